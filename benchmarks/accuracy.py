@@ -49,7 +49,7 @@ _CNN: Final = "pfllib-cnn"
 NETWORKS: Final = {"mlp": {"model": "mlp", "hidden": "100"}, "cnn": {"model": _CNN}}
 
 
-class Score(NamedTuple):
+class RunScore(NamedTuple):
     """What came of one method with one seed, there or here.
 
     Attributes:
@@ -66,8 +66,8 @@ class Race(NamedTuple):
 
     method: str
     seed: int
-    ours: Score
-    theirs: Score
+    ours: RunScore
+    theirs: RunScore
 
 
 def cnn() -> nn.Module:
@@ -219,8 +219,8 @@ def race(e: Experiment, command: Sequence[str]) -> Race:
     return Race(
         e.method,
         e.seed,
-        Score(accuracy_of_ours(pair, platform, e), ours),
-        Score(accuracy_of_theirs(pair, left, plain, data), theirs),
+        RunScore(accuracy_of_ours(pair, platform, e), ours),
+        RunScore(accuracy_of_theirs(pair, left, plain, data), theirs),
     )
 
 
@@ -241,7 +241,7 @@ def table(races: Iterable[Race]) -> Table:
     return made
 
 
-def _sides(races: Sequence[Race]) -> tuple[list[Score], list[Score]]:
+def _sides(races: Sequence[Race]) -> tuple[list[RunScore], list[RunScore]]:
     return [one.ours for one in races], [one.theirs for one in races]
 
 

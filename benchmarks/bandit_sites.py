@@ -29,7 +29,7 @@ from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
 
-class Found(NamedTuple):
+class SitesResult(NamedTuple):
     """The result of a run between sites."""
 
     alike: int  # turns with the same arm as in one place
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     ms: float  # median milliseconds of a turn
 
 
-def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> Found:
+def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> SitesResult:
     """Plays an experiment with its clients at ``sites`` sites, compared with one place's arms."""
     store, clients = RamStore(), experiment.num_clients
     hosts = [range(site, clients, sites) for site in range(sites)]
@@ -46,7 +46,7 @@ def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> F
         run = Path(folder) / "run"
         found = run_on(grid, experiment, run, engine="vectorized", memories=store)
         played = [row["arm"] for row in RunRecord.open(run).rows()]
-    return Found(int((arms == played).sum()), found["regret"], found["ms-per-round"])
+    return SitesResult(int((arms == played).sum()), found["regret"], found["ms-per-round"])
 
 
 def main(rounds: Annotated[int, typer.Option(min=1, help="Turns.")] = 2000) -> None:

@@ -46,7 +46,7 @@ class Kill(NamedTuple):
     pause: float  # seconds until the restart; ``run_deployed`` restarts the coordinator itself
 
 
-class Outcome(NamedTuple):
+class DisturbedRun(NamedTuple):
     """The outcome of a disturbed run."""
 
     kills: dict[str, int]  # number of kills by target
@@ -92,7 +92,7 @@ def settings(rounds: int) -> Experiment:
     return Experiment.from_config({**own})
 
 
-def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print) -> Outcome:
+def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print) -> DisturbedRun:
     """Runs the federation in a new folder, kills as planned, and compares."""
     experiment = settings(rounds)
     calm, run = folder / "calm", folder / "run"
@@ -155,7 +155,7 @@ def _kill_coordinator(federation: LocalFederation, over: threading.Event) -> Non
 
 def _compare(
     federation: Path, calm: Path, run: Path, rounds: int, kills: Sequence[Kill], seconds: float
-) -> Outcome:
+) -> DisturbedRun:
     wanted, found = (RunRecord.open(path).load_checkpoint() for path in (calm, run))
     if wanted is None or found is None:
         raise EngramError("a run ended without a checkpoint")
@@ -172,7 +172,7 @@ def _compare(
             apart = max(apart, _distance(store.read(client, rounds), right))
         except (EngramError, OSError):
             lost += 1
-    return Outcome(
+    return DisturbedRun(
         kills=dict(Counter(kill.target for kill in kills)),
         seconds=seconds,
         difference=_distance(found.model, wanted.model),

@@ -26,9 +26,9 @@ from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
 from simulations.pool import Job, Pool, Progress, Row
 from simulations.studies.figures import new_table
+from simulations.studies.meta_ban.environments import EnvironmentSpec, draw_environment
 from simulations.studies.meta_ban.regrets import difference, summarize_runs
 from simulations.studies.meta_ban.trials import POINTS, at_shares
-from simulations.studies.meta_ban.worlds import Place, world
 from simulations.studies.summaries import grouped
 
 _AUTHORS: Final = "authors"
@@ -73,7 +73,7 @@ def authors_regrets(checkout: Path, drawn: Environment, seed: int, without: Sequ
         sys.path.append(str(checkout))
     theirs: Any = import_module("mcnb").MCNB
 
-    class Played(theirs):  # type: ignore[misc] # a class of another system
+    class Reduced(theirs):  # type: ignore[misc] # a class of another system
         def train_meta(self, users: Any, t: int, most: int, eta: float, kind: int = 1) -> None:
             if kind not in without:
                 super().train_meta(users, t, most, eta, kind)
@@ -81,7 +81,7 @@ def authors_regrets(checkout: Path, drawn: Environment, seed: int, without: Sequ
     np.random.seed(seed)
     torch.manual_seed(seed)
     settings = {"n_arm": drawn.arms, "gamma": 0.4, "lr": 0.001, "nu": 1e-4}
-    policy = Played(drawn.dim, drawn.users, **settings)
+    policy = Reduced(drawn.dim, drawn.users, **settings)
     regrets = np.empty(drawn.horizon)
     for t in range(drawn.horizon):
         offer = drawn.round(t)
@@ -95,20 +95,20 @@ def authors_regrets(checkout: Path, drawn: Environment, seed: int, without: Sequ
 
 
 def play_authors(
-    checkout: Path, name: str, place: Place, horizon: int, seed: int, report: Progress
+    checkout: Path, name: str, spec: EnvironmentSpec, horizon: int, seed: int, report: Progress
 ) -> list[Row]:
     """Plays the authors' code in one world; returns its row."""
     begun = time.thread_time()
-    found = authors_regrets(checkout, world(place, horizon, seed), seed, PARTS[name])
+    found = authors_regrets(checkout, draw_environment(spec, horizon, seed), seed, PARTS[name])
     report(horizon, horizon)
     return _rows(name, [seed], found[None], time.thread_time() - begun)
 
 
 def play_ours(
-    name: str, place: Place, horizon: int, seeds: Sequence[int], report: Progress
+    name: str, spec: EnvironmentSpec, horizon: int, seeds: Sequence[int], report: Progress
 ) -> list[Row]:
     """Plays our Meta-Ban in all worlds at once; returns a row for each."""
-    begun, drawn = time.thread_time(), [world(place, horizon, seed) for seed in seeds]
+    begun, drawn = time.thread_time(), [draw_environment(spec, horizon, seed) for seed in seeds]
     settings = {**OURS[name]}
     if name == "ours-published":
         settings["group_cap"] = drawn[0].users // 5
@@ -156,14 +156,14 @@ def main(
 ) -> None:
     """Prints a table of regrets, and in brackets by how much they are above the authors'."""
     torch.set_num_threads(1)
-    place = Place(name, (), ("user", "item", "rating"), "data")
+    spec = EnvironmentSpec(name, (), ("user", "item", "rating"), "data")
     jobs: dict[str, Job] = {}
     for title in PARTS if parts else [_AUTHORS]:
         for seed in range(seeds):
-            play = functools.partial(play_authors, mcnb, title, place, rounds, seed)
+            play = functools.partial(play_authors, mcnb, title, spec, rounds, seed)
             jobs[f"{name}-{rounds}-{title}-{seed}"] = play
     for title in OURS:
-        job = functools.partial(play_ours, title, place, rounds, range(seeds))
+        job = functools.partial(play_ours, title, spec, rounds, range(seeds))
         jobs[f"{name}-{rounds}-{title}-of-{seeds}"] = job
     with tempfile.TemporaryDirectory() as folder:
         where = out or Path(folder)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from engram.meta.single_node import in_memory
 from engram.types import Batch
 from simulations.studies.meta_learning.episodes import EpisodeSampler
-from simulations.studies.meta_learning.methods import METHODS, Setting
+from simulations.studies.meta_learning.methods import METHODS, RuleArguments
 from simulations.studies.meta_learning.sinewave_tasks import ALPHA, Sinewave
 from simulations.studies.meta_learning.sweep import episodes
 
@@ -60,8 +60,10 @@ def time_meta(
     ]
 
 
-def _setting(problem: Sinewave, hessian: str) -> Setting:
-    return Setting(problem.loss, None, problem.tasks, _TASKS, _ROWS, ALPHA, hessian, in_memory)
+def _arguments(problem: Sinewave, hessian: str) -> RuleArguments:
+    return RuleArguments(
+        problem.loss, None, problem.tasks, _TASKS, _ROWS, ALPHA, hessian, in_memory
+    )
 
 
 def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
@@ -69,7 +71,7 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
     problem = Sinewave()
     ones = torch.ones(runs)
     beta = 1.0 if len(METHODS[method].betas) == 1 else _BETA
-    rule = METHODS[method].build(_setting(problem, hessian), beta * ones, _ETA * ones)
+    rule = METHODS[method].build(_arguments(problem, hessian), beta * ones, _ETA * ones)
     sampler = EpisodeSampler(range(runs), problem.tasks, rule.draws)
     shown = [tuple(episodes(problem, sampler, rule, t)) for t in range(_PER_TURN)]
     start = problem.layout.pack([problem.start(seed) for seed in range(runs)])
@@ -87,7 +89,7 @@ def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
     """Builds a turn of MOML v1 or MAML, as commonly written, that returns one run's model."""
     problem = Sinewave()
     ones = torch.ones(1)
-    rule = METHODS["moml-v1"].build(_setting(problem, hessian), ones, ones)
+    rule = METHODS["moml-v1"].build(_arguments(problem, hessian), ones, ones)
     sampler = EpisodeSampler([0], problem.tasks, rule.draws)
     shown = [next(episodes(problem, sampler, rule, t)) for t in range(_PER_TURN)]
     beta = _BETA if method == "moml-v1" else 1.0

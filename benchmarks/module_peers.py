@@ -163,8 +163,10 @@ def fedjax(case: Case, start: dict[str, Tensor], rows: Rows, turns: Turns) -> No
     forward = convolutions if images else recurrent
 
     def token_loss(batch: Any, outputs: Any) -> Any:
-        chances = jnp.take_along_axis(jax.nn.log_softmax(outputs), batch["y"][..., None], -1)
-        return -chances.reshape(len(outputs), -1).mean(axis=1)
+        log_probabilities = jnp.take_along_axis(
+            jax.nn.log_softmax(outputs), batch["y"][..., None], -1
+        )
+        return -log_probabilities.reshape(len(outputs), -1).mean(axis=1)
 
     def arrays(x: Tensor, y: Tensor) -> dict[str, Any]:
         x = x.movedim(1, -1) if images else x.int()

@@ -32,7 +32,7 @@ from simulations.studies.molar.methods import METHODS, errors, gather
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 
 
-class Setting(NamedTuple):
+class Simulation(NamedTuple):
     """A simulation."""
 
     family: FamilyName  # linear, or logistic
@@ -42,24 +42,24 @@ class Setting(NamedTuple):
     differing: int  # s
 
 
-PAPER: Final = Setting("linear", 300, 30, 5000, 20)
+PAPER: Final = Simulation("linear", 300, 30, 5000, 20)
 ALIKE: Final = PAPER._replace(differing=0)
-LOGISTIC: Final = Setting("logistic", 20, 20, 1000, 2)
+LOGISTIC: Final = Simulation("logistic", 20, 20, 1000, 2)
 _LOGISTIC_METHODS: Final = ("ols", "pool", "molar-soft", "molar")
 
 
-def compare(setting: Setting, methods: Sequence[str], *, trials: int) -> dict[str, Array]:
+def compare(simulation: Simulation, methods: Sequence[str], *, trials: int) -> dict[str, Array]:
     """Returns each method's l1 error in every trial, a mean over tasks."""
     found: dict[str, list[float]] = {name: [] for name in methods}
     for trial in range(trials):
         rng = np.random.default_rng(trial)
-        truth = sparse_parameters(rng, setting.tasks, setting.dim, setting.differing)
-        if setting.family == "linear":
+        truth = sparse_parameters(rng, simulation.tasks, simulation.dim, simulation.differing)
+        if simulation.family == "linear":
             # Condensed one task at a time, since all rows would take much more memory.
-            tasks = [condense(linear_rows(rng, beta, setting.size, _SIGMA)) for beta in truth]
+            tasks = [condense(linear_rows(rng, beta, simulation.size, _SIGMA)) for beta in truth]
         else:
-            tasks = [logistic_rows(rng, beta, setting.size) for beta in truth]
-        measured = errors(gather(tasks, family=setting.family), truth, methods)
+            tasks = [logistic_rows(rng, beta, simulation.size) for beta in truth]
+        measured = errors(gather(tasks, family=simulation.family), truth, methods)
         for name, error in measured.items():
             found[name].append(error)
     return {name: np.array(each) for name, each in found.items()}
@@ -204,11 +204,11 @@ def _regression(trials: int) -> list[Table]:
     ]
 
 
-def _errors(setting: Setting, found: Mapping[str, Array]) -> Table:
-    fixed = ", ".join(f"{name} = {v}" for name, v in zip("dMns", setting[1:], strict=True))
-    own = "MLE" if setting.family == "logistic" else "OLS"
+def _errors(simulation: Simulation, found: Mapping[str, Array]) -> Table:
+    fixed = ", ".join(f"{name} = {v}" for name, v in zip("dMns", simulation[1:], strict=True))
+    own = "MLE" if simulation.family == "logistic" else "OLS"
     columns = ("method", "l1 error", "± s.e.", f"/ {own}", "MOLAR / it")
-    table = Table(*columns, title=f"{setting.family}, {fixed}, {len(found['ols'])} trials")
+    table = Table(*columns, title=f"{simulation.family}, {fixed}, {len(found['ols'])} trials")
     for name, each in found.items():
         error, spread = each.mean(), each.std() / max(1, len(each) - 1) ** 0.5
         ratios = [f"{error / found['ols'].mean():.3f}", f"{found['molar'].mean() / error:.3f}"]

@@ -29,7 +29,7 @@ from engram.online.play import game_regrets, least_totals, play_game, play_strea
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 
-Found = dict[str, dict[int, float]]  # mean regret, by learner and T
+Regrets = dict[str, dict[int, float]]  # mean regret, by learner and T
 
 HORIZONS: Final = (1000, 4000, 16_000)
 
@@ -57,7 +57,7 @@ def _pair(drawn: LossStream | Game, horizon: int) -> dict[str, Learner[Any]]:
 
 def compare(
     draw: Callable[[np.random.Generator, int], LossStream], horizons: Sequence[int], seeds: int
-) -> Found:
+) -> Regrets:
     """Plays the first T rounds of streams, for each T."""
     found: dict[str, dict[int, list[float]]] = {}
     for seed in range(seeds):
@@ -73,7 +73,7 @@ def compare(
 
 def compare_game(
     draw: Callable[[np.random.Generator], Game], horizons: Sequence[int], seeds: int
-) -> Found:
+) -> Regrets:
     """Plays games of T rounds in which both players run the same learner; sums both regrets."""
     found: dict[str, dict[int, list[float]]] = {}
     for seed in range(seeds):
@@ -89,7 +89,7 @@ def compare_game(
     return _means(found)
 
 
-def _means(found: Mapping[str, Mapping[int, Sequence[float]]]) -> Found:
+def _means(found: Mapping[str, Mapping[int, Sequence[float]]]) -> Regrets:
     return {name: {t: float(np.mean(r)) for t, r in of.items()} for name, of in found.items()}
 
 
@@ -98,15 +98,15 @@ class Claim(NamedTuple):
 
     setting: str  # a name of ``STREAMS``, or ``bilinear game``
     what: str  # the bounded quantity, in words
-    value: Callable[[Found], float]  # computes it from the results
+    value: Callable[[Regrets], float]  # computes it from the results
     limit: float  # the largest value allowed
 
 
-def _growth(late: int, early: int) -> Callable[[Found], float]:
+def _growth(late: int, early: int) -> Callable[[Regrets], float]:
     return lambda found: found["ensemble"][late] / found["ensemble"][early]
 
 
-def _of_ogd(horizon: int) -> Callable[[Found], float]:
+def _of_ogd(horizon: int) -> Callable[[Regrets], float]:
     return lambda found: found["ensemble"][horizon] / found["OGD"][horizon]
 
 

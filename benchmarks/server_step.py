@@ -35,14 +35,14 @@ from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.npz import read_npz
 from federation.errors import EngramError
 from federation.experiment import Experiment
-from simulations.studies.online.server_steps import STEPS, play, tune
+from simulations.studies.online.server_steps import STEPS, train_rounds, tune
 
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
 _FACTOR = 4
 _SIZES = (14, 200, 650, 33_000, 1_000_000)
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """The results of a run."""
 
     before: float  # accuracy of the common model, mean over clients
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     losses: tuple[float, ...]
 
 
-def run(e: Experiment, data: FederatedData, name: str, size: float) -> Outcome:
+def run(e: Experiment, data: FederatedData, name: str, size: float) -> StepResult:
     """Plays an experiment with a server step of a given size.
 
     Raises:
@@ -62,15 +62,15 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> Outcome:
     rows = data.train.take(torch.from_numpy(np.concatenate(data.train.rows)))
     marks = (max(1, e.num_rounds // 20), max(1, e.num_rounds // 4), e.num_rounds)
     losses = {}
-    for played in play(e, data, STEPS[name], size):
-        if played.server_round in marks:
-            model = {key: leaf.float() for key, leaf in played.merged.items()}
-            losses[played.server_round] = float(loss(model, rows))
+    for trained in train_rounds(e, data, STEPS[name], size):
+        if trained.server_round in marks:
+            model = {key: leaf.float() for key, leaf in trained.merged.items()}
+            losses[trained.server_round] = float(loss(model, rows))
     scores = Trainer(e, data, RamStore()).evaluate(
         model, range(e.num_clients), server_round=e.num_rounds
     )
     before, after = (float(scores.columns[n].mean()) for n in ("accuracy-before", "accuracy"))
-    return Outcome(before, after, tuple(losses[mark] for mark in marks))
+    return StepResult(before, after, tuple(losses[mark] for mark in marks))
 
 
 def compare(
@@ -88,7 +88,7 @@ def compare(
         cases.append((e, federated_data(e)))
     rows = []
     for name, step in STEPS.items():
-        kept: dict[float, list[Outcome]] = {}
+        kept: dict[float, list[StepResult]] = {}
         lost = partial(_lost, name, cases, kept, tell)
         tried = {size: -value for size, value in tune(lost, step.default).items()}
         best = max(tried, key=tried.__getitem__)
@@ -110,7 +110,7 @@ def compare(
 def _lost(
     name: str,
     cases: Sequence[tuple[Experiment, FederatedData]],
-    kept: dict[float, list[Outcome]],
+    kept: dict[float, list[StepResult]],
     tell: Callable[[], None],
     size: float,
 ) -> float:
@@ -147,7 +147,7 @@ def _show(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
     for row in rows:
         cells = [f"{STEPS[row['server']].title}, {row['way']}", f"{row['size']:g}"]
-        outcomes = [Outcome(**outcome) for outcome in row["outcomes"]]
+        outcomes = [StepResult(**outcome) for outcome in row["outcomes"]]
         if not outcomes:
             table.add_row(*cells, "diverged")
             continue

@@ -44,7 +44,7 @@ class Stream(NamedTuple):
     labels: bool
 
 
-class Score(NamedTuple):
+class LearnerScore(NamedTuple):
     """What a learner's predictions were worth.
 
     Attributes:
@@ -105,22 +105,22 @@ SIMULATED: Final[Mapping[str, Callable[[np.random.Generator, int], Stream]]] = {
 }
 
 
-def score(stream: Stream, predictions: Array, micros: float) -> Score:
+def score(stream: Stream, predictions: Array, micros: float) -> LearnerScore:
     """Scores predictions of all rows."""
     p, y = predictions, stream.y
     if not stream.labels:
         loss, columns = float(np.mean((p - y) ** 2)), StandardScaler().fit_transform(stream.x)
         least = float(np.mean((LinearRegression().fit(columns, y).predict(columns) - y) ** 2))
         regret = len(y) * (loss - least) / 2
-        return Score(loss, float(np.mean(np.abs(p - y))), regret, micros)
+        return LearnerScore(loss, float(np.mean(np.abs(p - y))), regret, micros)
     p = np.clip(p, _SURE, 1 - _SURE)
     loss = -float(np.mean(np.where(y > 0, np.log(p), np.log1p(-p))))
     bins = np.array_split(np.c_[p, y][np.argsort(p, kind="stable")], _BINS)
     apart = [abs(np.mean(part[:, 0] - part[:, 1])) for part in bins]
-    return Score(loss, float(np.mean((p > 0.5) == (y > 0))), float(np.mean(apart)), micros)
+    return LearnerScore(loss, float(np.mean((p > 0.5) == (y > 0))), float(np.mean(apart)), micros)
 
 
-def run(play: Play, rows: Sequence[object], stream: Stream) -> Score:
+def run(play: Play, rows: Sequence[object], stream: Stream) -> LearnerScore:
     """Predicts and learns rows one after the other."""
     stream = stream._replace(x=stream.x[: len(rows)], y=stream.y[: len(rows)])
     targets, predictions = stream.y.tolist(), np.empty(len(rows))
@@ -131,7 +131,7 @@ def run(play: Play, rows: Sequence[object], stream: Stream) -> Score:
     return score(stream, predictions, micros)
 
 
-def compete(name: str, peer: Peer, stream: Stream) -> dict[str, Score]:
+def compete(name: str, peer: Peer, stream: Stream) -> dict[str, LearnerScore]:
     """Plays a learner with its defaults, and with the step that is best on the first rows."""
     rows = peer.rows(stream.x)
     with np.errstate(all="ignore"):  # what diverges says so by its loss
@@ -146,7 +146,7 @@ def compete(name: str, peer: Peer, stream: Stream) -> dict[str, Score]:
     return found
 
 
-def play_all(stream: Stream, peers: Mapping[str, Peer]) -> dict[str, Score]:
+def play_all(stream: Stream, peers: Mapping[str, Peer]) -> dict[str, LearnerScore]:
     """Plays all learners on one stream."""
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ours, where matrices are left out
@@ -157,7 +157,7 @@ def play_all(stream: Stream, peers: Mapping[str, Peer]) -> dict[str, Score]:
         }
 
 
-def table(title: str, labels: bool, found: Sequence[Mapping[str, Score]]) -> Table:
+def table(title: str, labels: bool, found: Sequence[Mapping[str, LearnerScore]]) -> Table:
     """Prints means over streams, and paired intervals of 95 % of the loss minus ours."""
     heads = (
         ("log loss", "right, %", "calibration")

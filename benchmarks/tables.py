@@ -26,7 +26,7 @@ from engram.molar.shrinkage import combine
 from engram.molar.site import Rows, estimate_site
 from federation.data.npz import read_npz
 from federation.data.tables import Table
-from simulations.studies.molar.comparison import Score, Shares, compare_once
+from simulations.studies.molar.comparison import Shares, SplitScore, compare_once
 from simulations.studies.verdict import paired
 
 OURS: Final = ("MOLAR, hard", "MOLAR, soft", "MOLAR, adaptive")
@@ -87,7 +87,7 @@ SIMULATED: Final[dict[str, Design]] = {
 }
 
 
-def simulated(design: Design, trials: int) -> Iterator[dict[str, Score]]:
+def simulated(design: Design, trials: int) -> Iterator[dict[str, SplitScore]]:
     """Yields the scores of all methods in every trial, each with a table of its own."""
     for trial in range(trials):
         rng = np.random.default_rng([11, trial])
@@ -137,7 +137,7 @@ class Verdict(NamedTuple):
     reasons: dict[str, str]  # why some methods could not be fitted
 
 
-def verdict(trials: Sequence[Mapping[str, Score]], ratio: float) -> Verdict:
+def verdict(trials: Sequence[Mapping[str, SplitScore]], ratio: float) -> Verdict:
     """Summarizes the trials of a table.
 
     Args:
@@ -226,13 +226,13 @@ def _coverage_table(family: str, rows: Sequence[Mapping[str, Any]]) -> Printed:
     return printed
 
 
-def _of_design(design: Design, trials: int) -> tuple[list[dict[str, Score]], float]:
+def _of_design(design: Design, trials: int) -> tuple[list[dict[str, SplitScore]], float]:
     return list(simulated(design, trials)), 0.0
 
 
 def _of_rows(
     table: Table, family: FamilyName, shares: Shares, trials: int
-) -> tuple[list[dict[str, Score]], float]:
+) -> tuple[list[dict[str, SplitScore]], float]:
     """Scores splits of real rows; they overlap, so that the ratio of test to other rows counts."""
     rngs = (np.random.default_rng([13, k]) for k in range(trials))
     ratio = (1 - sum(shares)) / sum(shares)

@@ -125,7 +125,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     if config.state is not None:
         hosted = hosted_clients(experiment.num_clients, config)
         kind = read_entry(host.describe(hosted)).kind
-        with contextlib.suppress(OSError):  # by which a client's model leaves the node
+        with contextlib.suppress(OSError):  # without it, models cannot be exported from here
             note_training(folder, experiment, kind, config.data)
     return _Node(host, Replies(folder, key=key) if config.state is not None else None)
 

@@ -1,4 +1,4 @@
-"""Model cards: what a model is, what it has learned from, and how well it does, for people."""
+"""Model cards for people: what a model is, what it was trained on, and how well it does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,28 +13,28 @@ from federation.exported import Exported
 from federation.methods import METHODS
 from federation.settings.machine import MachineSettings
 
-__all__ = ["Score", "card", "cells", "mean_of", "scored"]
+__all__ = ["ScoreEstimate", "card", "cells", "mean_of", "scored"]
 
 _DRAWS: Final = 500  # of the bootstrap
 _LEVEL: Final = 0.95
 _RANGES: Final = (
-    "`model.json` says of each input between which values it lies in eight of ten of the rows, "
-    "rounded. Whoever has the file knows that of them."
+    "`model.json` has for each input the range, rounded, of eight of ten of the rows. Whoever has "
+    "the file knows these ranges."
 )
 _INTERVALS: Final = (
-    "So far from the prediction lie the targets of new rows that are as those which the scores are "
-    "of, with at least this probability over all such rows (split conformal prediction); where the "
-    "scores are by cross-validation, with about this probability."
+    "The target of a new row lies within this distance of the prediction with at least this "
+    "probability (split conformal prediction), provided that new rows are like the scored ones. "
+    "If the scores are by cross-validation, the probability is approximate."
 )
 
 
-class Score(NamedTuple):
-    """A figure of a model on some rows.
+class ScoreEstimate(NamedTuple):
+    """A model's score on some rows, with its confidence interval.
 
     Attributes:
-        metric: What it is called.
-        value: The figure; None where the rows have none.
-        low, high: Ends of its confidence interval, of 95 %; None where there is none.
+        metric: The metric's name.
+        value: The score; None if it is not defined on these rows.
+        low, high: Ends of the 95 % confidence interval; None if there is none.
     """
 
     metric: str
@@ -43,8 +43,8 @@ class Score(NamedTuple):
     high: float | None = None
 
 
-def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[Score]:
-    """Returns figures of a model on some rows, with intervals by the bootstrap over rows.
+def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[ScoreEstimate]:
+    """Returns a model's scores on some rows, with intervals by the bootstrap over rows.
 
     Args:
         metrics: The metrics.
@@ -67,24 +67,24 @@ def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[
     return found
 
 
-def mean_of(name: str, rows: Tensor) -> Score:
-    """Returns the mean of rows' values (n,), with an interval by the bootstrap."""
+def mean_of(name: str, rows: Tensor) -> ScoreEstimate:
+    """Returns the mean of the rows' values (n,), with an interval by the bootstrap."""
     rows = rows.double()
     return _bootstrapped(name, len(rows), lambda some: float(rows[some].mean()))
 
 
-def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> Score:
-    """Returns a figure of all rows, with an interval by what it is of rows drawn from them."""
+def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> ScoreEstimate:
+    """Returns the score of all rows, with an interval from the scores of resampled rows."""
     rng = np.random.default_rng(0)
     figure = value(torch.arange(size))
     if not np.isfinite(figure):
-        return Score(name, None)
+        return ScoreEstimate(name, None)
     draws = [value(torch.from_numpy(rng.integers(size, size=size))) for _ in range(_DRAWS)]
     known = [draw for draw in draws if np.isfinite(draw)]
     if len(known) < _DRAWS // 2:
-        return Score(name, figure)
+        return ScoreEstimate(name, figure)
     low, high = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Score(name, figure, float(low), float(high))
+    return ScoreEstimate(name, figure, float(low), float(high))
 
 
 def card(
@@ -92,7 +92,7 @@ def card(
     *,
     made: Mapping[str, str],
     rows: str,
-    scores: Mapping[str, Sequence[Score]],
+    scores: Mapping[str, Sequence[ScoreEstimate]],
     privacy: Mapping[str, Any] | None,
     notes: Sequence[str] = (),
 ) -> str:
@@ -100,11 +100,11 @@ def card(
 
     Args:
         exported: The model.
-        made: How it was made, by headings.
-        rows: What it has learned from.
-        scores: By what they are of, figures.
-        privacy: The privacy spent: ``epsilon`` and ``delta``, if any is accounted for; None where
-            others count it.
+        made: How the model was made: more lines of the card's table, by heading.
+        rows: The data that it was trained on.
+        scores: Its scores, by the name of the rows that were scored.
+        privacy: The privacy spent, ``epsilon`` and ``delta``; empty without differential privacy;
+            None if only the coordinator knows.
         notes: What else its users should know.
     """
     settings, method = exported.settings, METHODS[exported.settings["method"]]
@@ -136,8 +136,8 @@ def card(
     return "\n".join(lines) + "\n"
 
 
-def cells(scores: Mapping[str, Sequence[Score]]) -> list[tuple[str, ...]]:
-    """Returns figures as rows of a table: what they are of, the metric, its value and interval."""
+def cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]]:
+    """Returns scores as rows of a table: the rows scored, the metric, its value and interval."""
     found: list[tuple[str, ...]] = []
     for what, some in scores.items():
         for score in some:
@@ -148,7 +148,7 @@ def cells(scores: Mapping[str, Sequence[Score]]) -> list[tuple[str, ...]]:
 
 
 def _intervals(exported: Exported) -> list[str]:
-    """Returns how far targets lie from predictions, as a table, and what that means."""
+    """Returns a table of how far targets lie from predictions, and its explanation."""
     rows = [
         f"| {level:.0%} | {', '.join(f'{radius:.4g}' for radius in radii)} |"
         for level, radii in exported.intervals
@@ -163,13 +163,13 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _privacy(privacy: Mapping[str, Any] | None) -> str:
     if privacy is None:
-        return "Trained with differential privacy, of which the coordinator knows what is spent."
+        return "Trained with differential privacy. The coordinator knows the privacy spent."
     if "epsilon" not in privacy:
         return "Trained without differential privacy."
     return (
-        f"What the run has sent is differentially private with epsilon {privacy['epsilon']:.4g} at "
-        f"delta {privacy['delta']:.4g}, of the client that was asked most often. The model itself "
-        "has also learned from the client's own rows, which is not accounted for."
+        f"What the run has sent is differentially private: epsilon {privacy['epsilon']:.4g} at "
+        f"delta {privacy['delta']:.4g} for the client that was asked most often. The model has "
+        "also learned from the client's own rows, which these figures do not cover."
     )
 
 

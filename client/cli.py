@@ -69,7 +69,9 @@ def node(
     ] = 0,
     memory_days: Annotated[
         float,
-        typer.Option(metavar="DAYS", min=0, help="Forget runs unchanged for so long; 0: never."),
+        typer.Option(
+            metavar="DAYS", min=0, help="Days until unchanged runs are forgotten; 0: never."
+        ),
     ] = 0,
     max_message: Annotated[
         float,
@@ -79,7 +81,7 @@ def node(
     ] = 0,
     give_up: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="End after so long without a SuperLink."),
+        typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
     ] = None,
 ) -> None:
     """Serve a federation as one of its clients, until it is stopped."""
@@ -195,8 +197,8 @@ def show(
 ) -> None:
     """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
 
-    A column of a table has five: its coefficient, the limits of its confidence interval, the
-    client's own estimate, and the shared one.
+    A column of a table has five numbers: its coefficient, the limits of its confidence interval,
+    the client's own estimate, and the shared one.
     """
     tensors = _newest(folder, state, training, client, memory_key)
     table = Table()

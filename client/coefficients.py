@@ -1,4 +1,4 @@
-"""Models of methods that train no network of the user's, of what their clients remember."""
+"""Models that clients remember, of the methods that do not train a network of the user's."""
 
 import csv
 import io
@@ -21,13 +21,13 @@ __all__ = ["Coefficients", "linear", "remembered"]
 
 
 class Coefficients(NamedTuple):
-    """A model of columns.
+    """A model whose inputs are columns of a table.
 
     Attributes:
-        state: As ``engram.models.plain.layered`` takes it.
-        columns: What its inputs are called.
-        outputs: What its outputs are called.
-        table: The coefficients with what is known beside them, as a CSV file; empty for networks.
+        state: Its arrays, as ``engram.models.plain.layered`` takes them.
+        columns: The names of its inputs.
+        outputs: The names of its outputs.
+        table: The coefficients with their limits, as a CSV file; empty for networks.
     """
 
     state: Params
@@ -41,8 +41,8 @@ def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficien
 
     Args:
         experiment: The settings.
-        kind: What rows are like: their columns.
-        memory: What the client remembers, not nothing.
+        kind: The kind of the rows, with the names of their columns.
+        memory: The client's memory; not empty.
 
     Raises:
         Refused: If the method has no model.
@@ -66,9 +66,9 @@ def linear(names: list[str], coef: Tensor, limits: dict[str, Tensor]) -> Coeffic
     """Returns a linear model.
 
     Args:
-        names: What the coefficients are called; that of the intercept is the last one.
-        coef: Shape (d,) or, of several outputs, (P, d).
-        limits: What is known beside it, (d,), by headings.
+        names: The coefficients' names, the intercept's last.
+        coef: Shape (d,) or, for several outputs, (P, d).
+        limits: Further columns of the table, (d,), by heading.
     """
     rows, columns = coef.double().reshape(-1, len(names)), list(names)
     state = {"layer0.weight": rows}

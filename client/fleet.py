@@ -60,7 +60,7 @@ class Unreachable(EngramError):
 
 
 class KeyRefused(EngramError):
-    """The SuperLink answers, and does not accept this node."""
+    """The SuperLink answers, but does not accept this node."""
 
 
 class Untrusted(EngramError):
@@ -121,9 +121,9 @@ class Fleet:
         """Starts a session, and the heartbeats that keep it; returns the node's id.
 
         Args:
-            last_node_id: The id of this node's last session. The SuperLink takes a node that died
-                for alive, and refuses others with its key, until two heartbeats are missed; but a
-                node with the same key that knows the id may log it out.
+            last_node_id: The id of this node's last session. A node that died still counts as
+                alive until it misses two heartbeats, and until then the SuperLink refuses others
+                with its key; but whoever has the key and this id may log it out.
 
         Raises:
             Unreachable: The SuperLink does not answer.
@@ -207,18 +207,18 @@ class Fleet:
     # --- Messages ------------------------------------------------------------------------------
 
     def pull(self) -> tuple[int, Parcel] | None:
-        """Fetches the next message for this node, without its content, and its run; or None.
+        """Fetches the next message's run and the message, without content; None if there is none.
 
         Raises:
             Unreachable: The SuperLink does not answer.
             KeyRefused: It does not know this node any more.
-            Unusable: What comes is not a message; it is lost.
+            Unusable: The SuperLink sent something that is not a message; it is lost.
         """
         answer = self._call(self._stub.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
         if not answer.messages_list:
             return None
         if not answer.message_object_trees:
-            raise Unusable("a message came without saying what is in it")
+            raise Unusable("a message came without a list of its contents")
         header, tree = answer.messages_list[0], answer.message_object_trees[0]
         parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
         return header.metadata.run_id, parcel

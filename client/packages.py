@@ -1,4 +1,4 @@
-"""A model, what it is, and its card, to be written into a folder."""
+"""A model with its description and its card, to be written into a folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,15 +16,15 @@ _COEFFICIENTS: Final = "coefficients.csv"
 
 
 class Package(NamedTuple):
-    """A model, what it is, and its card, to be written into a folder.
+    """A model with its description and its card.
 
     Attributes:
-        exported: What it is.
+        exported: The description.
         module: The model.
-        card: Its card.
-        scores: Its scores, as the card's table has them.
+        card: The card, in Markdown.
+        scores: The rows of the card's table of scores.
         notes: What its users should know.
-        table: Its coefficients as a CSV file; empty of a network.
+        table: Its coefficients as a CSV file; empty for a network.
     """
 
     exported: Exported
@@ -35,7 +35,7 @@ class Package(NamedTuple):
     table: str = ""
 
     def write(self, folder: Path, format_: Format) -> None:
-        """Writes it into a folder.
+        """Writes all of it into a folder.
 
         Raises:
             Refused: As ``Exported.write``.
@@ -45,6 +45,6 @@ class Package(NamedTuple):
 
 
 def check_free(folder: Path) -> None:
-    """Refuses a folder in which something is already."""
+    """Refuses a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{folder} is there already: name another --out")

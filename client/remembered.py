@@ -1,7 +1,7 @@
-"""Models that leave a node: what a client remembers of a training is a model of its own.
+"""Exports the model that a client remembers of a training, without the coordinator.
 
-Beside the memories of a training stands what its models are: ``training.json``, which the node
-writes when it opens the training. So a client's model leaves its node without the coordinator.
+When a node opens a training, it writes ``training.json`` beside the training's memories. The file
+describes the models in these memories.
 """
 
 import json
@@ -36,7 +36,7 @@ ADAPT_THERE: Final = (
     "copy the run's folder from the coordinator to the node, and make a model of the node's rows "
     "by engram adapt RUN --data ROWS"
 )
-"""What to do where the common model is with the coordinator, and rows are with the node."""
+"""Advice where the coordinator has the common model, and the node has the rows."""
 
 _ABOUT = "training.json"
 
@@ -46,8 +46,8 @@ class Training(NamedTuple):
 
     Attributes:
         experiment: Its settings, with the node's own data as the data set.
-        kind: What the node's rows are like.
-        source: Fingerprint of the source that trains.
+        kind: The kind of the node's rows.
+        source: Fingerprint of the source code that trains.
     """
 
     experiment: Experiment
@@ -56,12 +56,12 @@ class Training(NamedTuple):
 
 
 def note_training(folder: Path, experiment: Experiment, kind: Kind, dataset: str) -> None:
-    """Writes what the models of a training are, beside its memories.
+    """Describes a training's models in a file beside its memories.
 
     Args:
-        folder: The training's.
+        folder: The training's folder.
         experiment: The settings.
-        kind: What the node's rows are like.
+        kind: The kind of the node's rows.
         dataset: The node's own data set; empty for the experiment's.
 
     Raises:
@@ -77,7 +77,7 @@ def read_training(folder: Path) -> Training:
     """Reads what ``note_training`` wrote.
 
     Raises:
-        Refused: If it is not there, or damaged.
+        Refused: If the file is missing, or damaged.
     """
     path = folder / _ABOUT
     if not path.is_file():
@@ -87,7 +87,7 @@ def read_training(folder: Path) -> Training:
         )
     about = checked(read_json(path))
     if about is None:
-        raise Refused(f"{path} is damaged: its checksum is wrong")
+        raise Refused(f"{path} is damaged: its checksum is missing or wrong")
     kind = about["kind"]
     experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
     return Training(experiment, Kind(**kind | {"columns": tuple(kind["columns"])}), about["source"])
@@ -117,7 +117,7 @@ def remembered_package(training: Training, client: int, memory: Params) -> Packa
         kind = Kind(columns=tuple(found.columns))
         known |= {"kind": kind, "form": "layers", "outputs": "values"}
     exported = Exported(classes=classes, columns=columns, **known)
-    # What has been spent, the coordinator counts.
+    # Only the coordinator knows how much privacy was spent.
     spent: dict[str, Any] | None = {} if e.privacy == "none" else None
     text = card(exported, made={}, rows=e.dataset, scores={}, privacy=spent)
     return Package(exported, module, text, [], table=table)
@@ -140,7 +140,7 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
         w = {name: leaf if name in own else leaf + shift for name, leaf in start.items()}
         return serving(e, network, no_rows, Client.of(client, w, memory, unseen=False))
 
-    # A model that is the client's own is the same whatever the common one is.
+    # A client's own model does not depend on the common one.
     found, other = served(0.0), served(1.0)
     for mine, theirs in zip(found.models, other.models, strict=True):
         if any(not torch.equal(leaf, theirs[name]) for name, leaf in mine.items()):
@@ -149,7 +149,7 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
 
 
 def _named(training: Training) -> tuple[list[str], list[InputColumn]]:
-    """Returns what classes and columns of inputs are called, if the rows are still there."""
+    """Returns the names of classes and of input columns, if the data can still be read."""
     e, outputs = training.experiment, training.kind.outputs
     try:
         return class_names(e, outputs), input_columns(e)

@@ -43,10 +43,10 @@ class Request(NamedTuple):
 
 
 def asked_clients(request: Request) -> list[int]:
-    """Returns the clients that a message asks: those that it names, or all of its node.
+    """Returns the clients that a message names, or all that the node hosts.
 
     Raises:
-        EngramError: If there are none, or the node does not host some of them.
+        EngramError: If there is none, or the node does not host one of them.
     """
     config = config_of(request.message.content)
     if not request.hosted:

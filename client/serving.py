@@ -1,4 +1,4 @@
-"""The model that a client is served by in the end: the one that its ``served`` scores are of."""
+"""The model that serves a client after a run: the one that its ``served`` scores belong to."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from client.memory import OWN
-from client.training.scoring import Scoring
+from client.training.scoring import Scorer
 from engram.models import Model
 from engram.models.plain import Mixture, Recalling
 from engram.optimizers import model_part
@@ -24,14 +24,14 @@ _BLOCK = 1024  # rows that are represented at once
 
 
 class Client(NamedTuple):
-    """A client, as a run has left it.
+    """A client at the end of a run.
 
     Attributes:
         number: Its number.
-        w: The network's arrays: those that it is sent, and its own.
-        state: The model that its rule has made, if it remembers one; empty if not.
-        remembers: Whether it has a memory of some round.
-        unseen: Whether it belongs to those that never train.
+        w: The network's arrays: those that the server sends, and the client's own.
+        state: The model that its rule remembers; empty if there is none.
+        remembers: Whether it has a memory of any round.
+        unseen: Whether it is one of the clients that never train.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Client(NamedTuple):
 
     @classmethod
     def of(cls, number: int, sent: Params, memory: Params, *, unseen: bool) -> Self:
-        """Returns a client by what it is sent, and what it remembers, which may be nothing."""
+        """Returns a client from the arrays that it is sent and its memory, which may be empty."""
         kept = model_part(memory)
         own = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
         state = {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}
@@ -52,16 +52,16 @@ class Client(NamedTuple):
 def serving(
     experiment: Experiment, network: Model, data: Callable[[], FederatedData], client: Client
 ) -> Candidates:
-    """Returns the model that a client is served by, or a mixture of several with their weights.
+    """Returns the model that serves a client, or several with their weights in a mixture.
 
-    That is the one that it keeps; the common one, with what is its own; or the common one after
-    fine-tuning on its training rows, as for clients that never train. A method that also looks at
-    the client's rows does so by the network that is returned.
+    It is the model that the client keeps; or the common one with the client's own arrays; or this
+    one after fine-tuning on the client's training rows, as for clients that never train. If a
+    method also consults rows when it predicts, it is the network that represents these rows.
 
     Args:
         experiment: The settings.
         network: The network.
-        data: Loads rows of the client, at its number; called only if they are looked at.
+        data: Loads data with the client's rows; called only if they are needed.
         client: The client.
     """
     own, w = experiment.of(LocalMethod), client.w
@@ -74,11 +74,11 @@ def serving(
     found = None if network.candidates is None else network.candidates(w)
     if found is not None and found.weights is not None:
         return found
-    scoring = Scoring(experiment, network, data(), vectorized=False)
+    scorer = Scorer(experiment, network, data(), vectorized=False)
     if found is None:
-        return Candidates((scoring.personalized(part(w), client.number),))
+        return Candidates((scorer.personalized(part(w), client.number),))
     stacks = [{name: leaf[None] for name, leaf in model.items()} for model in found.models]
-    chosen = scoring.least([client.number], stacks)
+    chosen = scorer.least([client.number], stacks)
     return Candidates(({name: leaf[0] for name, leaf in chosen.items()},))
 
 
@@ -89,14 +89,14 @@ def plain_module(
     data: Callable[[], FederatedData],
     client: int | None,
 ) -> nn.Module:
-    """Returns what serves a client as a plain module, in evaluation.
+    """Returns the model that serves a client as one plain module, in evaluation mode.
 
     Args:
         experiment: The settings.
         network: The network.
         served: As ``serving`` returns it.
-        data: Loads the client's rows, which some methods serve it by.
-        client: Its number; None for a model that is no client's.
+        data: Loads data with the client's rows, which some methods consult when they predict.
+        client: The client's number; None for a model that belongs to no client.
     """
     own = experiment.of(LocalMethod)
     modules = modules_of(network, served.models)

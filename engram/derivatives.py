@@ -64,9 +64,9 @@ def by_autograd(loss: LossFn) -> LossWithDerivatives:
                 loss(at, batch), inputs, create_graph=True, materialize_grads=True
             )
             pairs = zip(first, directions, strict=True)
-            moved = [(slope, d) for slope, d in pairs if slope.requires_grad]
+            moved = [(g, d) for g, d in pairs if g.requires_grad]
             found = torch.autograd.grad(
-                [slope for slope, _ in moved],
+                [g for g, _ in moved],
                 inputs,
                 [d for _, d in moved],
                 materialize_grads=True,
@@ -100,7 +100,7 @@ class _AllAtOnce(torch.autograd.Function):
 
 
 def all_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function of many models one of a single model, which ``vmap`` calls once for many.
+    """Turns a function of many models into one of a single model; ``vmap`` calls it once for all.
 
     Args:
         function: ``(*trees) -> tree``, of tensors that all have a leading axis of models.
@@ -159,11 +159,11 @@ _HELD = threading.local()
 
 @contextmanager
 def moving_only(moves: Callable[[str], bool]) -> Iterator[None]:
-    """Within it, some parameters are constants to gradients that autograd takes: theirs are zeros.
+    """Treats some parameters as constants; their gradients by autograd are zero.
 
     Args:
-        moves: Whether a parameter is none of these, by its name. Arrays beside the parameters,
-            whose names have a slash, never are.
+        moves: ``name -> bool``: False for a parameter that is constant. Companion arrays, whose
+            names have a slash, are never constant.
     """
     before = getattr(_HELD, "moves", None)
     _HELD.moves = moves
@@ -174,7 +174,7 @@ def moving_only(moves: Callable[[str], bool]) -> Iterator[None]:
 
 
 def _parted(w: Params) -> tuple[Params, Params]:
-    """Returns the parameters that gradients are taken by, and the others."""
+    """Returns the parameters that vary, and the constant ones."""
     moves = getattr(_HELD, "moves", None)
     if moves is None:
         return w, {}
@@ -184,7 +184,7 @@ def _parted(w: Params) -> tuple[Params, Params]:
 
 
 def _whole(w: Params, found: Params, still: Params) -> Params:
-    """Returns a gradient by all parameters, in their order."""
+    """Returns a gradient of all parameters, in their order, with zeros for constant ones."""
     zeros = {name: leaf.new_zeros(()).expand(leaf.shape) for name, leaf in still.items()}
     return {name: found[name] if name in found else zeros[name] for name in w}
 

@@ -16,12 +16,9 @@ def summed(contents: Mapping[str, Any]) -> Row:
 
 
 def checked(contents: Row) -> Row | None:
-    """Returns an object without its checksum; None if that is wrong.
-
-    Objects without one, from earlier versions, are taken unchecked.
-    """
+    """Returns an object without its checksum; None if that is missing or wrong."""
     rest = {key: value for key, value in contents.items() if key != _SUM}
-    return rest if contents.get(_SUM) in (None, _checksum(rest)) else None
+    return rest if contents.get(_SUM) == _checksum(rest) else None
 
 
 def _checksum(contents: Mapping[str, Any]) -> str:

@@ -184,7 +184,7 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
         raise Refused(f"{folder} must be the folder of an exported model: it has no {_ABOUT}")
     about = checked(read_json(folder / _ABOUT))
     if about is None:
-        raise Refused(f"{folder / _ABOUT} has been altered: its checksum is wrong")
+        raise Refused(f"{folder / _ABOUT} has been altered: its checksum is missing or wrong")
     try:
         exported, format_ = Exported.from_json(about), about["format"]
         path = folder / FORMATS[format_]

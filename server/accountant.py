@@ -35,7 +35,7 @@ class PrivacyAccountant:
         e = experiment
         if e.privacy == "none":
             return
-        if file is None:  # a simulation, whose clients are all there
+        if file is None:  # a simulation, which all clients have joined
             for server_round in range(1, done + 1):
                 size, shards = e.clients_per_round, e.shards
                 self._asked.update(

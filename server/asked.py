@@ -1,4 +1,4 @@
-"""A message to a node that is in transit, and what is read from it and from its reply."""
+"""Messages to nodes that are in transit, and what can be read from them and their replies."""
 
 from typing import NamedTuple, Self
 
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def by(cls, message: Message) -> Self:
-        """Returns what a message asks."""
+        """Returns the facts about a message that is sent."""
         config = config_of(message.content)
         clients = config.get(CLIENTS, [0])
         return cls(

@@ -34,11 +34,6 @@ def there(root: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-def has_manifest(folder: Path) -> bool:
-    """Whether a checkpoint can be verified; those of earlier versions cannot."""
-    return (folder / _MANIFEST).exists()
-
-
 def write_checkpoint(root: Path, server_round: int, files: Mapping[str, bytes]) -> None:
     """Adds a checkpoint, and removes all but the last two.
 
@@ -73,20 +68,20 @@ def drop_checkpoint(folder: Path) -> None:
 
 
 def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
-    """Returns a checkpoint's files by name, verified against its manifest if it has one.
+    """Returns a checkpoint's files by name, verified against its manifest.
 
     Raises:
         DamagedCheckpoint: If a file is missing, unexpected, or not as it was written.
     """
-    wanted = _manifest(folder, server_round) if has_manifest(folder) else None
+    wanted = _manifest(folder, server_round)
     try:
         names = sorted(path.name for path in folder.iterdir() if path.name != _MANIFEST)
-        if wanted is not None and names != sorted(wanted):
+        if names != sorted(wanted):
             raise DamagedCheckpoint(f"it holds {names} instead of {sorted(wanted)}")
         files = {name: read_file(folder / name) for name in names}
     except OSError as error:
         raise DamagedCheckpoint(f"it cannot be read: {error.strerror}") from error
-    for name, described in (wanted or {}).items():
+    for name, described in wanted.items():
         if _described(files[name]) != described:
             raise DamagedCheckpoint(f"the checksum of {name} is wrong")
     return files
@@ -99,7 +94,7 @@ def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
         raise DamagedCheckpoint(f"its {_MANIFEST} cannot be read") from error
     files = found.get("files")
     if found.get("round") != server_round or not isinstance(files, dict):
-        raise DamagedCheckpoint(f"its {_MANIFEST} is of something else")
+        raise DamagedCheckpoint(f"its {_MANIFEST} does not describe it")
     return files
 
 

@@ -211,7 +211,8 @@ def status(
         if as_json:
             print(json.dumps({"clients": [share._asdict() for share in shares], "costs": cost}))
             return
-        table = Table(title=f"{target}: {len(rows) - 1} rounds", title_justify="left")
+        done = rows[-1]["round"] if rows else 0
+        table = Table(title=f"{target}: {done} rounds", title_justify="left")
         for heading in ("client", "asked", "took part", "did not, because"):
             table.add_column(heading, justify="left" if "did" in heading else "right")
         for share in shares:

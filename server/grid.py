@@ -1,4 +1,4 @@
-"""A Grid for real nodes, over Flower's: it resends lost messages and waits for no dead node."""
+"""A Grid for real nodes, on top of Flower's: resends lost messages, and waits for no dead node."""
 
 import math
 import time
@@ -26,8 +26,8 @@ from federation.pause import Pauses
 from federation.wire import CONFIG, ROSTER_QUERY, TRAINING
 from server.asked import Asked, is_busy, opened, trained_for
 from server.costs import Exchange
-from server.ledger import Ledger
 from server.membership import Membership
+from server.progress import RunProgress
 from server.suspensions import Suspensions
 
 _log = getLogger("flwr.engram")
@@ -63,7 +63,7 @@ class PatientGrid(Grid):
         said: Answers to roster queries from nodes that had missed a round.
         busy: What busy nodes say that they are doing.
         suspensions: Nodes that are left out because their replies were unusable.
-        ledger: What each node was sent, has sent back and took. Set it to one that keeps a file.
+        progress: Each node's traffic and time so far. Set it to one that keeps a file.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
@@ -81,7 +81,7 @@ class PatientGrid(Grid):
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
-        self.ledger = Ledger()
+        self.progress = RunProgress()
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
         self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
@@ -89,7 +89,7 @@ class PatientGrid(Grid):
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
         """Cost of the last ``send_and_receive``."""
         self.spent: Counter[str] = Counter()
-        """Total costs of all of them, as ``Exchange.costs`` has them."""
+        """Total costs of all exchanges so far, with the keys of ``Exchange.costs``."""
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -219,7 +219,7 @@ class PatientGrid(Grid):
                 wanted -= asked.clients
                 latencies[node] = time.monotonic() - start
                 training[node] = trained_for(reply, latencies[node])
-                self.ledger.answered(node, latencies[node], training[node])
+                self.progress.answered(node, latencies[node], training[node])
                 if len(latencies) == 1:
                     pauses.found()
             if due := self._due(busy):
@@ -229,7 +229,7 @@ class PatientGrid(Grid):
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, end)
-        self.ledger.end(late.node for late in [*waiting.values(), *busy])
+        self.progress.end(late.node for late in [*waiting.values(), *busy])
         barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
         self._gone.clear()
@@ -240,17 +240,17 @@ class PatientGrid(Grid):
         return found
 
     def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
-        """Returns what an exchange asks, and its kind, and enters it in the ledger."""
+        """Returns an exchange's messages and their kind, and notes both in ``progress``."""
         asked = [Asked.by(message) for message in messages]
         self._hosted |= {each.node: each.named for each in asked if each.named}
         kind = asked[0].message.metadata.message_type if asked else ""
-        self.ledger.begin(kind, {each.node: self._hosted.get(each.node, []) for each in asked})
+        self.progress.begin(kind, {each.node: self._hosted.get(each.node, []) for each in asked})
         return asked, kind
 
     def _weigh(self, reply: Message, node: int) -> int:
-        """Returns the bytes of a node's reply, and enters them in the ledger."""
+        """Returns the bytes of a node's reply, and notes them in ``progress``."""
         size = bundled_size(reply.content) if reply.has_content() else 0
-        self.ledger.received(node, size)
+        self.progress.received(node, size)
         return size
 
     def _look(self) -> Mapping[int, str]:
@@ -270,7 +270,7 @@ class PatientGrid(Grid):
             message.content = bundle(message.content, joined)
             size = bundled_size(message.content)
             self._sent += size
-            self.ledger.sent(message.metadata.dst_node_id, size)
+            self.progress.sent(message.metadata.dst_node_id, size)
             self._allow(size * max(1, clients), arrays)
         if asked:
             self._grid.push_messages([item.message for item in asked])

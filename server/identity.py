@@ -33,7 +33,7 @@ from server.certificates import (
 )
 from server.folders import make_folder, replace_file
 
-Settings = dict[str, Scalar]
+NodeSettings = dict[str, Scalar]
 
 _MOST_CLIENTS = 10**6  # as num-clients
 
@@ -70,7 +70,7 @@ def init_federation(
     _check_days(days)
     address = parse_address(superlink, "superlink")
     names = _all_hosts([address.host, *hosts])
-    common: Settings = {"federation": name, "superlink": str(address)}
+    common: NodeSettings = {"federation": name, "superlink": str(address)}
     files = {} if insecure else _server(name, names, days)
     files["server/federation.toml"] = _toml(common | {"clients": clients, "insecure": insecure})
     for number in range(clients):
@@ -91,7 +91,7 @@ def add_client(folder: Path) -> Path:
     """
     settings = _federation(folder)
     number = settings.clients
-    common: Settings = {"federation": settings.federation, "superlink": settings.superlink}
+    common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
     root = None if settings.insecure else _read(folder / "ca.crt")
     new = folder / f"client-{number}"
     if not new.exists():
@@ -121,7 +121,7 @@ def new_client_key(folder: Path, number: int) -> Path:
     settings = _federation(folder)
     if not 0 <= number < settings.clients:
         raise Refused(f"the client must be one of 0..{settings.clients - 1}, got {number}")
-    common: Settings = {"federation": settings.federation, "superlink": settings.superlink}
+    common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
     root = None if settings.insecure else _read(folder / "ca.crt")
     own, files = folder / f"client-{number}", _client(common, number, settings.clients, root)
     if own.exists():
@@ -185,7 +185,9 @@ def _server(name: str, hosts: Sequence[str], days: int) -> dict[str, bytes]:
     }
 
 
-def _client(common: Settings, number: int, clients: int, root: bytes | None) -> dict[str, bytes]:
+def _client(
+    common: NodeSettings, number: int, clients: int, root: bytes | None
+) -> dict[str, bytes]:
     """Returns the files of a client's folder; ``root`` is None in an insecure federation."""
     private, public = node_key_files(f"{common['federation']}/client-{number}")
     own = {"partition-id": number, "num-partitions": clients, "insecure": root is None}

@@ -2,8 +2,8 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round), ``scores.jsonl``
 (each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
-(once it is finished). These have checksums. Of a run on nodes there is ``progress.json``, too (see
-``server.ledger``), and if it is private, ``clients-asked.txt`` (see ``server.accountant``).
+(once it is finished). These have checksums. A run on nodes also has ``progress.json`` (see
+``server.progress``), and a private one ``clients-asked.txt`` (see ``server.accountant``).
 """
 
 import contextlib
@@ -26,7 +26,6 @@ from federation.methods import METHODS
 from server.checkpoints import (
     DamagedCheckpoint,
     drop_checkpoint,
-    has_manifest,
     read_checkpoint,
     tensors_of,
     there,
@@ -80,6 +79,7 @@ class RunRecord:
         self.folder = folder
         self._metrics = Journal(folder / "metrics.jsonl")
         self._scores = Journal(folder / "scores.jsonl")
+        self._told = 0  # number of lost rounds that was warned of
 
     @classmethod
     def create(
@@ -158,7 +158,8 @@ class RunRecord:
         config = checked(read_json(path))
         if config is None:
             raise Refused(
-                f"{path} is damaged: its checksum is wrong; settings are changed by --set, not here"
+                f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
+                "--set, not here"
             )
         kinds = {"settings": dict, "engine": str, "training": str}
         missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
@@ -173,7 +174,7 @@ class RunRecord:
         method = settings["method"]
         if method not in METHODS:
             raise Refused(
-                f"{self.folder} is a run of {brief(method)}, and no method here is called so: name "
+                f"{self.folder} is a run of {brief(method)}, which is no method known here: name "
                 "the plug-in that has it, engram --plugin NAME"
             )
         return config
@@ -195,7 +196,9 @@ class RunRecord:
             return None
         results = checked(read_json(path))
         if results is None:
-            raise Refused(f"{path} is damaged: its checksum is wrong; --resume makes it again")
+            raise Refused(
+                f"{path} is damaged: its checksum is missing or wrong; --resume makes it again"
+            )
         return results
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
@@ -220,7 +223,7 @@ class RunRecord:
         if (before == "flower") != (engine == "flower"):
             how = "flwr run" if before == "flower" else "engram run"
             raise Refused(
-                f"{self.folder} was run by `{how}`, which keeps its memories: resume it so"
+                f"{self.folder} was run by `{how}`, which keeps its memories: resume it by that"
             )
 
     @contextlib.contextmanager
@@ -256,12 +259,24 @@ class RunRecord:
         self._metrics.append(row)
 
     def rows(self) -> list[Row]:
-        """Returns the metrics of all rounds so far.
+        """Returns the metrics of all rounds so far; warns if there are checkpoints of later ones.
 
         Raises:
             Refused: If they cannot be read.
         """
-        return self._metrics.rows()
+        newest = max(self.checkpoints(), default=0)  # first, since rows are written before them
+        rows = self._metrics.rows()
+        lost = newest - (rows[-1]["round"] if rows else 0)
+        if lost > 0 and lost != self._told:
+            _log.warning(
+                "%s is damaged: it lacks the last %d of %d rounds; --resume repeats them if an "
+                "earlier checkpoint is left",
+                self._metrics.path,
+                lost,
+                newest,
+            )
+        self._told = lost
+        return rows
 
     def append_scores(self, server_round: int, scores: Mapping[str, Any]) -> None:
         """Adds the clients' scores after a round, in columns."""
@@ -277,12 +292,12 @@ class RunRecord:
 
     @property
     def names(self) -> dict[int, str]:
-        """Clients' names when the run began, of those that have one."""
+        """The names that clients had when the run began; those without a name are left out."""
         first: Row = next(iter(self.rows()), {})
         return {int(client): name for client, name in first.get("names", {}).items()}
 
     def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
-        """Deletes the results, and the metrics and checkpoints of later rounds, to be repeated.
+        """Deletes the results, and metrics and checkpoints of later rounds, which are repeated.
 
         Args:
             server_round: The last round that stays.
@@ -330,9 +345,6 @@ class RunRecord:
     ) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
-        One of earlier versions, which had no manifest, is only checked for fitting the model; it is
-        used where there is no other, with a warning.
-
         Args:
             model: The names, shapes and types that the model must have; None to take any.
             state: Those that the aggregate's state must have, likewise.
@@ -341,7 +353,7 @@ class RunRecord:
             Refused: If all checkpoints are damaged.
         """
         found, damaged = self.checkpoints(), {}
-        for number in sorted(found, key=lambda n: (has_manifest(found[n]), n), reverse=True):
+        for number in reversed(found):
             try:
                 checkpoint = self._load(number, found[number], model, state)
             except DamagedCheckpoint as error:
@@ -351,12 +363,6 @@ class RunRecord:
                 _log.warning("%s: checkpoint %s is damaged: %s", self.folder, name, reason)
             if damaged:
                 _log.warning("%s: that of round %d is used instead", self.folder, number)
-            if not has_manifest(found[number]):
-                _log.warning(
-                    "%s: checkpoint round-%d is of an earlier version, and has no checksums",
-                    self.folder,
-                    number,
-                )
             return checkpoint._replace(damaged=damaged)
         if not damaged:
             return None
@@ -372,7 +378,7 @@ class RunRecord:
     ) -> Checkpoint:
         files = read_checkpoint(folder, server_round)
         found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
-        if server_round and not any(row["round"] == server_round for row in self.rows()):
+        if server_round and not any(row["round"] == server_round for row in self._metrics.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
         return Checkpoint(server_round, *found, files.get(_MEMORIES))
 

@@ -42,7 +42,7 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
         ones.
 
     Raises:
-        Refused: If the folder is not in order, or of a federation in which nobody registers.
+        Refused: If the folder is not in order, or belongs to an insecure federation.
         RunStopped: If the SuperLink cannot be reached, or declines. Calling again goes on.
     """
     credentials = read_server(folder)
@@ -81,8 +81,8 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
     number = _number(public)
     if number is None:
         raise Refused(
-            f"{name} was not registered from {folder}, which lacks the number that the SuperLink "
-            f"gave it, {name}.node: do it where that is"
+            f"{name} was not registered from {folder}, which has no {name}.node, the file with its "
+            "node id: unregister it where that file is"
         )
     _take(folder, name, number, control)
     try:

@@ -19,7 +19,7 @@ from federation.roster import Kind, Roster
 from federation.wire import TRAINING, to_params, to_record
 from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
-from server.ledger import PROGRESS, Ledger
+from server.progress import PROGRESS, RunProgress
 from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, attendance_of
 from strategies import STRATEGIES, Row, RunStrategy
@@ -42,7 +42,7 @@ def run(
     noise: Noise = secret_noise,
     on_round: Callable[[Row], None] = lambda row: None,
 ) -> Row:
-    """Runs the experiment, or what is left of it, and records it.
+    """Runs the experiment, or its remaining rounds, and records it.
 
     Each round is trained, merged, evaluated if due, recorded, and checkpointed if due. Since
     randomness depends on the seed, the round and the client alone, a run that is killed and resumed
@@ -79,9 +79,9 @@ def run(
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
     if isinstance(grid, PatientGrid):
-        grid.ledger = Ledger(folder / PROGRESS)
+        grid.progress = RunProgress(folder / PROGRESS)
     with record.hold():
-        if e.resume:  # with a larger num-rounds, perhaps
+        if e.resume:  # num-rounds may be larger than before
             record.write_config(e, engine=engine, training=training)
         course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
         checkpoint = course.begin()
@@ -118,18 +118,23 @@ class _Run(NamedTuple):
         strategy, record = self.strategy, self.record
         arrays = strategy.init()
         model = to_params(arrays)
-        # An empty initial model does not say what later models look like: any is accepted then.
+        # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
         checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
         if checkpoint is None:
-            record.forget_after(-1)
-            if strategy.scored_from == 0:
-                self._report(0, {}, self._evaluate(0, arrays))
-            return record.save_checkpoint(0, model, strategy.state, self.memories)
+            return self._begin_anew(arrays)
         strategy.state = checkpoint.state
         if self.memories is not None:
             self.memories.restore(checkpoint.memories or b"")
         record.forget_after(checkpoint.server_round, checkpoint.damaged)
+        if checkpoint.server_round == 0 and strategy.scored_from == 0 and not record.rows():
+            return self._begin_anew(arrays)  # the scores of the initial model were lost
         return checkpoint
+
+    def _begin_anew(self, arrays: ArrayRecord) -> Checkpoint:
+        self.record.forget_after(-1)
+        if self.strategy.scored_from == 0:
+            self._report(0, {}, self._evaluate(0, arrays))
+        return self.record.save_checkpoint(0, to_params(arrays), self.strategy.state, self.memories)
 
     def rounds(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> ArrayRecord:
         """Runs the remaining rounds, with a last evaluation unless the last round had one."""
@@ -221,14 +226,14 @@ class _Run(NamedTuple):
 
     def _report(self, number: int, metrics: Row, scores: Row) -> None:
         row = {"round": number, **metrics, **scores}
-        if number == (0 if self.strategy.scored_from == 0 else 1):  # the first row there is
+        if number == (0 if self.strategy.scored_from == 0 else 1):  # the run's first row
             row |= self.attendance.roster().to_row()
         self.record.append(row)
         self.on_round(row)
 
 
 def _named(results: Row, roster: Roster) -> Row:
-    """Adds clients' names, where they have some, to the columns of the results."""
+    """Adds clients' names, if they have some, to the columns of the results."""
     if not roster.names or "clients" not in results:
         return results
     clients = results["clients"]

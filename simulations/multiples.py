@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from engram.arrays import Array, Bools
 from simulations.studies.figures import log_ticks
 
-__all__ = ["Curve", "draw_differences", "draw_multiples", "spread"]
+__all__ = ["Curve", "curve_of", "draw_differences", "draw_multiples"]
 
 _WIDEST: Final = 5  # most panels side by side
 _MARKS: Final = ("--", ":", "-.")
@@ -41,7 +41,7 @@ class Curve(NamedTuple):
     high: Array | None = None
 
 
-def spread(title: str, x: Sequence[float], values: Array) -> Curve:
+def curve_of(title: str, x: Sequence[float], values: Array) -> Curve:
     """Returns the mean of several runs (runs, r), with a band from the lowest to the highest."""
     limits = (values.min(axis=0), values.max(axis=0)) if len(values) > 1 else (None, None)
     return Curve(title, x, values.mean(axis=0), *limits)

@@ -18,7 +18,7 @@ from federation.methods import METHODS
 from federation.methods.local import COMMON, SERVED
 from server.record import RunRecord
 from simulations.comparison import Runs
-from simulations.multiples import Curve, draw_multiples, spread
+from simulations.multiples import Curve, curve_of, draw_multiples
 from simulations.rows import curves_of
 
 __all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
@@ -66,7 +66,7 @@ def _curve(records: Sequence[RunRecord], metric: Metric, label: str, which: str)
         for record in records
     ]
     rounds = sorted(set.intersection(*(set(each) for each in found)))
-    return spread(label, rounds, _scaled([[each[r] for r in rounds] for each in found], metric))
+    return curve_of(label, rounds, _scaled([[each[r] for r in rounds] for each in found], metric))
 
 
 def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:

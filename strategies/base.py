@@ -1,4 +1,4 @@
-"""What a run needs of a strategy beyond Flower's protocol: one protocol for all families."""
+"""The protocol that strategies of all families implement beyond Flower's own."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class RunStrategy(Strategy):
         scored_from: The first round with an evaluation; None if there is only one evaluation,
             after the last round, from which clients learn.
         state: Its state between rounds, kept in checkpoints. Set it to resume.
-        left_out: The clients asked in the last round that had no part in it, and why.
+        left_out: The clients that were asked in the last round but had no part in it, and why.
     """
 
     scored_from: ClassVar[int | None] = 0
@@ -67,7 +67,7 @@ class RunStrategy(Strategy):
         """Returns a round's entries in the record, beside the metrics of ``aggregate_train``.
 
         Args:
-            absent: The clients that had no part in it, and why.
+            absent: The clients that had no part in the round, and why.
         """
         del absent
         return {}
@@ -87,7 +87,7 @@ class RunStrategy(Strategy):
 
     @property
     def over(self) -> bool:
-        """Whether the run is to end before its last round."""
+        """Whether the run should end before its last round."""
         return False
 
     @abstractmethod
@@ -109,7 +109,7 @@ class RunStrategy(Strategy):
 
 
 STRATEGIES: dict[str, type[RunStrategy]] = {}
-"""By family."""
+"""The strategy of each family, by the family's name."""
 
 _S = TypeVar("_S", bound=type[RunStrategy])
 

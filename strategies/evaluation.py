@@ -18,7 +18,7 @@ __all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary", "with
 _MOST_ROWS = 2**31  # a client must have fewer
 
 Scored = dict[int, dict[str, float]]
-"""Each client's scores, by the names of their columns."""
+"""By client, its scores by column name."""
 
 
 class Impossible(ValueError):
@@ -47,7 +47,7 @@ class Evaluation(NamedTuple):
         """Returns each client's scores for ``results.json``, with None for NaN and infinity.
 
         Args:
-            counts: Name of the column of whole numbers.
+            counts: Name of the column that holds whole numbers.
         """
         found: dict[str, list[Any]] = {"ids": self.clients}
         for name, column in self.columns.items():
@@ -93,13 +93,13 @@ def with_served(
 ) -> Evaluation:
     """Adds the columns of the model that the method serves each client by.
 
-    Clients without that model, because they never trained, are served by the fine-tuned one; but
-    some methods have a model to keep for them, too.
+    Clients that lack this model, because they never trained, are served by the fine-tuned one,
+    unless the method keeps a model for them, too.
 
     Args:
         evaluation: The scores.
         metrics: The metrics.
-        serves: Of the method, see ``LocalMethod``.
+        serves: ``LocalMethod.serves`` of the method.
         unseen: Clients that never train.
     """
     columns = dict(evaluation.columns)
@@ -120,12 +120,12 @@ def summary(
     For each metric, such as ``accuracy``: ``accuracy`` is its mean over clients after fine-tuning,
     ``accuracy-before`` that of the common model, ``accuracy-own`` that of the own models that
     ``own-clients`` clients keep, and ``accuracy-served`` that of whichever of these the method
-    serves each client by. Behind each of these names, ``-std`` is the standard deviation over
-    clients, ``-median`` the median, ``-p10`` the 10th percentile, or ``-p90`` the 90th where lower
-    is better, and ``-worst`` the value of the client that is worst off. The same names behind
-    ``validation-`` are of the rows held out for validation, and behind ``unseen-`` of clients that
-    never train. ``scored`` is the number of clients scored. An entry is None if a client's value
-    is infinite, as after divergence, or if no client has one.
+    serves each client by. Each name may end in ``-std``, the standard deviation over clients;
+    ``-median``; ``-p10``, the 10th percentile, or ``-p90``, the 90th, where lower is better; and
+    ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
+    of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is
+    the number of clients scored. An entry is None if a client's value is infinite, as after
+    divergence, or if no client has one.
 
     Scores are self-reported. All clients count alike, however many rows they claim: one liar among
     n clients moves a mean by at most a metric's range over n, and fewer than half cannot move the

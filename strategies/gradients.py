@@ -1,4 +1,4 @@
-"""The gradient of a batch of rows, of the parts that sites have computed."""
+"""The gradient of a batch of rows, summed from the parts that sites compute."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -21,8 +21,8 @@ def summed(
 
     Args:
         weights: Weights of M networks, shapes (M, out, in), which are the gradient's shapes.
-        drawn: All rows that were asked about; users are clients.
-        heard: The clients of the parts.
+        drawn: All rows that the sites were asked about; its users are clients.
+        heard: The clients whose sites answered.
         parts: The gradient of each site that answered.
     """
     lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)

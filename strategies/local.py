@@ -1,4 +1,4 @@
-"""Methods that train a network: a random cohort is asked, and its models are merged."""
+"""Methods that train a network: the server asks a random cohort, and merges its models."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,8 +60,8 @@ class Federated(RunStrategy):
         least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
         scoring: How clients are scored; by default, by accuracy.
-        losses: Whether clients are asked for their training losses in every round, or only where
-            the round's config has ``losses``, and where it does not say.
+        losses: Whether clients are asked for their training losses in every round; if not, only
+            in rounds whose config has ``losses``, or does not say.
         steps: The settings to lower if the run diverges, in words.
         start: The initial model, if ``init`` is to return it.
         notes: Further entries of the results.
@@ -69,9 +69,8 @@ class Federated(RunStrategy):
     Attributes:
         aggregate: As given.
         roster: As given; set it again when clients have joined or moved.
-        state: The aggregate's state, and what is kept of the scores. Set it to resume from a
-            checkpoint.
-        left_out: The clients of the last cohort that had no part in its model, and why.
+        state: The aggregate's state, and that of the scores. Set it to resume from a checkpoint.
+        left_out: The clients of the last cohort whose models were not merged, and why.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Federated(RunStrategy):
 
     @property
     def state(self) -> Params:
-        """The aggregate's state, and what is kept of the scores; set it to resume."""
+        """The aggregate's state, and that of the scores; set it to resume."""
         return self._state | self._scores.state
 
     @state.setter
@@ -137,7 +136,7 @@ class Federated(RunStrategy):
 
     @property
     def over(self) -> bool:
-        """Whether validation rows have not been served better for as long as ``patience`` says."""
+        """Whether ``patience`` evaluations have passed without a better score."""
         return self._scores.over
 
     @classmethod
@@ -199,8 +198,8 @@ class Federated(RunStrategy):
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns the last evaluation's summary, each client's scores, and the server's step.
 
-        ``client-bytes`` is what a client receives and sends when it trains, if its node has no
-        other.
+        ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
+        the only client of its node.
         """
         del row
         size = sum(leaf.nbytes for leaf in to_params(arrays).values())

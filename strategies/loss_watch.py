@@ -1,4 +1,4 @@
-"""Warns of a run whose training loss grows, before it diverges."""
+"""Warns before a run diverges: when its training loss grows."""
 
 from collections import deque
 from logging import getLogger
@@ -8,15 +8,15 @@ __all__ = ["LossWatch"]
 
 _log = getLogger("flwr.engram")
 
-_ROUNDS = 5  # whose mean is looked at: losses of single cohorts differ
+_ROUNDS = 5  # rounds whose mean loss is compared: single cohorts' losses differ
 _GROWTH = 10
 
 
 class LossWatch:
-    """Warns once, when the loss exceeds ten times its least, and the first round's.
+    """Warns once, when the loss exceeds both ten times its minimum and the first round's.
 
     Args:
-        lower: The settings to lower then, in words.
+        lower: The settings that the warning advises to lower, in words.
     """
 
     def __init__(self, lower: str) -> None:
@@ -27,7 +27,7 @@ class LossWatch:
         self._warned = False
 
     def see(self, server_round: int, loss: float) -> None:
-        """Takes in the mean training loss of a round."""
+        """Adds the mean training loss of a round."""
         self._recent.append(loss)
         mean = fmean(self._recent)
         if self._first is None:

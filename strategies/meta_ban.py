@@ -88,9 +88,9 @@ class MetaBanTurns(SiteStrategy):
         least: Minimum number of sites with usable replies in a round.
 
     Attributes:
-        state: Between rounds: ``came``, clients in the order of their first turns; ``chosen``, how
-            often arms were chosen; ``served``, how often each client was told to play; and each
-            client's reported sums of ``TOTALS``.
+        state: The state between rounds: ``came``, clients in the order of their first turns;
+            ``chosen``, how often arms were chosen; ``served``, how often each client was told to
+            play; and each client's reported sums of ``TOTALS``.
     """
 
     scored_from = None

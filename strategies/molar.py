@@ -42,7 +42,7 @@ __all__ = ["Exchange"]
 
 _log = getLogger("flwr.engram")
 
-_FAR = 100  # a site's loss counts at most as so many medians
+_FAR = 100  # a site's loss counts as at most this many medians
 
 
 @strategies(Molar.plug_in)
@@ -68,7 +68,7 @@ class Exchange(SiteStrategy):
 
     Attributes:
         estimates: The last round's usable estimates, by client.
-        left_out: The clients whose estimates are not among them, and why.
+        left_out: The clients without a usable estimate, and why.
         notes: Which sites lack some coefficients, and why.
         scored: The last evaluation, or None.
     """
@@ -124,7 +124,7 @@ class Exchange(SiteStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every site for its estimate; it is sent what is shared so far, if that is used."""
+        """Asks every site for its estimate; adaptive sites get the shared state so far."""
         again = self._reach is not None and server_round > 1
         self._told = read_told(arrays, len(self._names)) if again else None
         shared = {SHARED: arrays} if again else {}
@@ -148,7 +148,7 @@ class Exchange(SiteStrategy):
         self.check_enough(len(self.estimates))
         for client, note in sorted(self.notes.items()):
             called = self.called(client)
-            _log.warning("client %s takes from the others what it lacks: %s", called, note)
+            _log.warning("client %s gets coefficients that it lacks from others: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
         if self._reach is not None:
             return self._answered(found, self._reach)
@@ -199,7 +199,7 @@ class Exchange(SiteStrategy):
                 self.left_out[client] = reason
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
-        """Warns of a site with most of the weight, which may be very large, or lie."""
+        """Warns of a site that has most of the weight: it may be very large, or lie."""
         share = weights.max(axis=0) / weights.sum(axis=0)
         worst = int(np.argmax(share))
         if len(weights) > 2 and share[worst] > 0.5:
@@ -223,7 +223,7 @@ class Exchange(SiteStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Gathers the sites' losses into ``scored``.
+        """Collects the sites' losses in ``scored``.
 
         Returns:
             ``clients``, the number of sites scored; None if there were none.

@@ -32,14 +32,14 @@ from federation.wire import CLIENTS, read_list
 from strategies.base import Row, strategies
 from strategies.sites import SiteStrategy, read_split, regret_in_words
 
-__all__ = ["BanditExchange", "Outcome"]
+__all__ = ["BanditExchange", "SiteOutcome"]
 
 _log = getLogger("flwr.engram")
 
-_FAR = 100  # a site's regret counts at most as so many medians
+_FAR = 100  # a site's regret counts as at most this many medians
 
 
-class Outcome(NamedTuple):
+class SiteOutcome(NamedTuple):
     """A site's reported outcome of one or more batches.
 
     Attributes:
@@ -58,7 +58,7 @@ class BanditExchange(SiteStrategy):
     """MOLARB between sites: Algorithms 2 and 5, one round a batch.
 
     The shared estimates of a round are sent with the next one. A site that does not reply, or sends
-    invalid values, is left out of them and warned of, but still receives them.
+    invalid values, is left out of the shared estimates and warned of, but still receives them.
 
     Args:
         sites: The sites.
@@ -71,7 +71,7 @@ class BanditExchange(SiteStrategy):
         max_weight: Maximum weight of a site in the shared estimates, as in the policy.
 
     Attributes:
-        state: Each client's sums of the fields of ``Outcome``.
+        state: Each client's sums of the fields of ``SiteOutcome``.
     """
 
     scored_from = None
@@ -94,7 +94,7 @@ class BanditExchange(SiteStrategy):
         self._parameters = parameters
         self._first = self._turns = first_batch
         self._sent: dict[int, list[SiteEstimate | None]] = {}
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, SiteOutcome] = {}
         self._clients = clients
         self._horizon = horizon
         self._heard = False
@@ -119,7 +119,7 @@ class BanditExchange(SiteStrategy):
     def init(self) -> ArrayRecord:
         """Initializes the state; returns no arrays, since nothing is shared yet."""
         zeros = torch.zeros(self._clients, dtype=torch.float64)
-        self.state = {name: zeros.clone() for name in Outcome._fields}
+        self.state = {name: zeros.clone() for name in SiteOutcome._fields}
         return ArrayRecord()
 
     @property
@@ -222,7 +222,7 @@ class BanditExchange(SiteStrategy):
             if (reason := impossible(site, self._turns, at_most=True)) is not None
         }
         self.left_out |= reasons
-        for client, outcome in zip(ids, map(Outcome, turns, reward, regret), strict=True):
+        for client, outcome in zip(ids, map(SiteOutcome, turns, reward, regret), strict=True):
             if client not in reasons:
                 self._outcomes[client] = outcome
                 self._sent[client] = [None] * self._parameters
@@ -267,7 +267,7 @@ class BanditExchange(SiteStrategy):
             "turns": self._horizon,
             "sites": row["sites"],
             "left-out": row["absent"],
-            "clients": {name: self.state[name].tolist() for name in Outcome._fields},
+            "clients": {name: self.state[name].tolist() for name in SiteOutcome._fields},
             **self.regret,
             "shared": {
                 "names": self.sites.columns,

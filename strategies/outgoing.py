@@ -1,4 +1,4 @@
-"""What a message to a node holds: the arrays that all clients share, and those of its own ones."""
+"""The arrays in a message to a node: those that all clients share, and its own clients'."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["outgoing"]
 def outgoing(
     aggregate: Aggregate, arrays: ArrayRecord, state: Params
 ) -> Callable[[ConfigRecord, Sequence[int]], RecordDict]:
-    """Returns what makes the content of a message of its config and the clients that it asks.
+    """Returns ``(config, clients) -> content`` of a message that asks these clients.
 
     Args:
         aggregate: The server's part.
@@ -24,7 +24,8 @@ def outgoing(
     if aggregate.tailored is None:
         return lambda config, clients: RecordDict({ARRAYS: arrays, CONFIG: config})
     model = to_params(arrays)
-    common = to_record(sent(aggregate, model, state, [0])[0])  # one, by which a node groups them
+    # One object for all messages, by which a process groups them.
+    common = to_record(sent(aggregate, model, state, [0])[0])
 
     def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
         _, own = sent(aggregate, model, state, clients)

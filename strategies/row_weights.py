@@ -18,8 +18,8 @@ _MOST_ROWS = 2**31  # a client can only claim fewer
 class RowWeights:
     """Bounds clients' weights relative to the median client of the federation.
 
-    All clients of a federation are compared, not only those of a round: these are few, and by
-    chance most of them may lie; and a client's weight would depend on who else is asked.
+    All clients of a federation are compared, not only those of a round. In a round there are few,
+    most of whom may lie by chance, and a client's weight would depend on who else is asked.
 
     Args:
         weighting: Weighting of the mean.
@@ -27,7 +27,7 @@ class RowWeights:
             ``engram.shares.weight_limit``; infinity for no bound.
 
     Attributes:
-        most: Most rows of a client that count; 1 where clients count alike.
+        most: How many rows of a client count at most; 1 if all clients count alike.
     """
 
     def __init__(self, weighting: Weighting, max_weight: float) -> None:
@@ -38,16 +38,16 @@ class RowWeights:
         self._names = UNNAMED
 
     def compare(self, examples: Sequence[int], names: Names) -> None:
-        """Computes the bound from the rows of all clients, 0 where unknown; notes their names."""
+        """Computes the bound from all clients' numbers of rows (0: unknown); keeps their names."""
         self._names = names
         if self._by_rows:
             self.most = int(min(float(weight_limit(examples, self._max_weight)), _MOST_ROWS))
 
     def bounded(self, examples: Mapping[int, int], server_round: int) -> list[int]:
-        """Returns a round's clients with more rows than count, and warns of each once.
+        """Returns a round's clients with more rows than ``most``, and warns once of each.
 
         Args:
-            examples: Rows of each of the clients.
+            examples: By client, its number of rows.
             server_round: The round.
         """
         if not self._by_rows:

@@ -1,4 +1,4 @@
-"""Gathers clients' scores from the replies to an evaluation; impossible ones are left out."""
+"""Collects clients' scores from the replies to an evaluation, without impossible replies."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def collect_scores(
         asked: The messages, and the clients that each asks.
         server_round: The round.
         columns: The columns that a reply must hold.
-        names: What clients are called.
+        names: The clients' names.
     """
     scores: Scored = {}
     rejected: Counter[Kind] = Counter()

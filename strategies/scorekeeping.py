@@ -1,4 +1,4 @@
-"""Keeps the scores of a run: the last evaluation, and the one that validation rows pick."""
+"""Keeps the scores of a run: the last evaluation, and the best one on validation rows."""
 
 from typing import NamedTuple, Self
 
@@ -25,11 +25,11 @@ class Scoring(NamedTuple):
     """How clients are scored.
 
     Attributes:
-        metrics: By what; the first decides.
+        metrics: The metrics; the first decides which evaluation is best.
         columns: The columns that nodes send.
         serves: Which model the method serves clients by.
-        shows: Of which models validation rows pick a round each.
-        validates: Whether some columns are of rows held out for validation.
+        shows: Models for which validation rows pick a round each.
+        validates: Whether rows are held out for validation, whose scores are columns, too.
         patience: Evaluations in a row without a better score after which a run stops; 0: none.
         unseen: Clients that never train.
     """
@@ -59,7 +59,7 @@ class Scoring(NamedTuple):
 
     @classmethod
     def by_accuracy(cls) -> Self:
-        """Returns that of classifiers, on test rows alone."""
+        """Scoring by accuracy on test rows."""
         models = {PERSONALIZED: False, COMMON: False, KEPT: True}
         return cls(_ACCURACY, tuple(columns_of(_ACCURACY, models)))
 
@@ -69,7 +69,7 @@ class Scorekeeper:
 
     Args:
         scoring: How clients are scored.
-        clients: How many there are in the federation.
+        clients: Number of clients of the federation.
 
     Attributes:
         scoring: As given.
@@ -91,7 +91,7 @@ class Scorekeeper:
         }
 
     def take(self, server_round: int, scores: Scored) -> Evaluation:
-        """Takes in the scores of an evaluation; returns them as columns."""
+        """Adds the scores of an evaluation; returns them as columns."""
         s = self.scoring
         found = with_served(Evaluation.of(scores), s.metrics, s.serves, s.unseen)
         self._selections = {
@@ -103,7 +103,7 @@ class Scorekeeper:
 
     @property
     def over(self) -> bool:
-        """Whether the run has been without a better score for as long as it may be."""
+        """Whether `patience` evaluations have passed without a better score."""
         served = self._selections.get(SERVED)
         return served is not None and 0 < self.scoring.patience <= served.since
 
@@ -116,7 +116,7 @@ class Scorekeeper:
     def main(self) -> Row:
         """Returns each client's scores by the first metric, on test rows; empty if none was scored.
 
-        Rounded to six digits, since there is a line of them for each evaluation.
+        They are rounded to six digits, since every evaluation writes a line of them.
         """
         if self.evaluation is None:
             return {}
@@ -129,7 +129,7 @@ class Scorekeeper:
         return found
 
     def results(self) -> Row:
-        """Returns the last evaluation's summary, each client's scores, and those of the best.
+        """Returns the last evaluation's summary and each client's scores; and the best one's.
 
         The best is ``selected``, by the model that serves clients; ``selected-before`` is by the
         common model, of methods that show it.
@@ -153,7 +153,7 @@ class Scorekeeper:
 
     @property
     def state(self) -> Params:
-        """What a checkpoint keeps of it; set it to resume."""
+        """The state that checkpoints keep; set it to resume."""
         states = [selection.to_state() for selection in self._selections.values()]
         return {name: leaf for state in states for name, leaf in state.items()}
 

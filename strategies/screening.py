@@ -61,12 +61,12 @@ class Accepted(NamedTuple):
     """A usable reply.
 
     Attributes:
-        clients: The clients that it is of, ascending.
+        clients: The clients whose models it holds, ascending.
         updates: Their mean as one update; or one per client if the aggregate is not additive.
         losses: Their training losses, in nats, capped at 104; empty if they were not asked for.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
-        way: How they were trained, one of ``WAYS``; empty if it does not say.
+        way: How they were trained, one of ``WAYS``; empty if the reply does not say.
     """
 
     clients: list[int]
@@ -82,16 +82,16 @@ class Rejected(NamedTuple):
     Attributes:
         kind: ``error``: the node reports an error. ``diverged``: it reports that the models of all
             its clients diverged. ``malformed``: a record or an entry is missing or of another type,
-            or an array is not what it is declared to be. ``round``: it is of another round.
-            ``clients``: it is not of the clients that were asked, each once and in their order.
+            or an array is not what it is declared to be. ``round``: it belongs to another round.
+            ``clients``: its clients are not those that were asked, each once and in their order.
             ``size``: its number of examples differs from the roster's, or its model lies much
             farther from the old one than others do. ``names``: its arrays have other names.
             ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
             NaN, infinite or too large for float32. ``scores``: a score, a loss or a number of
             queries is impossible.
-            And for replies that do not count, see ``first_answers``: ``sender``: another node was
-            asked. ``replay``: the message was answered before. ``stray``: the message was not sent
-            in this round.
+            The other kinds are of replies that do not count, see ``first_answers``. ``sender``:
+            another node was asked. ``replay``: the message was answered before. ``stray``: the
+            message was not sent in this round.
         reason: One line of bounded length, for the log.
     """
 
@@ -146,17 +146,17 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     """Checks a reply to a training message.
 
     Each loss is capped at 104 nats, since one client that claims 3e38 could otherwise decide the
-    mean. That is the loss of a model that gives the right classes the least positive probability in
-    float32. The reply is not refused for it: a model about to diverge honestly loses more.
+    mean. This is the loss of a model that gives the right classes the least positive probability in
+    float32. A larger loss is no reason to refuse a reply: a model about to diverge may have one.
 
     Args:
         reply: The reply.
-        server_round: The round that it must be of.
+        server_round: The round that the reply must belong to.
         model: The model that was sent out: the reply must have its names, shapes and dtypes.
         asked: The clients that the node was asked to train, ascending.
         examples: Their numbers of training rows in the roster, which the reply must have, since
             they are weights.
-        most: Most rows of a client that count; 1: clients count alike.
+        most: How many rows of a client count at most; 1: clients count alike.
         aggregate: Says whether the reply holds a mean or each client's model.
         losses: Whether the node was asked for training losses. The reply must then have each
             client's, and none otherwise.
@@ -205,8 +205,8 @@ def implausible(
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
     """Rejects replies whose models lie much farther from the old one than most do.
 
-    Finite numbers can be as harmful as infinite ones. With two replies the odd one is only known if
-    its distance overflows float32 and the other's does not.
+    Finite numbers can be as harmful as infinite ones. Of two replies, one is rejected only if its
+    distance overflows float32 and the other's does not.
     """
     if len(accepted) < 2:
         return accepted, []
@@ -233,7 +233,7 @@ def screen_scores(
 
     Args:
         reply: The reply.
-        server_round: The round that it must be of.
+        server_round: The round that the reply must belong to.
         asked: The clients that the node hosts, ascending: the reply must have each of them.
         columns: The columns that it must hold, beside ``queries``, the numbers of rows.
     """
@@ -268,7 +268,7 @@ def _malformed(error: Exception) -> Rejected:
 
 
 class _Details(NamedTuple):
-    """A reply's entries about its clients, unchecked but for the lengths of its lists."""
+    """A reply's entries about its clients; only the lengths of its lists are checked."""
 
     server_round: int
     ids: list[int]
@@ -298,7 +298,7 @@ def _check_lengths(*columns: Sequence[object]) -> None:
 
 
 def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:
-    """Whether each client that was asked is in one of the lists, ``ids`` being ascending."""
+    """Whether each client that was asked is in one of the lists, and ``ids`` is ascending."""
     sizes = len(ids) + len(failed) == len(asked)
     return sizes and sorted(ids + failed) == list(asked) and ids == sorted(ids)
 

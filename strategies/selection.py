@@ -1,4 +1,4 @@
-"""The evaluation that validation rows pick for a model: its best of a run so far."""
+"""The best evaluation of a model in a run so far, by its scores on validation rows."""
 
 from typing import Final, NamedTuple, Self
 
@@ -12,21 +12,21 @@ from strategies.evaluation import Evaluation
 
 __all__ = ["Selection", "is_selection", "selected_by"]
 
-_MARK: Final = "selection/"  # before its names in a strategy's state
+_MARK: Final = "selection/"  # prefix of its names in a strategy's state
 _ROUND, _SINCE, _COLUMN = "round", "evaluations-since", "column/"
 
 
 class Selection(NamedTuple):
     """The best evaluation so far of a model, by the mean over clients on validation rows.
 
-    Test rows have no part in the choice. Clients that never train have none, either: who is to
-    serve newcomers does not know them yet.
+    Neither test rows nor clients that never train have a part in the choice: they stand for rows
+    and clients that are not known yet when a model is chosen.
 
     Attributes:
         which: Which model's scores are compared, such as ``SERVED``.
-        columns: Each client's scores in it, (clients,); NaN for one that was not scored.
-        round: After which round; -1 before the first evaluation.
-        since: Evaluations in a row that were not better.
+        columns: Each client's scores in it, (clients,); NaN for a client that was not scored.
+        round: The round that it followed; -1 before the first evaluation.
+        since: Number of evaluations since then, none of which was better.
     """
 
     which: str
@@ -40,8 +40,8 @@ class Selection(NamedTuple):
 
         Args:
             which: Which model's scores are compared.
-            names: Of the columns.
-            clients: How many there are in the federation.
+            names: The columns' names.
+            clients: Number of clients of the federation.
         """
         nobody = torch.full((clients,), torch.nan, dtype=torch.float64)
         return cls(which, {name: nobody.clone() for name in names})
@@ -49,12 +49,12 @@ class Selection(NamedTuple):
     def after(
         self, server_round: int, evaluation: Evaluation, metric: Metric, unseen: frozenset[int]
     ) -> Self:
-        """Returns the selection after another evaluation; of equal ones, the first stays.
+        """Returns the selection after another evaluation; of two equal ones, the first stays.
 
         Args:
             server_round: The round that was evaluated.
             evaluation: Its scores.
-            metric: What is compared.
+            metric: The metric that is compared.
             unseen: Clients that never train.
         """
         found = {name: leaf.clone().fill_(torch.nan) for name, leaf in self.columns.items()}
@@ -79,7 +79,7 @@ class Selection(NamedTuple):
         return Evaluation(scored.tolist(), columns)
 
     def to_state(self) -> Params:
-        """Returns it as tensors, for a strategy's state."""
+        """Returns the selection as tensors, for a strategy's state."""
         found = {_ROUND: torch.tensor(self.round), _SINCE: torch.tensor(self.since)}
         found |= {_COLUMN + name: leaf for name, leaf in self.columns.items()}
         return {_mark(self.which) + name: leaf for name, leaf in found.items()}

@@ -1,4 +1,4 @@
-"""What strategies for tables have in common: all sites are asked, and their replies screened."""
+"""The base of strategies for tables: all sites are asked, and their replies are screened."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import getLogger
@@ -109,7 +109,7 @@ class SiteStrategy(RunStrategy):
         """Reads the replies to the last messages; returns clients without usable ones, and why.
 
         Args:
-            server_round: The round that they must be of.
+            server_round: The round that they must belong to.
             replies: The replies.
             read: Reads the content of one node's reply, given the clients asked. It may raise
                 KeyError, TypeError and ValueError, and must change nothing if it does.
@@ -151,7 +151,7 @@ class SiteStrategy(RunStrategy):
             raise RunStopped(f"{usable} of {self._least} sites are usable{reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
-        """Warns, once for each, of clients whose claimed weight exceeds ``max_weight``.
+        """Warns once of each client whose claimed weight exceeds ``max_weight``.
 
         Returns:
             The round's metric ``bounded``, a list of these clients; empty if there are none.

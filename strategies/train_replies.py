@@ -1,4 +1,4 @@
-"""Screens the replies to a round of training, and says what is wrong with those left out."""
+"""Screens the replies to a round of training, and says why some are left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -32,10 +32,10 @@ class TrainReplies(NamedTuple):
     """The replies to a round's messages, each with the clients that its message asked.
 
     Attributes:
-        accepted: Those that can be merged, in the order of their clients, as the next ones are.
-        rejected: Those that are left out.
+        accepted: The replies that can be merged, in the order of their clients.
+        rejected: The replies that are left out, in the same order.
         silent: The clients of messages without a reply.
-        others: How many replies belong to no message, or to one that had its reply, by kind.
+        others: By kind, how many replies belong to no message, or to one that had its reply.
     """
 
     accepted: list[tuple[list[int], Accepted]]
@@ -45,12 +45,12 @@ class TrainReplies(NamedTuple):
 
     @property
     def usable(self) -> int:
-        """Of how many clients there is a model."""
+        """How many clients have a usable model."""
         return sum(len(reply.clients) for _, reply in self.accepted)
 
     @property
     def diverged(self) -> dict[int, str]:
-        """The clients whose models became non-finite, and how."""
+        """The clients whose models became non-finite, and what happened."""
         found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
         for clients, reply in self.rejected:
             if reply.kind in ("diverged", "non-finite"):
@@ -59,7 +59,7 @@ class TrainReplies(NamedTuple):
 
     @property
     def left_out(self) -> dict[int, str]:
-        """The clients that have no part in the next model, and why, in a word or two."""
+        """The clients whose models are not merged, and why, in a word or two."""
         found = {client: "no reply" for clients in self.silent for client in clients}
         found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
         return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
@@ -70,7 +70,7 @@ class TrainReplies(NamedTuple):
         return self.others + Counter(reply.kind for _, reply in self.rejected)
 
     def in_words(self, names: Names) -> str:
-        """Says why replies are missing; ``names`` is what clients are called."""
+        """Says why replies are missing, with the clients' ``names``."""
         reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
         reasons += [f"clients {few(clients, names)}: no reply" for clients in self.silent]
         more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
@@ -107,13 +107,13 @@ def collect_replies(
     """Screens the replies to a round's messages.
 
     Args:
-        replies: All that came.
+        replies: All replies that arrived.
         asked: The messages, and the clients that each asks.
         server_round: The round.
-        model: What was sent.
+        model: The model that was sent.
         roster: The clients.
-        most: Most rows that a client counts for.
-        aggregate: Merges them.
+        most: How many rows of a client count at most.
+        aggregate: The aggregate that will merge them.
         losses: Whether clients were asked for their training losses.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
@@ -150,6 +150,6 @@ def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:
 
 
 def warn_of(others: Counter[Kind], server_round: int) -> None:
-    """Warns of replies to no message: in one line however many there are, lest they flood it."""
+    """Warns of replies to no message, in one line a kind, so that they cannot flood the log."""
     for kind, count in sorted(others.items()):
         _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)

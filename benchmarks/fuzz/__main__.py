@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.fuzz.entries import ENTRIES, shares
 from benchmarks.fuzz.folders import prepare
-from benchmarks.fuzz.harness import Found, fuzz
+from benchmarks.fuzz.harness import Outcomes, fuzz
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def _tell(done: int) -> None:
         print(f"\r{done}", end="", file=sys.stderr, flush=True)
 
 
-def _print(found: Found, seed: int) -> None:
+def _print(found: Outcomes, seed: int) -> None:
     columns = ("accepted", "refused", "unclear", "traceback", "hang")
     heading = "".join(f"{column:>11}" for column in ("cases", *columns))
     print(f"seed {seed:<12}{heading}")

@@ -109,7 +109,7 @@ def checkpoint(rng: random.Random, here: Path) -> None:
     method = rng.choice(_METHODS[:3])
     shutil.copytree(prepare() / method, here / "run")
     newest = max(RunRecord.open(here / "run").checkpoints().items())[1]
-    if rng.random() < 0.3:  # as of an earlier version
+    if rng.random() < 0.3:
         (newest / "manifest.json").unlink()
     _spoil_one(rng, rng.choice((newest, newest.parent)))
     more = {"resume": str(here / "run"), "num-rounds": 3}

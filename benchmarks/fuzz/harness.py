@@ -37,7 +37,7 @@ class Finding(NamedTuple):
     told: str  # the error, and where it was raised
 
 
-class Found(NamedTuple):
+class Outcomes(NamedTuple):
     """The outcomes of all cases."""
 
     counts: dict[str, Counter[str]]  # by entry point, the number of cases by verdict
@@ -86,7 +86,7 @@ def fuzz(
     seed: int,
     seconds: float,
     tell: Callable[[int], None] = lambda done: None,
-) -> Found:
+) -> Outcomes:
     """Runs cases of every entry point, one after the other, in a child process.
 
     A case depends only on ``seed``, its entry's name and its number, and may take ``seconds``.
@@ -116,7 +116,7 @@ def fuzz(
                 tell(done)
                 if told.startswith(("it cannot be", "the process ended")):
                     break
-    return Found(counts, findings)
+    return Outcomes(counts, findings)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def _json_file(rng: random.Random, path: Path) -> None:
     number = rng.randrange(len(lines))
     contents = json.loads(lines[number])
     if isinstance(contents, dict) and rng.random() < 0.1:
-        contents.pop("crc32", None)  # as in earlier versions
+        contents.pop("crc32", None)
     else:
         contents = spoil_json(rng, contents)
     lines[number] = json.dumps(contents, default=str)

@@ -21,10 +21,10 @@ class Host(Protocol):
         """Describes these clients' data by ``federation.roster.describe_node``."""
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Answers requests of one round, in their order; impossible ones by an error reply."""
+        """Answers requests of one round, in their order; an impossible one gets an error reply."""
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Answers requests to score clients, likewise."""
+        """Answers requests to score clients, as ``train`` does."""
 
 
 class Opening(NamedTuple):
@@ -33,13 +33,13 @@ class Opening(NamedTuple):
     Attributes:
         experiment: The settings.
         store: Where clients' memories are kept.
-        own: A data set of one client alone; empty for the experiment's.
+        own: The data set of a node with a single client; empty for the experiment's.
         client: The client that ``own`` belongs to.
         hosted: The clients that are hosted; None for all. Others' rows may be left out.
         engine: ``vectorized`` trains a cohort at once, where the family can; ``sequential`` one
             client at a time, and says which one fails, and where.
         noise: Source of the noise of local privacy.
-        named: Whether the server is told the names that the data give to clients.
+        named: Whether the server learns the clients' names in the data.
     """
 
     experiment: Experiment

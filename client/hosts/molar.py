@@ -91,7 +91,7 @@ class TableSites:
         return site, why_undetermined(rows, self.names, family=self.own.family)
 
     def answer(self, client: int, told: Told | None) -> tuple[SiteEstimate, str | None]:
-        """Sends a client's own estimate, or, adaptively, what its rows say around what is shared.
+        """Returns a client's own estimate; for adaptive sites, its estimate around the shared one.
 
         For the note and errors see ``estimate``.
         """
@@ -204,14 +204,14 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
 
 
 def _read_told(host: TableSites, request: Request) -> Told | None:
-    """Returns what the server tells adaptive sites; None if it has told nothing yet."""
+    """Returns what the server has told adaptive sites; None before the first exchange."""
     records = request.message.content.array_records
     if host.own.sharing != "adaptive" or SHARED not in records:
         return None
     try:
         return read_told(records[SHARED], len(host.names))
     except (KeyError, TypeError, ValueError) as error:
-        raise EngramError(f"the message lacks what sites share: {error}") from error
+        raise EngramError(f"the message lacks the shared estimate: {error}") from error
 
 
 def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
@@ -219,7 +219,7 @@ def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> Recor
     try:
         shared, half_width = read_shared(content.array_records[SHARED], len(host.names))
     except (KeyError, TypeError, ValueError) as error:
-        raise EngramError(f"the message lacks what sites share: {error}") from error
+        raise EngramError(f"the message lacks the shared estimate: {error}") from error
     told = _read_told(host, request)
     number = round_of(content)
     found: dict[int, dict[str, float]] = {}

@@ -1,7 +1,7 @@
 """The sites' side of a bandit: choices, rows and coefficients stay here, only estimates leave.
 
 A site's state is its memory. It plays a batch, and sends an estimate from its new rows; the next
-message brings what all sites' estimates were combined to.
+message brings the combination of all sites' estimates.
 """
 
 from collections.abc import Iterable, Sequence
@@ -198,7 +198,7 @@ def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | No
     try:
         return read_parameters(content.array_records[SHARED], host.own.parameters)
     except (KeyError, TypeError, ValueError) as error:
-        raise EngramError(f"the message lacks what sites share: {error}") from error
+        raise EngramError(f"the message lacks the shared estimate: {error}") from error
 
 
 def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:

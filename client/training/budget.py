@@ -1,24 +1,25 @@
-"""How many clients are trained at once: as many as fit into the memory that there is."""
+"""How many clients are trained at once: as many as fit into the available memory."""
 
 from federation.errors import Refused
 from federation.machine import available
 
 __all__ = ["block_size"]
 
-_SHARE = 4  # a process takes this part of what is free; others may be training beside it
+_SHARE = 4  # a process takes a fourth of the free memory: others may be training beside it
 
 
 def block_size(each: int, budget: int, *, device: str) -> int:
     """Returns how many clients to train at once.
 
     Args:
-        each: Bytes that one needs.
-        budget: Bytes that all may take, as far as they are free: it comes with the run, from
-            another machine. 0: a quarter of what is free, or one client's.
-        device: Where.
+        each: Bytes that one client needs.
+        budget: Most bytes that all clients may take together, or 0: a quarter of the free memory,
+            but at least one client's. It comes with the run, from another machine, so never more
+            is taken than is free here.
+        device: Whose memory is used: that of the CPU, or of a GPU.
 
     Raises:
-        Refused: Not even one fits into the budget, or into what is free.
+        Refused: Not even one client fits into the budget, or into the free memory.
     """
     free = available(device)
     limit = min(budget, free) if budget else free

@@ -2,8 +2,8 @@
 
 ``vmapped`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
 steps of one client, then those of the next. They suit any network; ``dense_cohort`` is the
-third way, for those that end in dense layers. All run the same rule and give the same numbers, but
-for rounding. Everything that belongs to a client has a leading client axis.
+third way, for networks that end in dense layers. All three run the same rule and give the same
+numbers, up to rounding. Everything that belongs to a client has a leading client axis.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -47,10 +47,10 @@ class Step(NamedTuple):
     """A step of some clients of a cohort.
 
     Attributes:
-        who: Which.
+        who: The clients.
         batches: Inputs (c, k, ...), targets (c, k, ...), and keys (c,) if there are any.
-        later: Whether it is one of those that the rule leaves to another; see ``LocalRule.then``.
-        last: Whether it is their last one.
+        later: Whether the step belongs to the rule's second rule; see ``LocalRule.then``.
+        last: Whether it is these clients' last step.
     """
 
     who: Who
@@ -63,19 +63,19 @@ class Draws(NamedTuple):
     """The rows that a cohort draws in a round.
 
     Attributes:
-        split: What they are rows of.
-        rows: Their numbers, (c, n): the initial batch, then the batches of each step in turn.
+        split: The data that the rows are drawn from.
+        rows: Row numbers, (c, n): the initial batch, then the batches of each step in turn.
         initial: Rows of the initial batch; 0 if the rule needs none.
         batches: Batches in a step.
         size: Rows in a batch.
-        augment: What changes rows at random, if anything does.
-        seeds: A seed for each row's change, (c, n), if they are changed.
+        augment: The augmentation that changes rows at random; None if there is none.
+        seeds: A seed for the augmentation of each row, (c, n); None without augmentation.
         keys: A key for each batch, (c, 1 + batches): the initial one, whether or not it is drawn,
             then those of each step in turn; None unless the network drops something at random.
-        sizes: For each client and step, how many rows of its batches count, (c, steps), the others
-            being padding; 0 if it has fewer steps. None if all of them do.
-        turns: For each client, after how many steps the rule leaves the others to another one,
-            (c,); None if it takes all of them.
+        sizes: For each client and step, (c, steps), how many rows of a batch count; the others are
+            padding. 0 where the client has fewer steps. None if all rows count.
+        turns: The step at which each client's rule hands over to its second rule, (c,); None if
+            there is no second rule.
     """
 
     split: Split
@@ -95,7 +95,7 @@ class Draws(NamedTuple):
         return self.batches * self.size
 
     def of(self, i: int) -> Self:
-        """Returns those of one client."""
+        """Returns the draws of one client."""
         one = slice(i, i + 1)
         keys = None if self.keys is None else self.keys[one]
         sizes = None if self.sizes is None else self.sizes[one]
@@ -115,7 +115,7 @@ class Draws(NamedTuple):
         return (x if out is None else out.copy_(x.flatten(2))), y
 
     def steps(self) -> Iterator[Step]:
-        """Gathers each step's batches, of those clients together whose batches are of one size."""
+        """Gathers each step's batches; clients with batches of the same size share a ``Step``."""
         count = (self.rows.shape[1] - self.initial) // self.step_size
         for h in range(count):
             for who, size, later, last in self._alike(h, last=h + 1 == count):
@@ -125,15 +125,15 @@ class Draws(NamedTuple):
                 yield Step(who, tuple(batches), later, last)
 
     def initial_batch(self) -> Batch | None:
-        """Gathers the batch that memories start from, if there is one."""
+        """Gathers the batch that memories start from; None if the rule needs none."""
         return self._batch(ALL, 0, self.initial, 0) if self.initial else None
 
     def later(self, h: int) -> bool:
-        """Returns whether step h is left to another rule, where all clients have as many steps."""
+        """Whether step h belongs to the second rule. All clients must have as many steps."""
         return self.turns is not None and h >= int(self.turns[0])
 
     def _alike(self, h: int, *, last: bool) -> Iterator[tuple[Who, int, bool, bool]]:
-        """Parts the clients that have a step h by the size of its batches, and whose turn it is."""
+        """Groups clients that have a step h by batch size, by rule, and by whether it is last."""
         if self.sizes is None:
             yield ALL, self.size, self.later(h), last
             return
@@ -152,14 +152,14 @@ class Draws(NamedTuple):
 
 
 class CohortTask(NamedTuple):
-    """What a cohort is to do.
+    """The inputs of a cohort's local round.
 
     Attributes:
         model: The common model w, without a client axis.
-        memories: For each client the memory it kept, or None: it starts anew.
-        draws: Its rows.
-        own: The clients' personal parameters, with a leading client axis: all of the model, where
-            clients are of several runs.
+        memories: Each client's memory; None if it starts anew.
+        draws: The rows that the cohort trains on.
+        own: The clients' personal parameters, with a leading client axis. If the clients belong to
+            several runs, this is the whole model.
         scales: Settings that differ between clients: by field of the method, one value of each
             client, (c,).
         losses: Whether their training losses are wanted, which take a forward pass of each.
@@ -184,8 +184,8 @@ class CohortModels(NamedTuple):
 
     Attributes:
         leaves: The parameters, each with a leading client axis.
-        coordinates: The coordinates of ``dense0.weight``, and of whatever has a mark before that
-            name; None for the weights themselves.
+        coordinates: The coordinates of ``dense0.weight``, and of companions whose
+            names end with it; None if the weights are held as they are.
     """
 
     leaves: Params
@@ -209,18 +209,18 @@ class CohortModels(NamedTuple):
         )
 
     def only(self, names: Set[str]) -> Self:
-        """Returns some of the models' parameters."""
+        """Returns the models with only the parameters of these names."""
         return self._replace(leaves={n: x for n, x in self.leaves.items() if n in names})
 
     def stack(self) -> Params:
-        """Returns the models as they are, with a leading client axis."""
+        """Returns the models' parameters, with a leading client axis."""
         held = self.coordinates
         if held is None:
             return self.leaves
         return {n: held.weights(x) if n.endswith(FIRST) else x for n, x in self.leaves.items()}
 
     def mean(self, shares: Tensor) -> Params:
-        """Returns their mean; the shares (c,) add up to 1."""
+        """Returns the models' weighted mean; the shares (c,) add up to 1."""
         rest = {
             name: torch.tensordot(shares, leaf, dims=1)
             for name, leaf in self.leaves.items()
@@ -232,18 +232,18 @@ class CohortModels(NamedTuple):
 
 
 def _of(leaf: Tensor, clients: slice | list[int]) -> Tensor:
-    return leaf[clients] if leaf.ndim else leaf  # a count of steps is one for all
+    return leaf[clients] if leaf.ndim else leaf  # all clients share a count of steps
 
 
 class LocalRound(NamedTuple):
-    """What came of it.
+    """The outcome of a cohort's local round.
 
     Attributes:
         models: The clients' models.
-        states: What their rules remember.
+        states: The states that their rules remember.
         losses: The losses of their models on the last batch, in nats; empty if not wanted.
-        broken: Where a client's model or loss became non-finite: by its position, the step
-            (from 1; 0 if that is not known).
+        broken: Clients whose model or loss became non-finite: by position, the step at which it
+            happened (from 1; 0 if it is not known).
     """
 
     models: CohortModels
@@ -256,8 +256,8 @@ class ClientRaised(Exception):
     """A client's local round raised an error, which is the cause of this one.
 
     Attributes:
-        position: Which client of the cohort.
-        step: In which local step, from 1; 0 if before the first.
+        position: The client's position in the cohort.
+        step: The local step, from 1; 0 if it was before the first.
     """
 
     def __init__(self, position: int, step: int) -> None:
@@ -328,7 +328,7 @@ def each_in_turn(
         statistics: As for ``vmapped``.
 
     Raises:
-        ClientRaised: A client's step raised; it says whose, and which.
+        ClientRaised: A client's step raised an error; says which client and which step.
     """
     common = {name: channels_last(leaf) for name, leaf in task.model.items()}
     models, states, losses, broken = [], [], list[float](), {}
@@ -350,7 +350,7 @@ def each_in_turn(
                 w = rule.finish(w, u)
             if task.losses:
                 losses.append(float(loss(w, batches[-1])))
-        except Exception as error:  # a rule may be anybody's; its error is the cause of ours
+        except Exception as error:  # a user's rule may raise anything, which becomes the cause
             raise ClientRaised(i, h) from error
         if not (is_finite(w) and all(map(isfinite, losses[i:]))):
             broken[i] = _first_broken(rule, *start, draws)
@@ -360,13 +360,13 @@ def each_in_turn(
 
 
 def _seen(batches: tuple[Batch, ...]) -> tuple[Any, ...]:
-    """Returns what a network sees of the last batch: inputs, and a key if there is one."""
+    """Returns the network's part of the last batch: inputs, and the key if there is one."""
     inputs, _, *key = batches[-1]
     return inputs, *key
 
 
 def _first_broken(rule: LocalRule, w: Params, u: Params, draws: Draws) -> int:
-    """Returns the first step after which the model is not finite; the last if only its loss."""
+    """Returns the first step after which the model is not finite; the last if only the loss is."""
     number = 0
     for step in draws.steps():
         w, u = whose_turn(rule, later=step.later).step(w, u, _only(step.batches))
@@ -381,14 +381,14 @@ def _pick(tree: Params, who: int | Who) -> Params:
 
 
 def _put(tree: Params, who: Who, some: Params) -> Params:
-    """Returns a tree with the leaves of some clients in place of theirs."""
+    """Returns a tree in which some clients' leaves are replaced by ``some``."""
     if isinstance(who, slice):
         return some
     return {name: leaf.index_copy(0, who, some[name]) for name, leaf in tree.items()}
 
 
 def _only(stacked: Any) -> Any:
-    """Returns what is there, if anything is, of the only client."""
+    """Returns the single client's entry; None if there is none."""
     return None if stacked is None else tree_map(lambda leaf: channels_last(leaf[0]), stacked)
 
 

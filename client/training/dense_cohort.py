@@ -22,7 +22,7 @@ __all__ = ["cost", "dense", "pays"]
 
 Targets = Callable[[Tensor], Tensor]
 
-_CHUNK = 48  # rows of a client that a span sees at once: enough for its products to be large
+_CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix products are large
 
 
 def dense(
@@ -36,14 +36,14 @@ def dense(
     """Runs each step once for all clients.
 
     Args:
-        rules: Builds the rule, an affine one, on ``loss``.
+        rules: Builds the rule, which must be affine, on ``loss``.
         loss: ``engram.dense.dense_loss`` of the network.
         task: What to do.
-        targets: Makes the loss's targets of the data's.
-        features: What the network does to inputs before its dense layers, if anything. The rule
-            must then be a ``single_use`` one, and no client bring a memory along.
+        targets: Converts the data's targets to the loss's.
+        features: The network's layers before its dense ones; None if there are none. With
+            ``features``, the rule must be ``single_use``, and no client may bring a memory.
 
-    Of a client's own first layer there may be one model: a memory's, or a personal parameter.
+    A client may bring at most one first layer of its own: a memory's, or a personal parameter.
     """
     carried = any(memory is not None for memory in task.memories)
     rule = rules(task.scales)
@@ -77,7 +77,7 @@ def dense(
     if rule.finish is not None:
         w = rule.finish(w, u)
     losses = [loss(w, batches[-1])] if task.losses else []
-    # As `tree.is_finite`, for each client.
+    # Like `tree.is_finite`, but for each client.
     sums = [leaf.reshape(count, -1).sum(1, dtype=torch.float64) for leaf in w.values()]
     fine = torch.stack([*sums, *losses]).isfinite().all(0).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
@@ -86,16 +86,16 @@ def dense(
 
 
 def cost(model: Params, drawn: int) -> int:
-    """Returns how many numbers a client of a cohort takes, at most, if it draws so many rows."""
+    """Returns how many numbers a client holds at most, if it draws ``drawn`` rows."""
     out, width = model[FIRST].shape
     size = sum(leaf.numel() for leaf in model.values())
     rows = out + drawn  # with room for a memory
     held = rows * out + size - out * width if rows < width else size
-    return rows * (width + rows) + 12 * held + 3 * size  # vectors of a step; what comes of it
+    return rows * (width + rows) + 12 * held + 3 * size  # a step's vectors, and its result
 
 
 def pays(model: Params, drawn: int) -> bool:
-    """Returns whether rows of learned features take less to compute with than the weights."""
+    """Whether computing with rows of learned features takes less than with the weights."""
     out, width = model[FIRST].shape
     return drawn * (out + width) < out * width
 
@@ -103,15 +103,15 @@ def pays(model: Params, drawn: int) -> bool:
 def _coordinates(
     rule: LocalRule, weight: Tensor, clients: int, drawn: int, *, brought: bool
 ) -> FirstLayerCoordinates:
-    """Chooses how a cohort's first layers are stored, as ``make_coordinates`` does."""
+    """Chooses how a cohort's first layers are stored; see ``make_coordinates``."""
     if all(companion.copied and companion.personal for companion in rule.companions):
         return make_coordinates(weight, clients, drawn, brought=brought)
-    # A span holds models, of which a client brings one. Companions that start at zero are none.
+    # A span holds models, one per client. Companions that start at zero are no models.
     return PlainCoordinates(weight, weight.new_empty(clients, drawn, weight.shape[-1]))
 
 
 def _hold(coordinates: FirstLayerCoordinates, memories: Sequence[Params | None]) -> Params:
-    """Returns the existing memories, stacked, in these coordinates."""
+    """Returns the memories of the clients that have one, stacked, in these coordinates."""
     have = [i for i, memory in enumerate(memories) if memory is not None]
     kept = [memory for memory in memories if memory is not None]
     stack = {name: torch.stack([memory[name] for memory in kept]) for name in kept[0]}
@@ -135,7 +135,7 @@ def _examples(
 def _featured(
     span: Span, task: CohortTask, features: Features, targets: Targets
 ) -> Iterator[Examples]:
-    """The same, for rows that enter the span later, as features."""
+    """Like ``_examples``, for rows that enter the span as features, when they are used."""
     draws = task.draws
     names = tuple(name for name in part(task.start) if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, 1)):
@@ -145,7 +145,7 @@ def _featured(
 
 
 def _edges(draws: Draws, least: int) -> list[int]:
-    """Cuts the rows where steps end, into parts of at least so many."""
+    """Returns where to cut the rows: at ends of steps, into parts of at least ``least`` rows."""
     drawn = draws.rows.shape[1]
     edges = [0]
     for stop in range(draws.initial, drawn + 1, draws.step_size):

@@ -1,4 +1,4 @@
-"""What a round of local training made of a group of clients."""
+"""The outcome of a round of local training for a group of clients."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,13 +15,13 @@ __all__ = ["ClientFailed", "Group", "Trained", "failed"]
 
 
 class ClientFailed(EngramError):
-    """A client's local round raised an error; the message says whose, in which round and step."""
+    """A client's local round raised an error; the message names client, round and step."""
 
 
 def failed(
     clients: Sequence[int], error: ClientRaised, server_round: int, names: Names
 ) -> ClientFailed:
-    """Returns the error that names which of the clients it was whose step raised."""
+    """Returns the error, with the name of the client whose step raised it."""
     client = clients[error.position]
     called = names.get(client, client)
     return ClientFailed(
@@ -30,17 +30,17 @@ def failed(
 
 
 class Trained(NamedTuple):
-    """What a local round made of a group of clients.
+    """The outcome of a local round for a group of clients.
 
     Attributes:
-        clients: Those that trained, in the order in which they were asked for.
-        params: The weighted mean of their models; or, if none was asked for, their models,
-            each leaf with a leading axis of ``len(clients)``. Empty if none trained.
+        clients: The clients that trained, in the order in which they were asked for.
+        params: The weighted mean of their models; or, if no mean was asked for, their models,
+            each leaf with a leading axis of ``len(clients)``. Empty if no client trained.
         examples: Their numbers of training rows.
         losses: Their losses on the last local batch, after the last step, in nats; empty if they
             are not wanted.
-        failures: Those whose model or loss became non-finite, and what happened. They are in
-            none of the above, and their memories are as they were.
+        failures: By client, what happened to those whose model or loss became non-finite. They
+            are left out of all the above, and their memories have not changed.
         way: How they were trained: see ``federation.wire.WAYS``.
     """
 
@@ -53,12 +53,12 @@ class Trained(NamedTuple):
 
 
 class Group:
-    """What has been made of a group of clients so far.
+    """Collects the outcome for a group of clients, block by block.
 
     Args:
-        combine: How many rows of a client count at most in the mean of their models; None for every
-            client's model.
-        names: What clients are called.
+        combine: The largest weight of a client, in rows, in the mean of the models; None to collect
+            every client's model.
+        names: The clients' names.
     """
 
     def __init__(self, combine: int | None, names: Names) -> None:
@@ -68,7 +68,7 @@ class Group:
         self._examples: list[int] = []
         self._losses: list[float] = []
         self._failures: dict[int, str] = {}
-        self._models: list[Params] = []  # of each block; or their mean, and nothing else
+        self._models: list[Params] = []  # each block's models, or only the mean of all
         self._weight = 0
 
     def add(
@@ -79,7 +79,7 @@ class Group:
         examples: Sequence[int],
         server_round: int,
     ) -> None:
-        """Takes in clients of a block, by position."""
+        """Adds clients of a block, given by position."""
         for i in positions:
             if i in done.broken:
                 step = f" at step {done.broken[i]}" if done.broken[i] else ""
@@ -107,7 +107,7 @@ class Group:
         self._models = [interpolate(before[0], mean, total / self._weight)]
 
     def trained(self, way: str) -> Trained:
-        """Returns what came of the whole group."""
+        """Returns the outcome for the whole group."""
         params = self._models[0] if len(self._models) == 1 else {}
         if len(self._models) > 1:
             params = {k: torch.cat([part[k] for part in self._models]) for k in self._models[0]}

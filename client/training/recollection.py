@@ -18,8 +18,8 @@ class Recollection(NamedTuple):
         rule: The method's local rule.
         personal: Personal parameters, as a client without a memory has them.
         whole: Whether clients remember the rule's state, which is a model.
-        moments: Whether they remember the optimizer's.
-        device: Where personal parameters are wanted.
+        moments: Whether they remember the optimizer's moments.
+        device: The device that personal parameters are put on.
     """
 
     store: MemoryStore
@@ -30,7 +30,7 @@ class Recollection(NamedTuple):
     device: str
 
     def recall(self, model: Params, client: int, *, before: int) -> tuple[Params | None, Params]:
-        """Returns a client's memory of its rule, if it has one, and its personal parameters."""
+        """Returns a client's rule state, None if it has none, and its personal parameters."""
         like = self._like(model)
         mine = {name: leaf.to(self.device) for name, leaf in self.personal.items()}
         if not like and not mine:
@@ -45,11 +45,11 @@ class Recollection(NamedTuple):
     def keep(
         self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
     ) -> None:
-        """Keeps what a round has made, but for clients whose models became non-finite.
+        """Stores the clients' memories after a round, but for models that became non-finite.
 
         Args:
-            done: What came of it.
-            clients: Whose, by position.
+            done: The round's outcome.
+            clients: The clients, by position in ``done``.
             server_round: The round.
             durable: As ``MemoryStore.save``.
         """
@@ -66,7 +66,7 @@ class Recollection(NamedTuple):
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
 
     def _like(self, model: Params) -> Params:
-        """Returns what has the names and shapes of a client's memory of its rule."""
+        """Returns tensors with the names and shapes of a client's rule state."""
         model = model | self.personal
         own = model if self.whole else {}
         return own | (self.rule.moments(model) if self.moments and self.rule.moments else {})

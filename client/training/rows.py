@@ -9,13 +9,13 @@ from torch import Tensor
 
 from engram.types import Batch
 from federation.data.federated import Split
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 
 __all__ = ["Queries", "Support", "padded"]
 
 
 class Queries(NamedTuple):
-    """Rows that some clients are scored on: (c, q), padded, and which of them count."""
+    """Rows that some clients are scored on, (c, q), and which of them are no padding."""
 
     split: Split
     rows: Tensor
@@ -23,7 +23,7 @@ class Queries(NamedTuple):
 
 
 class Support(NamedTuple):
-    """Rows that some clients fine-tune on: (c, n), in batches of so many."""
+    """Rows that some clients fine-tune on, (c, n), in batches of ``size`` rows."""
 
     split: Split
     rows: Tensor
@@ -41,9 +41,9 @@ class Support(NamedTuple):
 
 
 def padded(
-    split: Split, rows: Sequence[Rows] | Mapping[int, Rows], clients: Sequence[int]
+    split: Split, rows: Sequence[RowNumbers] | Mapping[int, RowNumbers], clients: Sequence[int]
 ) -> Queries:
-    """Returns rows of clients, padded to the same number."""
+    """Returns the clients' rows, padded to the same number for each."""
     width = max(len(rows[client]) for client in clients)
     counted = np.arange(width) < np.array([[len(rows[client])] for client in clients])
     filled = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from client.training.cohort import Draws
+from engram.arrays import Ints
 from engram.augmentations import Augmentation
 from engram.models import Model
 from engram.types import LocalRule
 from federation.data.federated import Split
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.streams import Stream, generator
@@ -24,9 +25,9 @@ class Sampler:
     Args:
         experiment: The settings.
         train: Rows to draw from.
-        rule: The rule that they are for.
+        rule: The local rule that trains on them.
         network: The network.
-        augment: What changes rows at random, if anything does.
+        augment: The augmentation that changes rows at random; None if there is none.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class Sampler:
         self._last: tuple[tuple[list[int], int, bool], Draws] | None = None
 
     def draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
-        """Draws rows, for each client from streams of its own; or takes the next ones.
+        """Draws each client's rows at random; with ``order=stream`` it takes the next ones.
 
-        Where rows come in order, those of a round are the same whether or not it begins a memory.
-        The last draws are kept: runs that share a sampler ask for the same ones.
+        A stream's rows are the same whether or not they begin with an initial batch. The last
+        draws are cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round, initial
         if self._last is None or self._last[0] != asked:
@@ -99,15 +100,15 @@ class Sampler:
             ),
         )
 
-    def _turns(self, steps: Rows) -> Rows | None:
-        """Returns after how many of its steps each client's rule leaves the others to another."""
+    def _turns(self, steps: Ints) -> Ints | None:
+        """Returns the step at which each client's rule hands over to its second rule."""
         if self._rule.then is None:
             return None
         turn, _ = self._rule.then
         return np.array([turn(count) for count in steps.tolist()])
 
-    def _sizes(self, clients: Sequence[int]) -> Rows:
-        """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
+    def _sizes(self, clients: Sequence[int]) -> Ints:
+        """Returns how many rows the batches of each step have, (c, steps): see ``Draws.sizes``."""
         e = self._experiment
         counts = np.array([[len(self._train.rows[client])] for client in clients])
         each = self._epoch(counts)
@@ -115,12 +116,12 @@ class Sampler:
         left = counts - step % each * e.batch_size
         return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
 
-    def _epoch(self, counts: Rows) -> Rows:
-        """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
+    def _epoch(self, counts: Ints) -> Ints:
+        """Returns how many steps an epoch has; a last batch that is too small is left out."""
         size = self._experiment.batch_size
         return counts // size + (counts % size >= self._network.least_rows)
 
-    def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
+    def _epochs(self, rng: np.random.Generator, count: int) -> RowNumbers:
         """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
         e, batches = self._experiment, self._rule.batches_per_step
         each = int(self._epoch(np.array(count)))
@@ -135,7 +136,7 @@ class Sampler:
     def _numbers(
         self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
     ) -> Tensor:
-        """Returns so many random whole numbers of each client, (c, count)."""
+        """Returns ``count`` random integers for each client, (c, count)."""
         seed = self._experiment.seed
         drawn = [
             generator(seed, stream, server_round, client).integers(2**32, size=count)

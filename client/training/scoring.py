@@ -1,4 +1,4 @@
-"""How well clients are served: the common model, personalized ones, and those that they keep."""
+"""Scores of clients: of the common model, of personalized models, and of kept models."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -22,27 +22,26 @@ from engram.span import make_coordinates
 from engram.tasks import task_of
 from engram.types import Batch, Candidates, LossFn, Params, Recall
 from federation.data.federated import FederatedData, Split
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
-__all__ = ["Scores", "Scoring", "measure"]
+__all__ = ["Scorer", "Scores", "measure"]
 
 Named = TypeVar("Named", bound=Hashable)
 
-_BLOCK = 2**22  # numbers of query inputs, or of parameters, that are held at once
+_BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
 
 
 class Scores(NamedTuple):
     """Scores on query rows, each of shape (clients,).
 
     Attributes:
-        columns: By the names of the method's columns: each metric of the common model, of the
-            model after fine-tuning, and of the one that the client keeps, as it is (LocalMOML's
-            carried memory, pFedMe's theta), or of the common one with its own rows beside it; NaN
-            for a client without one.
-        queries: Number of test rows scored on.
+        columns: Metric columns by name: of the common model, of the model after fine-tuning, and
+            of the model that a client keeps (or of the common one together with the client's
+            training rows); NaN for a client that keeps none.
+        queries: Numbers of test rows that were scored.
     """
 
     columns: dict[str, Tensor]
@@ -54,7 +53,7 @@ class Scores(NamedTuple):
         return Scores(columns, self.queries[some])
 
 
-class Scoring:
+class Scorer:
     """The protocol by which every algorithm is scored.
 
     Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
@@ -84,7 +83,7 @@ class Scoring:
         self._dense &= FIRST not in network.personal | network.tailored
         task = task_of(experiment.task, experiment.loss)
         self._targets_are = task.targets
-        # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
+        # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         loss: LossFn = mean_loss(network._replace(train=None), task)
         if self._dense:
             loss, self._targets = dense_loss_of(task, network.dense_layers, data.outputs)
@@ -104,10 +103,10 @@ class Scoring:
         """Scores the common model, personalized models, and the clients' memories.
 
         Args:
-            model: The model that clients share.
-            clients: Whom to score.
-            kept: Returns the models that a client keeps, if it keeps any, and the parameters that
-                are its own.
+            model: The common model.
+            clients: The clients to score.
+            kept: ``client -> (models, own)``: the models that a client keeps, None if it keeps
+                none, and its personal parameters.
         """
         size = sum(leaf.numel() for leaf in model.values())
         splits = [split for split in (self._data.test, self._data.validation) if split]
@@ -128,12 +127,12 @@ class Scoring:
 
     @property
     def _row(self) -> int:
-        """Numbers that a row takes: itself, or what layers before the dense ones make of it."""
+        """The most numbers that a row takes: its inputs, or a layer's outputs."""
         return max(self._data.test.numbers, 0 if self._dense else self._network.activations)
 
     @property
     def _drawn(self) -> int:
-        """Rows that a client fine-tunes on."""
+        """Number of rows that a client fine-tunes on."""
         e = self._experiment
         return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * e.batch_size
 
@@ -178,11 +177,11 @@ class Scoring:
     def _columns(
         self, serve: Mapping[str, Callable[[Inputs], Tensor]], queries: Queries, have: list[int]
     ) -> dict[str, Tensor]:
-        """Returns the columns of each of the models, of which only some clients ``have`` the last.
+        """Returns the metric columns of each model; only clients in ``have`` have a kept model.
 
         Args:
-            serve: The outputs (c, q, ...) of each model on inputs (c, q, ...).
-            queries: The rows.
+            serve: For each model, ``inputs (c, q, ...) -> outputs (c, q, ...)``.
+            queries: The rows to score.
             have: Positions of the clients that keep a model.
         """
         count, counted = len(queries.rows), queries.counted
@@ -214,7 +213,7 @@ class Scoring:
     def _kept(
         self, clients: Sequence[int], kept: Sequence[Candidates], names: Sequence[str]
     ) -> Callable[[Inputs], Tensor]:
-        """Returns what gives the outputs (c, q, ...) of the models that clients keep."""
+        """Returns ``inputs -> outputs``, (c, q, ...), of the models that clients keep."""
         apply, weights = self._for_each(self._network.apply), [some.weights for some in kept]
         ranks = zip(*(some.models for some in kept), strict=True)
         stacks = [_stacked(models, names) for models in ranks]
@@ -225,13 +224,13 @@ class Scoring:
         return partial(apply, self.least(clients, stacks))
 
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
-        """Returns for each client the model that has the least loss on the rows it learns from.
+        """Returns for each client the candidate with the least loss on its training rows.
 
-        These are its training rows; under few-shot, those that it fine-tunes on.
+        Under few-shot, its support rows count instead.
 
         Args:
-            clients: Whose.
-            stacks: The first, second, ... model of each client, with a leading client axis.
+            clients: The clients.
+            stacks: Each candidate's parameters, with a leading client axis.
         """
         if len(stacks) == 1:
             return stacks[0]
@@ -243,7 +242,7 @@ class Scoring:
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
     def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns all rows that clients learn from."""
+        """Returns the rows that candidates are compared on; see ``least``."""
         if not self._few_shot:
             return padded(self._data.train, self._data.train.rows, clients)
         split, rows, _ = self._support(clients)
@@ -262,7 +261,7 @@ class Scoring:
     def _recalling(
         self, recall: Recall, model: Params, own: Params, clients: Sequence[int]
     ) -> Callable[[Inputs], Tensor]:
-        """Returns what serves clients by their training rows, too: x (c, q, ...) to outputs."""
+        """Returns ``inputs -> outputs`` of the common model, which also uses training rows."""
 
         def one(mine: Params, x: Inputs) -> tuple[Tensor, Tensor]:
             return represented(self._network)(model | mine, x)
@@ -279,13 +278,13 @@ class Scoring:
         return served
 
     def _in_parts(self, rows: Tensor) -> Sequence[Tensor]:
-        """Parts rows (c, n) of c clients: one client may have more than fit into memory at once."""
+        """Splits rows (c, n) into parts: a client may have more than fit into memory at once."""
         return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
 
     def _measured(
         self, which: str, outputs: Tensor, y: Tensor, counted: Tensor
     ) -> dict[str, Tensor]:
-        """Returns the columns of one of the models that clients are served by."""
+        """Returns the metric columns of one of the models."""
         return {m.name + which: measure(m, outputs, y, counted) for m in self._metrics}
 
     def queries(self, clients: Sequence[int]) -> Queries:
@@ -309,7 +308,7 @@ class Scoring:
         return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
 
     def _tuned(self, model: Params, own: Params, support: Support) -> Callable[[Inputs], Tensor]:
-        """Returns what gives the personalized models' outputs (c, q, ...) on x (c, q, ...)."""
+        """Returns ``inputs -> outputs``, (c, q, ...), of the fine-tuned models."""
         if self._dense:
             return self._tuned_dense(model, own, support)
 
@@ -320,7 +319,7 @@ class Scoring:
         return lambda x: self._for_each(self._network.apply)(tuned, x)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns what applies a function to each client's arguments, which are stacked."""
+        """Returns a function that applies ``function`` to each client's stacked arguments."""
         if self._vectorized:
             return vmap(function)
 
@@ -345,14 +344,14 @@ class Scoring:
         return lambda x: logits(tuned, coordinates.see_others(x.flatten(2)), layers)
 
 
-def query_rows(experiment: Experiment, test: Split, client: int) -> Rows:
+def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:
     """Returns the test rows on which a client is scored: but for support rows, all of them."""
     if experiment.protocol != "few-shot":
         return test.rows[client]
     return _shuffled(experiment, test, client)[experiment.adapt_shots :]
 
 
-def _shuffled(experiment: Experiment, test: Split, client: int) -> Rows:
+def _shuffled(experiment: Experiment, test: Split, client: int) -> RowNumbers:
     """Returns a client's test rows in random order: support rows first."""
     rng = generator(experiment.seed, Stream.SUPPORT, client)
     return rng.permutation(test.rows[client])
@@ -363,7 +362,7 @@ def _stacked(models: Sequence[Params], names: Sequence[str]) -> Params:
 
 
 def _of(stacked: Any, some: Any) -> Any:
-    """Returns some entries, or one, of each of stacked tensors."""
+    """Indexes the leading axis of each tensor in a tree."""
     return tree_map(lambda leaf: leaf[some], stacked)
 
 
@@ -378,7 +377,7 @@ def measure(metric: Metric, outputs: Tensor, targets: Tensor, counted: Tensor) -
         metric: The metric.
         outputs: Of the clients' models, shape (c, q, ...).
         targets: Shape (c, q, ...).
-        counted: Which of the q rows count, shape (c, q); at least one of each client.
+        counted: Which of the q rows are no padding, shape (c, q); at least one for each client.
     """
     finite = outputs.isfinite().reshape(*counted.shape, -1).all(dim=-1)
     if metric.by_row:

@@ -1,8 +1,8 @@
-"""Trains the cohorts of several runs as one: of runs that differ in seeds and in scales alone.
+"""Trains the cohorts of several runs as one. The runs differ only in seeds and in scales.
 
-A client of a stack starts from its own run's model, moves by its own run's step sizes, and draws
-the rows that it draws in this run by itself. So a stack gives every run's numbers, to rounding, and
-takes little longer than one run where a step's cost is not in its arithmetic.
+A client of a stack starts from its own run's model, takes steps of its own run's sizes, and draws
+the same rows as if this run trained alone. So a stack gives every run's numbers, up to rounding,
+and takes little longer than one run where overhead, not arithmetic, dominates a step.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from federation.settings.fields import key_of
 __all__ = ["STACKED", "Stack", "likeness"]
 
 STACKED: Final = frozenset({"seed", "adapt-lr"})
-"""Shared settings in which runs of a stack may differ; of the method's own, in all numbers."""
+"""Shared settings in which runs of a stack may differ, beside ``scale_fields`` of the method."""
 
 _FLAGS: Final = (
     *("batches_per_step", "needs_initial_batch", "state_is_model", "reads_state"),
@@ -37,18 +37,18 @@ _FLAGS: Final = (
 
 
 def scale_fields(method: type[Method]) -> list[str]:
-    """Returns the fields of a method's settings in which runs of a stack may differ."""
+    """Returns the numeric fields of a method's settings in which runs of a stack may differ."""
     unscaled: frozenset[str] = getattr(method, "unscaled", frozenset())
     numbers = [name for name, field in method.model_fields.items() if field.annotation is float]
     return [name for name in numbers if name not in unscaled]
 
 
 def likeness(trainer: Trainer) -> Hashable:
-    """Returns what runs have in common that can be stacked."""
+    """Returns a key that is equal for runs that can be stacked."""
     e, rule = trainer.experiment, trainer.rule
     free = STACKED | {f"{e.method}.{key_of(name)}" for name in scale_fields(type(e.own))}
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
-    # Rows that are read as they are drawn stay apart: they may not fit into memory.
+    # Lazily read rows of several seeds are not joined: they may not fit into memory.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
     return (
         *settings,
@@ -102,14 +102,14 @@ class Stack:
 
         Args:
             models: The runs' models, without what is tailored.
-            cohorts: Whom each run trains; all of the same size.
+            cohorts: The clients that each run trains; all cohorts have the same size.
             tailored: For each run, the arrays that its server made for each client of its cohort.
             server_round: The round, >= 1.
             combine: For each run, as for ``Trainer.train``.
-            losses: As for it.
+            losses: As for ``Trainer.train``.
 
         Raises:
-            ClientFailed: As ``Trainer.train`` says.
+            ClientFailed: As for ``Trainer.train``.
         """
         if self._at_once(cohorts) < 2:
             alone = partial(Trainer.train, server_round=server_round, durable=0, losses=losses)
@@ -141,7 +141,7 @@ class Stack:
         return self._trainers[0].block // len(cohorts[0])
 
     def _blocks(self, cohorts: Sequence[Sequence[int]]) -> Iterator[range]:
-        """Yields the runs whose clients caches and memory allow to be trained at once."""
+        """Yields the runs that are trained at once, as many as caches and memory allow."""
         everyone, size = range(len(self._trainers)), self._at_once(cohorts)
         yield from (everyone[start : start + size] for start in everyone[::size])
 
@@ -152,7 +152,7 @@ class Stack:
         server_round: int,
         way: str,
     ) -> Iterator[tuple[int, LocalRound]]:
-        """Runs the tasks, those together that draw as many rows; yields what came of each."""
+        """Runs tasks that draw equally many rows together; yields each run's outcome."""
         alike: dict[Hashable, list[int]] = {}
         for i, task in tasks.items():
             alike.setdefault((task.draws.initial, task.draws.rows.shape[1]), []).append(i)
@@ -170,7 +170,7 @@ class Stack:
         server_round: int,
         way: str,
     ) -> list[LocalRound] | None:
-        """Runs tasks as one; returns None if the rule cannot take scales of several runs."""
+        """Runs tasks as one; returns None if the rule fails with scales of several runs."""
         size, joined = len(cohorts[runs[0]]), self._joined(tasks, runs)
         try:
             done = self._trainers[0].run(joined, server_round, way)
@@ -181,7 +181,7 @@ class Stack:
         except Exception:  # a user's rule may look at a value, which a stacked tensor does not show
             if not joined.scales:
                 raise
-            self._apart = True  # from now on each run trains by itself, and raises what is its own
+            self._apart = True  # from now on each run trains alone, and raises its own errors
             return None
         starts = range(0, size * len(runs), size)
         return [
@@ -236,7 +236,7 @@ def _cat(columns: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
-    """Returns all rows in one split, and at which of them each split begins."""
+    """Returns one split with all rows, and the row number at which each given split begins."""
     first = splits[0]
     if len(splits) == 1:
         return first, [0]
@@ -246,7 +246,7 @@ def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
 
 
 def _part(done: LocalRound, some: slice, model: Params) -> LocalRound:
-    """Returns what came of some clients, which started from one model."""
+    """Returns the outcome for some of the clients, which started from ``model``."""
     broken = {i - some.start: h for i, h in done.broken.items() if some.start <= i < some.stop}
     models, states = done.models.part(some, model), done.states.part(some, model)
     return LocalRound(models, states, done.losses[some], broken)

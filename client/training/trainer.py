@@ -1,9 +1,9 @@
 """Trains the clients it is asked for: one, or thousands at once.
 
-Both the ClientApp (with the clients of its node) and the in-process grid (with every client that
-a round addresses) call it. The vectorized engine runs each local step once for a block of clients
-at a time, as many as caches and memory allow (one, where a large network leaves no choice); the
-sequential engine runs the same pure functions client by client, and says which one fails, where.
+The ClientApp calls it with the clients of its node, and the in-process grid with every client that
+a round addresses. The vectorized engine runs each local step once for a block of clients, as many
+as caches and memory allow; that may be one, if the network is large. The sequential engine runs the
+same pure functions client by client, and an error says which client failed, and at which step.
 """
 
 import time
@@ -30,7 +30,7 @@ from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import ClientFailed, Group, Trained, failed
 from client.training.recollection import Recollection
 from client.training.sampler import Sampler
-from client.training.scoring import Scores, Scoring
+from client.training.scoring import Scorer, Scores
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
@@ -54,9 +54,9 @@ __all__ = ["ClientFailed", "Engine", "Trainer"]
 
 Engine = Literal["vectorized", "sequential"]
 # As measured in benchmarks/NOTES.md:
-_BLOCK = 2**25  # numbers that a block of clients holds on a CPU; with more, caches help less
-_LARGE = 2**18  # parameters of a network that a CPU trains client by client
-_TRIES = 2  # of each way: a first one takes longer
+_BLOCK = 2**25  # most numbers that a block of clients holds on a CPU: with more, caches help less
+_LARGE = 2**18  # networks with more parameters are trained client by client on a CPU
+_TRIES = 2  # timings of each way, since the first one takes longer
 
 Way = partial[LocalRound]
 Form = Callable[[LossFn], LossFn]
@@ -73,17 +73,17 @@ class Trainer:
         experiment: The settings.
         data: Its data.
         store: Where memories are kept between rounds.
-        engine: ``vectorized`` or ``sequential``. They give the same numbers, but for rounding.
-        noise: Where the noise of local privacy comes from.
+        engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
+        noise: The source of the noise of local privacy.
 
     Attributes:
         experiment: As given.
-        data: As given, with its tokens checked.
+        data: As given, after a check of its tokens.
         rule: The method's local rule.
-        sampler: Draws the rows of its rounds.
-        tailored: The arrays that the server makes for each client.
-        ways: The ways to run a cohort that may be the fastest, by name.
-        block: Most clients that are trained at once.
+        sampler: Draws the rows of each round.
+        tailored: The parameters that the server makes for each client.
+        ways: By name, the ways to run a cohort that may be the fastest.
+        block: The largest number of clients that are trained at once.
 
     Raises:
         Refused: The network or the augmentation does not fit the data, the rule has no direction
@@ -135,18 +135,18 @@ class Trainer:
         self.ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(model)
-        self._scoring = Scoring(experiment, self._network, self.data, vectorized=vectorized)
+        self._scorer = Scorer(experiment, self._network, self.data, vectorized=vectorized)
 
     @property
     def _rows(self) -> int:
-        """Rows that a client draws in a round of ``local-steps``, at most."""
+        """The most rows that a client draws in a round of ``local-steps``."""
         e = self.experiment
         return self._own.initial_rows + e.local_steps * self.rule.batches_per_step * e.batch_size
 
     def _rule_on(
         self, form: Form, scales: Mapping[str, Scale] = {}, *, factor: float = 1.0
     ) -> LocalRule:
-        """Builds the rule on a form of its loss, with some settings in place of the method's."""
+        """Builds the rule with a form of its loss; ``scales`` replace some of its settings."""
         e = self.experiment
         own = self._own.model_copy(update=dict(scales)) if scales else self._own
         rule = with_optimizer(
@@ -160,14 +160,14 @@ class Trainer:
         return scaled(rule, factor)
 
     def _reported(self, loss: LossFn) -> LossFn:
-        """Returns the loss of the model that clients are served by, where the rule has another."""
+        """Returns the loss of the model that serves clients, which may not be the trained one."""
         served, candidates = self._network.kept, self._network.candidates
         if candidates is not None:
             return lambda w, batch: loss_of(candidates(w), loss, batch)
         return loss if served is None else lambda w, batch: loss(served(w), batch)
 
     def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
-        """Returns the ways to run a cohort that may be the fastest, by name."""
+        """Returns, by name, the ways to run a cohort that may be the fastest."""
         network, rule, statistics = self._network, self.rule, self._network.statistics
         rules: Callable[[Form], Rules] = partial(partial, self._rule_on)
         plain_loss = mean_loss(network, self._task)
@@ -177,7 +177,7 @@ class Trainer:
         together = {"vmap": partial(vmapped, rules(_as_it_is), reported, statistics=statistics)}
         if not vectorized:
             return in_turn
-        plain = type(self._own).loss is LocalMethod.loss  # which alone has a form written out
+        plain = type(self._own).loss is LocalMethod.loss  # only this loss has a written-out form
         features, ends_dense = network.features, network.dense_layers > 0
         own_first = [name for name in self._personal if name.endswith(FIRST)]
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
@@ -206,13 +206,13 @@ class Trainer:
                 statistics=update and all_at_once(update),
             )
         if self.experiment.model in FLAT:
-            # A large network fills the caches: it is faster to finish one client first.
+            # A large network fills the caches: finishing one client first is faster.
             return in_turn if sum(x.numel() for x in model.values()) > _LARGE else together
-        return in_turn | together  # which is found out while training
+        return in_turn | together  # training finds out which is faster
 
     @property
     def way(self) -> str:
-        """The fastest way to train a cohort; where there are several, each is tried twice first."""
+        """The fastest way to train a cohort; if there are several, each is first timed twice."""
         untried = [name for name, times in self._times.items() if len(times) < _TRIES]
         if untried and len(self.ways) > 1:
             return min(untried, key=lambda name: len(self._times[name]))
@@ -230,7 +230,7 @@ class Trainer:
             rows = step if e.local_epochs else self._rows
             numbers += rows * self.data.train.numbers + 16 * size
         numbers += 4 * size if self.rule.moments else 0
-        numbers += 10 * size if e.clip else 0  # copies in float64
+        numbers += 10 * size if e.clip else 0  # clipping copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
         if "vmap" not in self.ways and "dense" not in self.ways:
             return 1
@@ -254,23 +254,23 @@ class Trainer:
     ) -> list[Trained]:
         """Runs one local round of each client, from the common model.
 
-        Clients are trained in blocks, and those of a block keep what they remember before the next
-        one is trained: an error leaves earlier clients as if their reply had been lost.
+        Clients are trained in blocks. Memories of a block are stored before the next one is
+        trained: after an error, earlier clients are as if their replies had been lost.
 
         Args:
             model: The common model w, without what is tailored.
-            groups: Whom to train, in groups whose results are wanted apart; no client twice.
+            groups: The clients to train, in groups with separate results; no client twice.
             server_round: The round, >= 1. With the seed and the client it determines every
                 sample that is drawn.
             durable: As ``MemoryStore.save``.
-            tailored: The arrays that the server made for each of all these clients, in their order.
-            combine: How many rows of a client count at most in the mean of its group, >= 1: with
-                1 clients count alike. None for every client's model.
+            tailored: The arrays that the server made for each of these clients, in their order.
+            combine: The largest weight of a client, in rows, in the mean of its group, >= 1; with
+                1, all clients count alike. None to return every client's model.
             losses: Whether training losses are wanted, which take a forward pass of each client.
 
         Raises:
             MemoryMismatch: A client's memory belongs to another model.
-            ClientFailed: A client's step raised, where clients are trained in turn.
+            ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
         model, tailored = self.receive(model), self.receive(tailored)
         results = [Group(combine, self.data.names) for _ in groups]
@@ -294,7 +294,7 @@ class Trainer:
     def task(
         self, model: Params, clients: Sequence[int], server_round: int, tailored: Params
     ) -> CohortTask:
-        """Returns what clients are to do in a round: their memories and rows are looked up."""
+        """Returns the inputs of a round: looks memories up, and draws rows."""
         kept: list[tuple[Params | None, Params]] = [(None, {})] * len(clients)
         if self._reads or self._keeps or self._personal:
             like = model | {name: leaf[0] for name, leaf in tailored.items()}
@@ -307,12 +307,12 @@ class Trainer:
         return CohortTask(model, memories, draws, own)
 
     def run(self, task: CohortTask, server_round: int, way: str) -> LocalRound:
-        """Trains a cohort in one of the ways, which is timed the first times.
+        """Trains a cohort in one of the ways; its first runs are timed.
 
         Raises:
-            ClientRaised: A client's step raised, where clients are trained in turn.
+            ClientRaised: A client's step raised an error, and clients are trained in turn.
         """
-        start = time.process_time()  # others may use the machine, too
+        start = time.process_time()  # not wall time: others may use the machine, too
         done = self._way_in(way, server_round)(task)
         if len(self._times[way]) < _TRIES:
             self._times[way].append((time.process_time() - start) / len(task.memories))
@@ -326,14 +326,14 @@ class Trainer:
         server_round: int,
         durable: int,
     ) -> LocalRound:
-        """Keeps what clients remember; returns what may leave them."""
+        """Stores the clients' memories; returns the outcome that may leave them."""
         self._memories.keep(done, clients, server_round, durable)
         shared = done.models.leaves.keys() - self._personal.keys()
         done = done._replace(models=done.models.only(shared))
         return self._protect(done, model, clients, server_round) if self.experiment.clip else done
 
     def _way_in(self, name: str, server_round: int) -> Way:
-        """Returns a way to train, with the step size of a round."""
+        """Returns a way to train, with the step size that the schedule has in this round."""
         e = self.experiment
         factor = step_factor(e.schedule, server_round, e.num_rounds)
         way = self.ways[name]
@@ -345,7 +345,7 @@ class Trainer:
     def _protect(
         self, done: LocalRound, model: Params, clients: Sequence[int], server_round: int
     ) -> LocalRound:
-        """Clips and noises the models. Memories stay as they are: they stay where they are."""
+        """Clips and noises the models. Memories are not noised: they never leave the client."""
         leaving = leave_client(
             self.experiment,
             done.models.stack(),
@@ -357,7 +357,7 @@ class Trainer:
         return done._replace(models=CohortModels(leaving))
 
     def receive(self, model: Params) -> Params:
-        """Returns a model as it is trained."""
+        """Returns a model in float32, on the device that trains it."""
         # Flower's own strategies compute in numpy, and some return float64.
         device = self.experiment.device
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
@@ -374,7 +374,7 @@ class Trainer:
 
         Args:
             model: The common model after ``server_round``, without what is tailored.
-            clients: Whom to score.
+            clients: The clients to score.
             server_round: Memories made up to this round are scored as kept models.
             tailored: The arrays that the server made for each of these clients, in their order.
         """
@@ -392,4 +392,4 @@ class Trainer:
             began = self._store.newest(client, before=server_round + 1) > 0
             return (Candidates((network.kept(model | mine),)) if began else None), part(mine)
 
-        return self._scoring.scores(part(model), clients, kept)
+        return self._scorer.scores(part(model), clients, kept)

@@ -18,7 +18,7 @@ from engram.types import Batch, Companion, LocalRule, LossFn, Params, Scale
 
 __all__ = ["feddyn", "feddyn_server"]
 
-_SLOPE: Final = Companion("own-slope/", personal=True, copied=False)
+_GRADIENT: Final = Companion("own-gradient/", personal=True, copied=False)
 _START = "start/"  # before the names, in the state, of the model that was received
 
 
@@ -50,12 +50,12 @@ def feddyn(loss: LossFn, *, eta: Scale, alpha: Scale) -> LocalRule:
     def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
         here = part(w)
-        d = add_scaled(grad(here, batch), -1.0, part(w, _SLOPE.mark))
+        d = add_scaled(grad(here, batch), -1.0, part(w, _GRADIENT.mark))
         return add_scaled(d, alpha, add_scaled(here, -1.0, part(u, _START))), u
 
     def finish(w: Params, u: Params) -> Params:
         away = add_scaled(part(w), -1.0, part(u, _START))
-        return w | marked(add_scaled(part(w, _SLOPE.mark), -alpha, away), _SLOPE.mark)
+        return w | marked(add_scaled(part(w, _GRADIENT.mark), -alpha, away), _GRADIENT.mark)
 
     return LocalRule(
         init=init,
@@ -63,7 +63,7 @@ def feddyn(loss: LossFn, *, eta: Scale, alpha: Scale) -> LocalRule:
         affine=True,
         direction=direction,
         eta=eta,
-        companions=(_SLOPE,),
+        companions=(_GRADIENT,),
         moved=part,
         finish=finish,
     )

@@ -94,7 +94,7 @@ class Pure(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Calls what stands in for a function, or the function."""
+        """Calls a function's replacement, or the function itself if it has none."""
         del types
         other = _OTHERS.get(func)
         if other is None:
@@ -104,7 +104,7 @@ class Pure(TorchFunctionMode):
     # --- Dropout ----------------------------------------------------------------------------
 
     def _dropped(self, x: Tensor, shape: Iterable[int], p: float) -> Tensor:
-        """Drops entries, or what a mask of this shape stands for, with probability p > 0."""
+        """Zeroes entries of x, by a mask of the given shape, with probability p > 0."""
         if self._key is None:
             raise ValueError("dropout in training needs a key")
         self.drawn += 1
@@ -159,7 +159,7 @@ class Pure(TorchFunctionMode):
         return self.dropout(scores.softmax(-1), dropout_p, dropout_p > 0) @ value
 
     def heads(self, *args: Any, **kwargs: Any) -> Any:
-        """See ``torch.nn.functional.multi_head_attention_forward``: as it is, but within."""
+        """See ``torch.nn.functional.multi_head_attention_forward``."""
         with self:
             return _heads(*args, **kwargs)
 
@@ -228,7 +228,7 @@ class Pure(TorchFunctionMode):
     # --- Pooling -----------------------------------------------------------------------------
 
     def max_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """See ``torch.nn.functional.max_pool2d``; in an order that CPUs pool 13 times as fast."""
+        """See ``torch.nn.functional.max_pool2d``; with channels last CPUs are 13 times as fast."""
         self.pooled = True
         if isinstance(x, Tensor) and not x.is_cuda and not decomposes():
             x = x.contiguous(memory_format=torch.channels_last)
@@ -318,7 +318,7 @@ class Pure(TorchFunctionMode):
 
 
 def _drops(rest: tuple[Any, ...]) -> bool:
-    """Returns whether layers of a recurrent network drop something of what they pass on."""
+    """Returns whether a recurrent network has dropout between its layers."""
     _, _, num_layers, dropout, train, *_ = rest
     return bool(train and dropout > 0 and num_layers > 1)
 
@@ -369,7 +369,7 @@ def _rnn_cell(activation: Callable[[Tensor], Tensor]) -> _Cell:
 
 
 def _unasked(function: Any) -> Callable[..., Any]:
-    """Returns a function of torch's that does not ask this mode what to call, but what it calls."""
+    """Copies a torch function without its override check; functions that it calls keep theirs."""
     globals_ = function.__globals__ | {"has_torch_function": lambda _: False}
     copied = FunctionType(function.__code__, globals_, function.__name__, function.__defaults__)
     copied.__kwdefaults__ = function.__kwdefaults__

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["Images", "Rows"]
+__all__ = ["Features", "Images"]
 
 _Pair = int | Sequence[int]
 
@@ -98,8 +98,8 @@ class Images(_Many):
         return torch.Size((k, channels // self.c, *pixels))
 
 
-class Rows(_Many):
-    """Rows (k, width) of each network: ``x`` is (c, k, width)."""
+class Features(_Many):
+    """Features (k, width) of each network: ``x`` is (c, k, width)."""
 
     @property
     def shape(self) -> torch.Size:
@@ -164,7 +164,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Images:
     if not isinstance(images, Images):
-        raise NotImplementedError("batch norm of rows")
+        raise NotImplementedError("batch norm of features")
     c = images.c
     mean, var, scales, shifts = (
         _joined(leaf, 1, c) for leaf in (running_mean, running_var, weight, bias)
@@ -190,10 +190,10 @@ class _MaxPool(torch.autograd.Function):
         ctx.options = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Any) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
         x, at = ctx.saved_tensors
         backward = torch.ops.aten.max_pool2d_with_indices_backward
-        return backward(slopes[0].contiguous(), x, *ctx.options, at), None
+        return backward(gradients[0].contiguous(), x, *ctx.options, at), None
 
 
 def _max_pool(images: Images, *args: Any, return_indices: bool = False, **options: Any) -> Images:
@@ -222,21 +222,21 @@ def _pool(function: Callable[..., Tensor]) -> Callable[..., Images]:
     return lambda images, *args, **options: Images(function(images.x, *args, **options), images.c)
 
 
-def _rows(images: Images, x: Tensor) -> Rows:
-    """Returns ``x``, (k, c * channels, ...), as rows."""
-    return Rows(x.reshape(len(x), images.c, -1).transpose(0, 1), images.c)
+def _features(images: Images, x: Tensor) -> Features:
+    """Returns ``x``, (k, c * channels, ...), as features."""
+    return Features(x.reshape(len(x), images.c, -1).transpose(0, 1), images.c)
 
 
 def _flatten(value: _Many, start_dim: int = 0, end_dim: int = -1) -> _Many:
     if start_dim != 1 or end_dim not in (-1, value.dim() - 1):
         raise NotImplementedError("flattening otherwise than from axis 1")
-    return _rows(value, value.x) if isinstance(value, Images) else value
+    return _features(value, value.x) if isinstance(value, Images) else value
 
 
 def _view(value: _Many, *shape: Any) -> _Many:
     wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     if tuple(wanted) not in ((len(value), -1), (len(value), value.shape[1:].numel())):
-        raise NotImplementedError("another shape than that of rows")
+        raise NotImplementedError("another shape than that of features")
     return _flatten(value, 1)
 
 
@@ -244,16 +244,16 @@ def _mean(images: Images, dim: Iterable[int] = (), keepdim: bool = False) -> _Ma
     if {axis % 4 for axis in dim} != {2, 3} or not isinstance(images, Images):
         raise NotImplementedError("a mean over other axes than pixels")
     found = images.x.mean((2, 3), keepdim)
-    return Images(found, images.c) if keepdim else _rows(images, found)
+    return Images(found, images.c) if keepdim else _features(images, found)
 
 
-def _linear(rows: Rows, weight: Tensor, bias: Tensor | None = None) -> Rows:
-    if not isinstance(rows, Rows):
+def _linear(features: Features, weight: Tensor, bias: Tensor | None = None) -> Features:
+    if not isinstance(features, Features):
         raise NotImplementedError("a dense layer of images")
-    x = rows.x @ weight.mT
+    x = features.x @ weight.mT
     if bias is not None:
         x = x + (bias[:, None] if bias.ndim > 1 else bias)
-    return Rows(x, rows.c)
+    return Features(x, features.c)
 
 
 def _each(function: Callable[..., Tensor]) -> Callable[..., _Many]:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.models.base import Inputs, Outputs
 from engram.models.functional import NORMS, Pure, decomposes
-from engram.models.grouped import Images, Rows
+from engram.models.grouped import Features, Images
 from engram.types import Params
 
 __all__ = ["Skeleton", "called", "parameters_of", "rows_of"]
@@ -155,7 +155,7 @@ class Skeleton:
         """Calls many networks at once; see ``engram.models.grouped``."""
         with Pure(None, fixed=self._fixed):
             found = self._run(1, params, Images.of(inputs))
-        if not isinstance(found, Rows):
+        if not isinstance(found, Features):
             raise NotImplementedError("outputs that are no rows")
         return found.x
 

@@ -27,7 +27,7 @@ import numpy as np
 from engram.arrays import Array
 from engram.checks import require
 from engram.molar.families import FamilyName
-from engram.molar.heterogeneity import Spread, spread
+from engram.molar.heterogeneity import Heterogeneity, estimate_heterogeneity
 from engram.molar.pooled import condense
 from engram.molar.random_effects import (
     Posterior,
@@ -55,14 +55,14 @@ class Adapted(NamedTuple):
         coefs: Shape (M, d).
         center: The shared parameter, shape (d,).
         covariance: Of its error, given the scatter, shape (d, d).
-        spread: The scatter of the tasks' parameters around it.
+        heterogeneity: The scatter of the tasks' parameters around it.
         exchanges: How often the steps were repeated.
     """
 
     coefs: Array
     center: Array
     covariance: Array
-    spread: Spread
+    heterogeneity: Heterogeneity
     exchanges: int
 
 
@@ -105,7 +105,9 @@ def adapt(
         begin, sigmas = [each.coef for each in found], moderate(found)
         gaps = np.stack([each.gap for each in found])
         variances = np.stack([each.variance for each in found])
-        scatter = spread(gaps, variances, reach=reach, alike=alike, scattered=scattered)
+        scatter = estimate_heterogeneity(
+            gaps, variances, reach=reach, alike=alike, scattered=scattered
+        )
         moved = scatter.center if count == 1 else _step(found, linear=linear)
         change = np.maximum(np.abs(moved), np.abs(np.sqrt(scatter.variance) - np.sqrt(variance)))
         center, variance = center + moved, scatter.variance

@@ -46,9 +46,9 @@ class Adaptive(MultitaskModel):
             alike=self.alike,
             intercept=self.fit_intercept,
         )
-        self.support_: Bools = found.spread.apart[:, :d]
-        self.spread_ = np.sqrt(found.spread.variance[:d]) / scaling.scale
-        self.p_value_ = found.spread.p_value[:d]
+        self.support_: Bools = found.heterogeneity.apart[:, :d]
+        self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale
+        self.p_value_ = found.heterogeneity.p_value[:d]
         self.sites_ = [estimate_site(own, family=self._family) for own in rows]
         full = _unscaled(np.vstack([found.coefs, found.center]), scaling)
         back = _unscaled(np.eye(full.shape[1]), scaling).T

@@ -15,7 +15,7 @@ import numpy as np
 from engram.arrays import Array
 from engram.checks import require
 from engram.molar.families import FamilyName
-from engram.molar.heterogeneity import spread
+from engram.molar.heterogeneity import estimate_heterogeneity
 from engram.molar.random_effects import (
     Posterior,
     Prior,
@@ -122,7 +122,7 @@ def answer(
     precision = bounded(precision, max_weight)
     dim = gaps.shape[1]
     scattered = np.arange(dim) >= dim - intercept
-    found = spread(gaps, 1 / precision, reach=reach, scattered=scattered)
+    found = estimate_heterogeneity(gaps, 1 / precision, reach=reach, scattered=scattered)
     kept = (~found.apart / (1 / precision + found.variance)).sum(axis=0)
     freedom = bounded([min(site.freedom, site.size) for site in sites], max_weight)
     squares = np.minimum([site.sigma**2 for site in sites], np.finfo(np.float64).max)

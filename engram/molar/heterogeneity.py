@@ -13,7 +13,7 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.median import weighted_median
 
-__all__ = ["REACH", "Spread", "restricted", "spread"]
+__all__ = ["REACH", "Heterogeneity", "estimate_heterogeneity", "restricted"]
 
 REACH: Final = 3.0
 """Standard deviations from the shared value, beyond which a coefficient is a task's own."""
@@ -25,7 +25,7 @@ _PASSES: Final = 3  # over who is apart, which depends on the variance, and that
 _MIDDLE: Final = float(chdtri(1, 0.5))  # of a squared standard normal
 
 
-class Spread(NamedTuple):
+class Heterogeneity(NamedTuple):
     """The scatter of each of d columns.
 
     Attributes:
@@ -41,14 +41,14 @@ class Spread(NamedTuple):
     p_value: Array
 
 
-def spread(
+def estimate_heterogeneity(
     gaps: Array,
     variances: Array,
     *,
     reach: float = np.inf,
     alike: float = 1.0,
     scattered: Bools | bool = False,
-) -> Spread:
+) -> Heterogeneity:
     """Estimates center and scatter of each column, with breakdown point one half.
 
     It begins with the weighted median and with the t for which the median of
@@ -88,7 +88,7 @@ def spread(
     freedom = np.maximum(kept.sum(axis=0) - 1, 1)
     p_value = chdtrc(freedom, (exact * (gaps - mean) ** 2).sum(axis=0))
     same = ~scattered & ((p_value > alike) | (alike == 0))
-    return Spread(np.where(same, mean, center), np.where(same, 0.0, t), apart, p_value)
+    return Heterogeneity(np.where(same, mean, center), np.where(same, 0.0, t), apart, p_value)
 
 
 def restricted(
@@ -126,8 +126,8 @@ def restricted(
         w = 1 / (variances + t)
         total = w.sum(axis=0)
         squares = (gaps - (w * gaps).sum(axis=0) / total) ** 2
-        slope = (w**2 * squares).sum(axis=0) / normal - total + (w**2).sum(axis=0) / total
-        return np.asarray(t * slope + pull > 0)
+        derivative = (w**2 * squares).sum(axis=0) / normal - total + (w**2).sum(axis=0) / total
+        return np.asarray(t * derivative + pull > 0)
 
     range_ = np.ptp(np.where(kept, gaps, (kept * gaps).sum(axis=0) / kept.sum(axis=0)), axis=0)
     most = np.where(kept, variances, 0.0).max(axis=0)

@@ -27,7 +27,7 @@ from scipy.special import ndtri, stdtrit
 
 from engram.arrays import Array
 from engram.checks import require
-from engram.molar.heterogeneity import spread
+from engram.molar.heterogeneity import estimate_heterogeneity
 from engram.molar.intervals import Intervals, own_interval
 from engram.molar.site import SiteEstimate
 
@@ -79,7 +79,7 @@ def suggest(others: Sequence[SiteEstimate]) -> Suggestion:
     if some.any():
         known = known[:, some]
         variances = np.where(known, error[:, some] ** 2, np.inf)
-        found = spread(own[:, some], variances, reach=_REACH)
+        found = estimate_heterogeneity(own[:, some], variances, reach=_REACH)
         agree = known & ~found.apart
         precision = (agree / (variances + found.variance)).sum(axis=0)
         center[some] = found.center

@@ -1,4 +1,4 @@
-"""Rows by name as arrays, soon: most rows of a stream have the same names in the same order."""
+"""Fast conversion of named rows to arrays: most have the same names in the same order."""
 
 import struct
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Reads rows with the same names in the same order, without looking for each of them.
+    """Reads rows with the same names in the same order, without a lookup for each name.
 
     Args:
         names: Names of columns, as an array of objects.
-        width: Length of a row, at least their number; the rest is 0.
+        width: Length of a row, at least the number of names; the rest of a row is 0.
 
     Attributes:
-        names: What it was made for.
-        width: Likewise.
+        names: As given.
+        width: As given.
     """
 
     def __init__(self, names: npt.NDArray[Any], width: int) -> None:
@@ -39,7 +39,7 @@ class Reader:
         order = list(x)
         if order != self._order:
             return None
-        self._order = order  # the next row's names are likely the same objects, which is seen soon
+        self._order = order  # the next row likely has the same objects, and ``!=`` is then fast
         rows = np.zeros((1, self.width))
         try:
             self._pack(rows.data, 0, *x.values())

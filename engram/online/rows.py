@@ -107,18 +107,18 @@ def loss_of(kind: int, level: float, p: float, y: float) -> tuple[float, float]:
     if kind == PINBALL:
         if p == y:
             return 0.0, 0.0
-        slope = 1 - level if p > y else -level
-        return slope * (p - y), slope
+        derivative = 1 - level if p > y else -level
+        return derivative * (p - y), derivative
     return (1 - y * p, -y) if y * p < 1 else (0.0, 0.0)
 
 
 @compiled
-def _curvature(kind: int, slope: float, noise: Array, scale: float) -> float:
+def _curvature(kind: int, derivative: float, noise: Array, scale: float) -> float:
     """Returns the second derivative of loss / scale, or its mean, as derivatives tell."""
     if kind == SQUARED:
         return 1 / scale
     if kind == LOGISTIC:
-        return abs(slope) * (1 - abs(slope))
+        return abs(derivative) * (1 - abs(derivative))
     curvature: float = noise[2] / noise[0] / scale**2
     return curvature
 
@@ -133,10 +133,10 @@ def _scale(kind: int, noise: Array) -> float:
 
 
 @compiled
-def bet(slope: float, z: Array, wealth: float, bets: Array, w: Array) -> None:
+def bet(derivative: float, z: Array, wealth: float, bets: Array, w: Array) -> None:
     """Coin betting per column; each starts with the same ``wealth``."""
     for j in range(len(z)):
-        coin = min(max(slope * z[j] / _LONGEST_BET, -1.0), 1.0)
+        coin = min(max(derivative * z[j] / _LONGEST_BET, -1.0), 1.0)
         bets[0, j] -= coin
         bets[1, j] += abs(coin)
         bets[2, j] = max(bets[2, j] - coin * _LONGEST_BET * w[j], 0.0)
@@ -215,23 +215,25 @@ def _learn_output(
     for i in range(len(shares)):
         p = np.dot(w[i], z)
         mixed += shares[i] * p
-        loss, slope = loss_of(kind, level, p, y)
+        loss, derivative = loss_of(kind, level, p, y)
         losses[i] = weight * loss / scale
         if i == 0:
-            bet(weight * slope, z, 1 / np.sqrt(len(z)), experts.bets[k], w[i])
+            bet(weight * derivative, z, 1 / np.sqrt(len(z)), experts.bets[k], w[i])
         else:
-            second = weight * _curvature(kind, slope, noise, scale)
+            second = weight * _curvature(kind, derivative, noise, scale)
             covariance = experts.covariances[k, i - 1]
-            kalman(weight * slope / scale, second, z, drifts[i - 1], prior, covariance, w[i], u)
+            kalman(
+                weight * derivative / scale, second, z, drifts[i - 1], prior, covariance, w[i], u
+            )
     factors = experts.calibration[k]
-    loss, slope = loss_of(kind, level, factors[0] * mixed + factors[1], y)
+    loss, derivative = loss_of(kind, level, factors[0] * mixed + factors[1], y)
     if kind == LOGISTIC:
-        second = weight * _curvature(kind, slope, noise, scale)
-        calibrate(weight * slope, second, mixed, factors, experts.doubt[k])
+        second = weight * _curvature(kind, derivative, noise, scale)
+        calibrate(weight * derivative, second, mixed, factors, experts.doubt[k])
     reweigh(losses, shares)
     noise[0] += weight
     noise[1] += weight * loss
-    noise[2] += weight * slope**2
+    noise[2] += weight * derivative**2
 
 
 @compiled

@@ -25,7 +25,7 @@ from engram.tasks import task_of
 from federation.data.arrays import Arrays
 from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
-from federation.data.partitions import Rows, check_size, names_of, partition
+from federation.data.partitions import RowNumbers, check_size, names_of, partition
 from federation.data.sources import load
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
@@ -62,7 +62,7 @@ class Split(NamedTuple):
 
     x: Inputs
     y: Tensor
-    rows: list[Rows]
+    rows: list[RowNumbers]
     names: Names = UNNAMED
 
     @property
@@ -77,7 +77,7 @@ class Split(NamedTuple):
         """Numbers in a row of inputs."""
         return sum(leaf.shape[1:].numel() for leaf in tree_leaves(self.like))
 
-    def next_rows(self, client: int, server_round: int, size: int) -> Rows:
+    def next_rows(self, client: int, server_round: int, size: int) -> RowNumbers:
         """Returns the numbers of a client's rows of a round, where rows come in order.
 
         After the last one comes the first again.
@@ -276,12 +276,12 @@ def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) ->
 
 
 def _to_clients(
-    task: Rows | None, num_rows: int, clients: Sequence[int], num_clients: int
-) -> list[Rows]:
+    task: RowNumbers | None, num_rows: int, clients: Sequence[int], num_clients: int
+) -> list[RowNumbers]:
     """Gives each client the rows of its task: 0, 1, ...; or all to the first, without tasks."""
     task = np.zeros(num_rows, dtype=np.int64) if task is None else task
     ends = np.bincount(task, minlength=len(clients)).cumsum()[:-1]
-    rows: list[Rows] = [np.empty(0, dtype=np.int64) for _ in range(num_clients)]
+    rows: list[RowNumbers] = [np.empty(0, dtype=np.int64) for _ in range(num_clients)]
     for client, own in zip(clients, np.split(np.argsort(task, kind="stable"), ends), strict=True):
         rows[client] = own
     return rows
@@ -343,12 +343,12 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment)
 
 def _hold(
     arrays: Arrays,
-    train: list[Rows],
-    test: list[Rows],
+    train: list[RowNumbers],
+    test: list[RowNumbers],
     experiment: Experiment,
     names: Names = UNNAMED,
 ) -> FederatedData:
-    def hold(x: Any, y: npt.NDArray[Any], rows: list[Rows]) -> Split:
+    def hold(x: Any, y: npt.NDArray[Any], rows: list[RowNumbers]) -> Split:
         def there(leaf: Any) -> Any:
             return leaf if isinstance(leaf, Lazy) else torch.from_numpy(leaf).to(experiment.device)
 
@@ -367,7 +367,9 @@ def _hold(
     )
 
 
-def _held_out(client: int, own: Rows, experiment: Experiment) -> tuple[Rows, Rows]:
+def _held_out(
+    client: int, own: RowNumbers, experiment: Experiment
+) -> tuple[RowNumbers, RowNumbers]:
     """Returns the training rows that a client trains on, and those that are held out."""
     count = experiment.validation_rows(len(own))
     if not count:

@@ -16,7 +16,7 @@ from federation.data.federated import FederatedData, Split
 from federation.data.images import CLASS
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.data.tables import numbers, read_frame
 from federation.data.unlabeled import InputColumn, fill_of, read_unlabeled
 from federation.data.values import Columns, Values
@@ -44,7 +44,7 @@ class Newcomer(NamedTuple):
     outputs: int
     columns: list[InputColumn]
 
-    def data(self, rows: Rows, client: int) -> FederatedData:
+    def data(self, rows: RowNumbers, client: int) -> FederatedData:
         """Returns some of its rows as a federation's, at a client's number.
 
         They are the rows to learn from, and those that few-shot scoring fine-tunes on.

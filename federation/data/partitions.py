@@ -21,13 +21,13 @@ from federation.streams import Stream, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["Rows", "check_size", "names_of", "partition"]
+__all__ = ["RowNumbers", "check_size", "names_of", "partition"]
 
-Rows = npt.NDArray[np.int64]  # row numbers of a data set
+RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
 
 
-def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[Rows]]:
+def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers], list[RowNumbers]]:
     """Assigns rows to clients 0..num_clients-1, as the setting ``partition`` says.
 
     Where the partition is random and leaves a client with fewer rows than it needs, another is
@@ -76,7 +76,9 @@ def names_of(arrays: Arrays, experiment: Experiment) -> dict[int, str]:
     return checked_names(dict(enumerate(named)), experiment.num_clients)
 
 
-def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str) -> list[Rows]:
+def _halves(
+    y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str
+) -> list[RowNumbers]:
     """Section 6.3 of the LocalMOML paper, after Fallah et al. (2020).
 
     The first half of the clients hold ``a`` rows of each of the first half of the classes. Each
@@ -87,7 +89,7 @@ def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str)
     a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
     first, n_even = _half(classes, e)
     turns = np.arange(e.num_clients - n_even)
-    held: list[list[Rows]] = [[] for _ in range(e.num_clients)]
+    held: list[list[RowNumbers]] = [[] for _ in range(e.num_clients)]
     for label in range(classes):
         rng = generator(e.seed, Stream.PARTITION, label, 0 if setting == "rows-per-class" else 1)
         rows = rng.permutation(np.flatnonzero(y == label))
@@ -100,14 +102,14 @@ def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str)
     return [np.concatenate(parts) for parts in held]
 
 
-def _natural(task: Any, seed: int) -> list[Rows]:
+def _natural(task: Any, seed: int) -> list[RowNumbers]:
     """Each task's rows, in a shuffled order. The library's partitioner takes minutes for 10^6."""
     order = generator(seed, Stream.PARTITION).permutation(len(task))
     ends = np.bincount(task).cumsum()[:-1]
     return np.split(order[np.argsort(task[order], kind="stable")], ends)
 
 
-def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[Rows]:
+def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbers]:
     """The partitioners of flwr-datasets.
 
     They see the rows in an order shuffled by ``seed``, since its iid partitioner deals them out
@@ -134,7 +136,7 @@ def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[Rows]:
 @lru_cache(maxsize=8)  # the methods of a comparison have the same partitions, and this is slow
 def _positions(
     kind: str, given: float, clients: int, seed: int, rows: int, labels: bytes
-) -> list[Rows]:
+) -> list[RowNumbers]:
     """Returns each client's positions in the shuffled order, of whose rows these are the labels."""
     import datasets  # noqa: PLC0415 - slow to import, not always needed
     from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
@@ -238,7 +240,7 @@ def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 
 def _one_sided(
-    kind: str, train: Rows, test: Rows, e: Experiment, names: Names = UNNAMED
+    kind: str, train: RowNumbers, test: RowNumbers, e: Experiment, names: Names = UNNAMED
 ) -> Iterator[Fault]:
     """Yields a class, or a client, without training or test rows.
 
@@ -292,7 +294,7 @@ def _half_sizes(classes: int, e: Experiment) -> Iterator[Size]:
         yield n_even, a // 2 + 2 * a, b // 2 + 2 * b
 
 
-def _sizes(split: tuple[list[Rows], list[Rows]]) -> Iterator[Size]:
+def _sizes(split: tuple[list[RowNumbers], list[RowNumbers]]) -> Iterator[Size]:
     train, test = (map(len, part) for part in split)
     return zip(range(len(split[0])), train, test, strict=True)
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from engram.models.base import Inputs
 from federation.data.federated import Split
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.data.unlabeled import InputColumn
 from federation.roster import Kind
 
@@ -54,7 +54,7 @@ class Range(NamedTuple):
         return cls(str(found["name"]), float(found["low"]), float(found["high"]))
 
 
-def some_of(split: Split, rows: Rows) -> Inputs:
+def some_of(split: Split, rows: RowNumbers) -> Inputs:
     """Returns inputs of rows as models see them: of many, evenly spaced ones."""
     most = max(_FEWEST, min(_MOST, _NUMBERS // max(1, split.numbers)))
     step = -(-len(rows) // most) or 1

@@ -39,19 +39,19 @@ class Method(Settings):
     """A learning method. A subclass has a field for each setting that is the method's own.
 
     In files and on command lines a setting of its own is ``METHOD.key``, so that no key means two
-    things. Methods of a family share a host, a strategy and a report, which every room keeps under
-    the family's name; what these want to know of a method, it says here.
+    things. Methods of a family share a host, a strategy and a report, which are registered under
+    the family's name and ask the method by this class.
 
     Attributes:
         name: What users call it.
         plug_in: Its family: the key of its plug-ins in ``client.hosts``, ``strategies`` and
             ``simulations.reports``.
         meaning: What it is, in a few words.
-        source: Where its equations stand.
-        tables: Whether clients hold tables, of which an error may say what is in them.
+        source: The paper that has its equations.
+        tables: Whether clients hold tables, whose contents an error message may quote.
         unread: Fields of the shared settings that it does not look at: giving one is an error.
-        decisive: Fields that bear on its numbers, though on other methods' they do not.
-        compared: Whether a comparison has it that names no methods.
+        decisive: Fields that affect its numbers, though not those of other methods.
+        compared: Whether comparisons include it by default.
     """
 
     name: ClassVar[str]
@@ -82,7 +82,7 @@ class Method(Settings):
         return []
 
     def on_a_node(self) -> Self:
-        """Returns the method as a node of its own takes it, whatever its server asks for."""
+        """Returns the method with the limits that a node enforces against its server."""
         return self
 
     @property
@@ -102,15 +102,15 @@ class Method(Settings):
 
 
 METHODS: dict[str, type[Method]] = {}
-"""Every method, by its name; the first is what an experiment is of that names none."""
+"""Every method, by its name; the first is the default."""
 
 _M = TypeVar("_M", bound=type[Method])
 
 
 def method(made: _M) -> _M:
-    """Makes a method known by its name; to be used as the decorator of its class.
+    """Registers a method under its name; use it as the decorator of its class.
 
-    What it means is the first line of the docstring, unless ``meaning`` says it.
+    Without ``meaning``, the first line of the docstring is the method's meaning.
 
     Raises:
         ValueError: Its name cannot stand before a setting, as ``NAME.eta``, or is another one's; or
@@ -134,7 +134,7 @@ def method(made: _M) -> _M:
 
 
 def unknown_method(what: str, name: object) -> str:
-    """Returns the words for a method that there is not: what is wrong, and what helps."""
+    """Returns the error message for an unknown method."""
     known = f"one of {', '.join(METHODS)}, or a plug-in's (--plugin NAME)"
     return must(what, name, known + nearest(str(name), METHODS))
 

@@ -8,7 +8,7 @@ from dash.development.base_component import Component
 
 from federation.errors import Refused
 from federation.files import read_json
-from server.ledger import PROGRESS
+from server.progress import PROGRESS
 from server.record import RunRecord
 from server.status import participation
 

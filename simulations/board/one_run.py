@@ -16,7 +16,7 @@ from simulations.board.pieces import address, choices, facts, graph, grid, plain
 from simulations.board.shelf import Shelf
 from simulations.comparison import Runs, trains_network
 from simulations.entries import entry_of
-from simulations.pages.content import Table
+from simulations.pages.content import PageTable
 from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
 from simulations.rows import picked
@@ -37,7 +37,8 @@ def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]
     if nodes := node_rows(record):
         found += [html.H2("Nodes"), grid("nodes", nodes, [{"field": key} for key in nodes[0]])]
     settings = [row for row in settings_of(record.folder, config["settings"]) if row[1] != row[2]]
-    table = Table("Settings that differ from their defaults", ("", "value", "default"), settings)
+    heading = ("", "value", "default")
+    table = PageTable("Settings that differ from their defaults", heading, settings)
     again = html.Pre(repeating(record.folder, config["settings"]))
     return [*found, plain_table(table), html.H2("Repeat it"), again]
 
@@ -132,7 +133,7 @@ def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]])
         found += [choices(links, chosen), graph("column", drawn_column(record, chosen))]
     if record.results is not None:
         told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
-        found.append(plain_table(Table("Results", ("", ""), list(told.items()))))
+        found.append(plain_table(PageTable("Results", ("", ""), list(told.items()))))
     return found
 
 

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from dash_ag_grid import AgGrid
 from plotly.graph_objects import Figure
 
-from simulations.pages.content import BAR, Table
+from simulations.pages.content import BAR, PageTable
 
 __all__ = [
     "address",
@@ -121,7 +121,7 @@ def grid(name: str, rows: Sequence[Mapping[str, Any]], columns: Columns, **more:
     return shown
 
 
-def plain_table(table: Table) -> Component:
+def plain_table(table: PageTable) -> Component:
     """Shows a small table, and below it what it says in words."""
     head = html.Tr([html.Th(cell) for cell in table.heading])
     body = [html.Tr([html.Td(str(cell)) for cell in row]) for row in table.rows]

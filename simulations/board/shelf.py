@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from federation.checksums import Row
 from federation.errors import Refused
-from server.ledger import PROGRESS
+from server.progress import PROGRESS
 from server.record import RunRecord
 from simulations.comparison import PLAN, SEARCHED, Runs, is_evaluated, read_plan
 from simulations.entries import Entry, entry_of

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.card import Score, mean_of, scored
+from client.card import ScoreEstimate, mean_of, scored
 from client.coefficients import Coefficients
-from client.training.scoring import Scoring
+from client.training.scoring import Scorer
 from engram.arrays import Array
 from engram.models.plain import layered
 from engram.models.skeleton import called
@@ -25,7 +25,7 @@ from federation.methods.molar import Molar
 from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
 from simulations.learned import Learned
-from strategies.scorekeeping import Scoring as Scores
+from strategies.scorekeeping import Scoring
 
 __all__ = ["Evidence", "intervals_on", "of_coefficients", "of_network"]
 
@@ -39,14 +39,14 @@ class Evidence(NamedTuple):
         intervals: Of predictions, where these are values.
     """
 
-    scores: dict[str, list[Score]]
+    scores: dict[str, list[ScoreEstimate]]
     ranges: Sequence[Range] = ()
     intervals: Sequence[Interval] = ()
 
     @classmethod
     def of_table(
         cls,
-        scores: dict[str, list[Score]],
+        scores: dict[str, list[ScoreEstimate]],
         x: Array,
         names: Sequence[str],
         intervals: Sequence[Interval],
@@ -73,7 +73,7 @@ def of_network(
     ranges = ranges_of(inputs_in(x, learned.kind, columns, e.missing))
     if client is None:
         return Evidence(_means(learned), ranges)
-    rows = Scoring(e, learned.network, data, vectorized=False).queries([client]).rows[0]
+    rows = Scorer(e, learned.network, data, vectorized=False).queries([client]).rows[0]
     x, y = data.test.take(rows)
     outputs = outputs_of(partial(called, module), x, len(y))
     metrics = e.of(LocalMethod).metrics(e)
@@ -91,31 +91,31 @@ def intervals_on(learned: Learned, outputs: Tensor, targets: Tensor) -> list[Int
     return intervals_of(outputs, targets) if values else []
 
 
-def _means(learned: Learned) -> dict[str, list[Score]]:
+def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
     """Returns what the run says of its common model; nothing where there are several."""
     if learned.network.candidates is not None:
         return {}
-    results, metrics = learned.record.results or {}, Scores.of(learned.experiment).metrics
-    found = [Score(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
+    results, metrics = learned.record.results or {}, Scoring.of(learned.experiment).metrics
+    found = [ScoreEstimate(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
     return {"mean over clients": found}
 
 
-def _told(learned: Learned, client: int) -> dict[str, list[Score]]:
+def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
     e, found = learned.experiment, (learned.record.results or {})["clients"]
     at = found["ids"].index(client)
     metrics = e.of(LocalMethod).metrics(e)
-    scores = [Score(metric.name, found[metric.name + SERVED][at]) for metric in metrics]
+    scores = [ScoreEstimate(metric.name, found[metric.name + SERVED][at]) for metric in metrics]
     return {"its test rows, as the run says": scores}
 
 
 def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -> Evidence:
     """Returns what the run, and the rows, say of a client's coefficients, or of the common ones."""
     e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
-    scores: dict[str, list[Score]] = {}
+    scores: dict[str, list[ScoreEstimate]] = {}
     if client is not None:
         at = clients.get("ids", range(e.num_clients)).index(client)
         figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
-        scores["the run's"] = [Score(name, value) for name, value in figures.items()]
+        scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]
     if e.own.plug_in != Molar.plug_in:
         return Evidence(scores)
     try:

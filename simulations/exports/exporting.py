@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from client.card import Score, card, cells
+from client.card import ScoreEstimate, card, cells
 from client.coefficients import Coefficients
 from client.packages import Package, check_free
 from client.serving import plain_module
@@ -173,7 +173,7 @@ def with_card(
     exported: Exported,
     module: nn.Module,
     rows: str,
-    scores: Mapping[str, list[Score]],
+    scores: Mapping[str, list[ScoreEstimate]],
     notes: Sequence[str],
 ) -> Package:
     """Returns a model with its card; for the arguments see ``card``."""

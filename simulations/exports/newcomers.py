@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.card import Score, scored
+from client.card import ScoreEstimate, scored
 from client.memory import RamStore
 from client.packages import Package
 from client.serving import Client, plain_module, serving
@@ -18,7 +18,7 @@ from engram.models import keep
 from engram.models.skeleton import called
 from federation.data.federated import model_for
 from federation.data.newcomer import Newcomer, read_newcomer
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.data.ranges import inputs_in, ranges_of
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
@@ -47,7 +47,7 @@ from simulations.learned import Learned
 
 __all__ = ["adapted", "adapted_into", "cross_validated", "newcomer_of"]
 
-Fit = Callable[[Rows], nn.Module]
+Fit = Callable[[RowNumbers], nn.Module]
 """``rows -> module``: a model that has learned from these of the newcomer's rows."""
 
 
@@ -91,7 +91,7 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     everything = np.arange(newcomer.size)
     if newcomer.y is None:
         module = common_model(learned)
-        scores, intervals = dict[str, list[Score]](), list[Interval]()
+        scores, intervals = dict[str, list[ScoreEstimate]](), list[Interval]()
         ranges = of_network(learned, module, None, newcomer.columns).ranges
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
@@ -108,7 +108,7 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     return with_card(learned, exported, module, rows, scores, notes)
 
 
-def adapted(learned: Learned, newcomer: Newcomer, rows: Rows, client: int) -> nn.Module:
+def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:
     """Returns the model that the method serves a client by that never trains.
 
     It is what the protocol scores of unseen clients; with few shots, all of the rows are support.
@@ -127,7 +127,7 @@ def adapted(learned: Learned, newcomer: Newcomer, rows: Rows, client: int) -> nn
     return plain_module(e, network, found, lambda: data, client)
 
 
-def alone(learned: Learned, newcomer: Newcomer, rows: Rows) -> nn.Module:
+def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     """Returns a network that has learned from these rows alone, by the reference of comparisons.
 
     It trains as one client would in each of the run's rounds, with the step size of the run's
@@ -180,7 +180,7 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Tensor:
 
 def _scores(
     learned: Learned, newcomer: Newcomer, number: int
-) -> tuple[dict[str, list[Score]], list[Interval]]:
+) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
     """Scores the newcomer's model by cross-validation, beside what else it could have.
 
     Its intervals are of the same predictions.

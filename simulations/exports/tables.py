@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.card import Score
+from client.card import ScoreEstimate
 from client.coefficients import Coefficients, linear, remembered
 from client.hosts.molar import TableSites
 from client.memory import RamStore
@@ -104,7 +104,9 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
         "the common model": "loss-shared",
     }
     scores = {
-        what: [Score("loss", float(np.average([own[name] for own in losses], weights=sizes)))]
+        what: [
+            ScoreEstimate("loss", float(np.average([own[name] for own in losses], weights=sizes)))
+        ]
         for what, name in called.items()
         if losses
     }

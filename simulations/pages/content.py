@@ -14,13 +14,13 @@ from simulations.pages.figures import clients, curves, gains
 from simulations.references import read_references
 from simulations.rows import differences_from, others, report_rows, tail
 
-__all__ = ["BAR", "Table", "figures_of", "table_of"]
+__all__ = ["BAR", "PageTable", "figures_of", "table_of"]
 
 BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False}
 """What plotly shows above a figure: no button that would send its data away."""
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """A table, and what it shows, in words."""
 
     title: str
@@ -29,7 +29,7 @@ class Table(NamedTuple):
     words: Sequence[str] = ()
 
 
-def table_of(folder: Path, runs: Runs, metric: Metric) -> Table:
+def table_of(folder: Path, runs: Runs, metric: Metric) -> PageTable:
     """Returns what each method reaches, and how far the best is from the others.
 
     Args:
@@ -56,7 +56,7 @@ def figures_of(runs: Runs, metric: Metric) -> dict[str, Figure]:
 
 def _table(
     rows: list[dict[str, Any]], metric: Metric, beside: Mapping[str, tuple[float, ...]]
-) -> Table:
+) -> PageTable:
     name, percent = metric.name, " in %" if metric.percent else ""
     keys = {"mean": "", "s.d.": "-std", tail(metric)[1:]: tail(metric), "worst": "-worst"}
     told = []
@@ -68,4 +68,4 @@ def _table(
         figures = [*known, None]
         told.append([reference, *(metric.in_words(figure, 1) for figure in figures)])
     title = f"{name.capitalize()}{percent} of the clients, on test rows"
-    return Table(title, ["method", *keys, "common model"], told)
+    return PageTable(title, ["method", *keys, "common model"], told)

@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.comparison import Runs, find_runs, trains_network
-from simulations.pages.content import BAR, Table, figures_of, table_of
+from simulations.pages.content import BAR, PageTable, figures_of, table_of
 from simulations.pages.repeat import repeating, settings_of
 
 __all__ = ["page"]
@@ -92,7 +92,7 @@ def page(folder: Path) -> str:
     )
 
 
-def _results(record: RunRecord) -> Table:
+def _results(record: RunRecord) -> PageTable:
     """Returns a table of a run's results that are numbers or words.
 
     Raises:
@@ -101,7 +101,7 @@ def _results(record: RunRecord) -> Table:
     if record.results is None:
         raise Refused(f"{record.folder} is not finished: resume it first")
     told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
-    return Table("Results", ["", ""], list(told.items()))
+    return PageTable("Results", ["", ""], list(told.items()))
 
 
 def _pictures(folder: Path) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _pictures(folder: Path) -> dict[str, str]:
     return {path.stem: base64.b64encode(path.read_bytes()).decode() for path in paths}
 
 
-def _of_networks(folder: Path, runs: Runs) -> tuple[list[Table], dict[str, Markup]]:
+def _of_networks(folder: Path, runs: Runs) -> tuple[list[PageTable], dict[str, Markup]]:
     *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
     figures = {
         name: Markup(figure.to_html(full_html=False, include_plotlyjs=False, config=BAR))

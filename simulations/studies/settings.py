@@ -62,7 +62,7 @@ def flag_of(of: dataclasses.Field[Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudySettings:
     """Base of all studies' settings. A subclass's docstring is its command's help.
 
     Raises:

@@ -15,7 +15,7 @@ from federation.files import replace_file
 from simulations.comparison import STUDY
 from simulations.options import find_run, make_folder, new_folder
 from simulations.pool import Pool, Row
-from simulations.studies.settings import Settings, option_of
+from simulations.studies.settings import StudySettings, option_of
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
 
@@ -24,7 +24,7 @@ class Study(NamedTuple):
     """One of a paper's experiments."""
 
     name: str  # the name of its command
-    settings: type[Settings]  # the class of its settings
+    settings: type[StudySettings]  # the class of its settings
     # The module that implements ``Body``. It is imported when the study is run, since torch and
     # others take seconds.
     module: str
@@ -103,7 +103,7 @@ def run_study(
 
 def _resumed(
     study: Study, given: Mapping[str, Any], out: Path | None, resume: str
-) -> tuple[Settings, Path]:
+) -> tuple[StudySettings, Path]:
     kept = {each.name for each in dataclasses.fields(study.settings) if option_of(each).kept}
     if kept & given.keys() or out is not None:
         raise Refused("--resume goes on with a reproduction as it was begun: give nothing else")
@@ -138,7 +138,7 @@ def _plain(found: Any) -> Any:
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
-def write_plan(folder: Path, name: str, settings: Settings) -> None:
+def write_plan(folder: Path, name: str, settings: StudySettings) -> None:
     """Writes a study's settings into its new folder.
 
     Raises:
@@ -156,7 +156,7 @@ def write_plan(folder: Path, name: str, settings: Settings) -> None:
         raise Refused(f"{folder} is another run's: name another --out") from error
 
 
-def read_plan(folder: Path, study: Study) -> Settings:
+def read_plan(folder: Path, study: Study) -> StudySettings:
     """Returns the settings in a study's folder.
 
     Raises:
@@ -165,7 +165,7 @@ def read_plan(folder: Path, study: Study) -> Settings:
     path = folder / STUDY
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a reproduction: it has no {STUDY}")
-    make: Callable[..., Settings] = study.settings
+    make: Callable[..., StudySettings] = study.settings
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
         name = given.pop("experiment")

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import accuracy
-from benchmarks.accuracy import Race, Score
+from benchmarks.accuracy import Race, RunScore
 from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import Mlp, drawing, network
@@ -153,9 +153,9 @@ def test_personal_models_are_scored_each_on_its_clients_rows(dataset, data):
 
 def test_the_table_has_means_spreads_and_ratios():
     races = [
-        Race("ditto", 0, Score(0.90, 0.010), Score(0.92, 0.040)),
-        Race("ditto", 1, Score(0.94, 0.030), Score(0.92, 0.040)),
-        Race("fedavg", 0, Score(0.5, 0.1), Score(0.25, 0.2)),
+        Race("ditto", 0, RunScore(0.90, 0.010), RunScore(0.92, 0.040)),
+        Race("ditto", 1, RunScore(0.94, 0.030), RunScore(0.92, 0.040)),
+        Race("fedavg", 0, RunScore(0.5, 0.1), RunScore(0.25, 0.2)),
     ]
     console = Console(width=200)
     with console.capture() as said:

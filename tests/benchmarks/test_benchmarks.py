@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from benchmarks import meta, modules, peers, tuning
-from benchmarks.chaos import Outcome, plan
+from benchmarks.chaos import DisturbedRun, plan
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
-from benchmarks.scale import time_crowds
+from benchmarks.scale import time_federations
 from benchmarks.server_step import compare, time_step
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.wire import to_params
@@ -87,7 +87,7 @@ def test_the_loop_that_is_raced_computes_fedavg():
 
 
 def test_scale_counts_time_and_memory():
-    few, many = time_crowds([(40, 5), (400, 5)], rounds=2)
+    few, many = time_federations([(40, 5), (400, 5)], rounds=2)
     assert few["ms"] > 0
     assert many["ms"] > 0
     assert math.isfinite(many["registered-mib"] + many["peak-mib"])
@@ -121,7 +121,9 @@ def test_a_plan_of_kills_is_a_function_of_its_seed():
     ],
 )
 def test_an_outcome_tells_harm(harm, unharmed):
-    fine = Outcome({}, 1.0, difference=1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0)
+    fine = DisturbedRun(
+        {}, 1.0, difference=1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0
+    )
     assert fine._replace(**harm).unharmed == unharmed
 
 

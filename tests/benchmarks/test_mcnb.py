@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import mcnb
-from simulations.studies.meta_ban.worlds import Place, world
+from simulations.studies.meta_ban.environments import EnvironmentSpec, draw_environment
 
 _CODE = """
 calls = []
@@ -30,7 +30,7 @@ class MCNB:
     def train(self, u, t):
         calls.append(("own", u, t))
 """
-LINEAR = Place("linear-groups", (), ("user", "item", "rating"), "data")
+LINEAR = EnvironmentSpec("linear-groups", (), ("user", "item", "rating"), "data")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def calls():
 
 
 def test_their_policy_plays_as_their_script_has_it(checkout):
-    drawn = world(LINEAR, 1101, 0)
+    drawn = draw_environment(LINEAR, 1101, 0)
     found = mcnb.authors_regrets(checkout, drawn, 0, mcnb.PARTS["authors"])
     offers = [drawn.round(t) for t in range(1101)]
     np.testing.assert_allclose(found, np.cumsum([o.means.max() - o.means[3] for o in offers]))
@@ -63,7 +63,7 @@ def test_their_policy_plays_as_their_script_has_it(checkout):
 
 @pytest.mark.parametrize(("name", "left"), [("authors-no-groups", 1), ("authors-no-common", 0)])
 def test_parts_of_it_are_left_out(checkout, name, left):
-    mcnb.authors_regrets(checkout, world(LINEAR, 20, 0), 0, mcnb.PARTS[name])
+    mcnb.authors_regrets(checkout, draw_environment(LINEAR, 20, 0), 0, mcnb.PARTS[name])
     assert {call[-1] for call in calls() if call[0] == "meta"} == {left}
 
 

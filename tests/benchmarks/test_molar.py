@@ -38,10 +38,10 @@ def test_coverage_is_a_share_and_wide_gaps_are_covered():
 def app(monkeypatch):
     import typer
 
-    small = molar.Setting("linear", dim=8, tasks=3, size=30, differing=1)
+    small = molar.Simulation("linear", dim=8, tasks=3, size=30, differing=1)
     monkeypatch.setattr(molar, "PAPER", small)
     monkeypatch.setattr(molar, "ALIKE", small._replace(differing=0))
-    monkeypatch.setattr(molar, "LOGISTIC", molar.Setting("logistic", 2, 3, 200, 1))
+    monkeypatch.setattr(molar, "LOGISTIC", molar.Simulation("logistic", 2, 3, 200, 1))
     command = typer.Typer()
     command.command()(molar.main)
     return command

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import tables
 from benchmarks.tables import Design, coverage, simulated, verdict
-from simulations.studies.molar.comparison import Score
+from simulations.studies.molar.comparison import SplitScore
 
 
 def test_a_simulated_table_is_as_designed():
@@ -38,9 +38,9 @@ def test_methods_are_compared_with_the_best_reference():
 
 def test_a_verdict_by_hand():
     def score(*losses):
-        return Score(0.0, float(np.mean(losses)), 0.0, tasks=losses)
+        return SplitScore(0.0, float(np.mean(losses)), 0.0, tasks=losses)
 
-    trial = {"ridge": score(1.0, 2.0), "RM": Score(0.0, np.nan, 0.0, reason="no task")}
+    trial = {"ridge": score(1.0, 2.0), "RM": SplitScore(0.0, np.nan, 0.0, reason="no task")}
     found = verdict([{**trial, "MOLAR, adaptive": score(1.0, 1.0)}] * 2, 0.0)
     assert found.ratios == {"ridge": 1, "MOLAR, adaptive": pytest.approx(1 / 1.5)}
     assert found.reasons == {"RM": "no task"}

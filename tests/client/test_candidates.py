@@ -36,14 +36,14 @@ def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from
     t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
     start, clients = initial_model(t), list(range(20))
     models = t._network.candidates(start).models
-    known = t._scoring._known(clients)
+    known = t._scorer._known(clients)
     rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
     if protocol == "standard":
         for client, some in enumerate(rows):
             assert sorted(some) == sorted(t.data.train.rows[client])
     best = losses(t, models, known.split, rows).argmin(1)
     assert len(set(best)) > 1
-    queries = t._scoring.queries(clients)
+    queries = t._scorer.queries(clients)
     rows = [some[own].numpy() for some, own in zip(queries.rows, queries.counted, strict=True)]
     expected = losses(t, models, t.data.test, rows)[np.arange(20), best]
     found = t.evaluate(start, clients, server_round=0).columns["loss-own"]
@@ -99,7 +99,7 @@ def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
     t = trainer(small(method="fedem", components=2), engine=engine)
     start = initial_model(t)
     t.train(start, [[3, 4]], server_round=1, durable=0)
-    queries = t._scoring.queries([3, 4, 5])
+    queries = t._scorer.queries([3, 4, 5])
     found = t.evaluate(start, [3, 4, 5], server_round=1).columns["loss-own"]
     weights = []
     for i, client in enumerate([3, 4, 5]):  # the last one has not trained

@@ -158,7 +158,7 @@ def test_a_message_that_is_incomplete_or_forged_is_said_to_be(connect, monkeypat
         fetch(connect(Stub(parcel._replace(objects=parcel.objects | {first: b"other"}))))
     empty = fleet_pb2.PullMessagesResponse(messages_list=[message_pb2.Message()])
     monkeypatch.setattr(Stub, "PullMessages", lambda *_, timeout: empty)
-    with pytest.raises(Unusable, match="without saying what is in it"):
+    with pytest.raises(Unusable, match="without a list of its contents"):
         connect(Stub()).pull()
 
 

@@ -56,7 +56,7 @@ def test_no_model_depends_on_rows_that_it_is_scored_on(method):
         made = train_clients(t, model, [3, 4], server_round=1, durable=0)
         tuned = trainer(small_of_any(**given), engine="sequential")
         tuned.data.test.y[:] = (tuned.data.test.y + shift) % 10
-        found.append((made.params, store.dump(), tuned._scoring.personalized(model, 3)))
+        found.append((made.params, store.dump(), tuned._scorer.personalized(model, 3)))
     assert_same(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
     assert_same(found[0][2], found[1][2])

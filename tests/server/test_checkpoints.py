@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from client.memory import DiskStore, RamStore
+from federation.checksums import summed
 from federation.errors import Refused
 from server.checkpoints import DamagedCheckpoint, read_checkpoint, there, write_checkpoint
 from server.record import RunRecord
@@ -52,7 +53,7 @@ def test_every_changed_byte_and_every_cut_is_found(tmp_path):
 def test_what_is_missing_too_much_or_of_another_round_is_found(tmp_path):
     write_checkpoint(tmp_path, 3, FILES)
     folder = tmp_path / "round-3"
-    with pytest.raises(DamagedCheckpoint, match="is of something else"):
+    with pytest.raises(DamagedCheckpoint, match="does not describe it"):
         read_checkpoint(folder, 4)
     (folder / "memory.safetensors").touch()
     with pytest.raises(DamagedCheckpoint, match="instead of"):
@@ -168,24 +169,14 @@ def test_tensors_of_another_model_are_refused(tmp_path):
         run(tmp_path / "run", resume=str(tmp_path / "run"), num_rounds=3)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_used_where_there_is_no_other(
-    tmp_path, warnings_of_engram
-):
-    folder = tmp_path / "run"
-    run(folder, num_rounds=2, **CARRY)
-    run(tmp_path / "whole", num_rounds=3, **CARRY)
-    shutil.rmtree(folder / "checkpoints" / "round-1")
-    (folder / "checkpoints" / "round-2" / "manifest.json").unlink()
-    run(folder, resume=str(folder), num_rounds=3, **CARRY)
-    assert "is of an earlier version, and has no checksums" in warnings_of_engram.text
-    assert numbers(folder) == numbers(tmp_path / "whole")
-
-
-def test_a_lost_manifest_does_not_pass_for_an_earlier_version(tmp_path):
+def test_a_checkpoint_without_its_manifest_is_damaged(tmp_path):
     run(tmp_path / "run", num_rounds=3, **CARRY)
     record = RunRecord.open(tmp_path / "run")
     (record.folder / "checkpoints" / "round-3" / "manifest.json").unlink()
     assert record.load_checkpoint().server_round == 2
+    (record.folder / "checkpoints" / "round-2" / "manifest.json").unlink()
+    with pytest.raises(Refused, match=r"round-2: its manifest\.json cannot be read"):
+        record.load_checkpoint()
 
 
 def test_durable_is_the_older_of_the_two(tmp_path):
@@ -222,6 +213,7 @@ def test_a_cut_line_is_left_out_and_a_damaged_one_is_said(record, warnings_of_en
         b"[1]\n",
         b'{"round": "1"}\n',
         lines[1].replace(b"0.1", b"0.7"),
+        b'{"round": 1, "accuracy": 0.1}\n',
         b"\n",
     ):
         path.write_bytes(b"".join([lines[0], damage, *lines[2:]]))
@@ -230,18 +222,15 @@ def test_a_cut_line_is_left_out_and_a_damaged_one_is_said(record, warnings_of_en
         warnings_of_engram.clear()
 
 
-def test_metrics_of_an_earlier_version_are_read(record):
-    (record.folder / "metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\n')
-    assert record.rows() == [{"round": 0, "accuracy": 0.5}]
-
-
 def test_a_changed_setting_in_the_record_is_found(record):
     path = record.folder / "config.json"
     assert record.config["settings"] == small().to_config()
     path.write_text(path.read_text().replace('"local-moml.eta": 0.05', '"local-moml.eta": 0.3'))
-    with pytest.raises(Refused, match=r"config.json is damaged: its checksum is wrong; .*--set"):
-        _ = record.config
-    path.write_text(json.dumps({"settings": 3, "engine": "x", "training": ""}))
+    for text in (path.read_text(), path.read_text().replace("crc32", "crc")):
+        path.write_text(text)
+        with pytest.raises(Refused, match=r"damaged: its checksum is missing or wrong; .*--set"):
+            _ = record.config
+    path.write_text(json.dumps(summed({"settings": 3, "engine": "x", "training": ""})))
     with pytest.raises(Refused, match="it lacks settings"):
         _ = record.config
     path.write_text("[" * 100_000)
@@ -259,3 +248,19 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
     assert_same(record.load_checkpoint(model=model, state=state).model, model)
     with pytest.raises(Refused, match="is not this run's"):
         record.load_checkpoint(model={k: v.to(torch.float64) for k, v in model.items()})
+
+
+def test_rows_that_are_lost_are_said_and_trained_again(tmp_path, warnings_of_engram):
+    settings = CARRY | {"checkpoint_every": 9}
+    run(tmp_path / "whole", num_rounds=2, **settings)
+    folder = shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    os.truncate(folder / "metrics.jsonl", 40)
+    warnings_of_engram.clear()
+    record = RunRecord.open(folder)
+    assert (record.rows(), record.rows()) == ([], [])
+    (line,) = warnings_of_engram.messages
+    assert "metrics.jsonl is damaged: it lacks the last 2 of 2 rounds; --resume" in line
+    run(folder, resume=str(folder), num_rounds=2, **settings)
+    assert numbers(folder) == numbers(tmp_path / "whole")
+    assert [row["round"] for row in record.scores()] == [0, 2]
+    assert record.config["damaged"][0]["resumed-from"] == 0

@@ -15,6 +15,7 @@ from client.memory import DiskStore, RamStore
 from client.training.trainer import Trainer
 from engram.aggregates import Aggregate, weighted_mean
 from engram.tree import add_scaled
+from federation.checksums import summed
 from federation.errors import Refused, RunStopped
 from federation.methods import METHODS
 from federation.methods.common import FedAvg
@@ -244,7 +245,7 @@ def test_refuses_to_go_on_with_other_settings(tmp_path):
     run(folder, num_rounds=2)
     with pytest.raises(Refused, match=r"other settings: local-moml\.eta was 0\.05, not 0\.2"):
         run(folder, num_rounds=4, resume=str(folder), eta=0.2)
-    with pytest.raises(Refused, match=r"was run by `engram run`.*resume it so"):
+    with pytest.raises(Refused, match=r"was run by `engram run`.*resume it by that"):
         run(folder, DiskStore(tmp_path / "m"), num_rounds=4, resume=str(folder))
     with pytest.raises(Refused, match=r"num-rounds must be at least 2, the rounds that .*, got 1"):
         run(folder, num_rounds=1, resume=str(folder))
@@ -253,7 +254,7 @@ def test_refuses_to_go_on_with_other_settings(tmp_path):
 def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path):
     settings = {"algorithm": "pfedme", "num-rounds": 4}
     config = {"settings": settings, "engine": "vectorized", "training": "0" * 16}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(summed(config)))
     with pytest.raises(Refused, match="was written by an earlier version of Engram, whose runs"):
         _ = RunRecord.open(tmp_path).config
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from federation.checksums import summed
 from tests.server.test_federation_cli import failure, node
 
 
@@ -54,7 +55,7 @@ def test_status_of_a_run_counts_who_took_part(engram):
             "absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"},
         },
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
     _, out, _ = engram("status run --json")
     found = json.loads(out)
     assert [list(share.values()) for share in found["clients"]] == [
@@ -66,6 +67,7 @@ def test_status_of_a_run_counts_who_took_part(engram):
     assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
     status, out, _ = engram("status run")
     assert status == 0
+    assert out.startswith("run: 3 rounds")
     assert "shapes: 1" in out
     assert "park [red]" in out
     assert "2.00 MiB" in out

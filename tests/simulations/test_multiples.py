@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from simulations.multiples import Curve, draw_differences, draw_multiples, spread
+from simulations.multiples import Curve, curve_of, draw_differences, draw_multiples
 
 X = [1, 50, 100]
 LABELS = ("round", "regret")
@@ -13,7 +13,7 @@ LABELS = ("round", "regret")
 def curves(count, runs=3):
     rng = np.random.default_rng(0)
     return [
-        spread(f"policy {i}", X, rng.uniform(1 + i, 2 + i, size=(runs, 3))) for i in range(count)
+        curve_of(f"policy {i}", X, rng.uniform(1 + i, 2 + i, size=(runs, 3))) for i in range(count)
     ]
 
 

@@ -55,7 +55,7 @@ def test_runs_are_listed_with_their_states_the_newest_first(folder):
     assert found["fresh"] == ("run", "local-moml", "digits", "stopped, 0 rounds are done", "")
     assert found["cut"][3] == "stopped, 2 rounds are done"
     assert found["done"] == ("run", "fedavg", "digits", "finished", "accuracy 81.2 %")
-    assert "checksum is wrong" in found["damaged"][3]
+    assert "checksum is missing or wrong" in found["damaged"][3]
     assert found["comparison"][1:] == ("ditto", "npz:x", "0 of 1 runs are done", "")
     assert found["tuning"][1:] == ("ditto, apfl", "digits, npz:x", "1 of 2 methods are done", "")
     assert found["plan"] == ("study", "sinewave", "", "stopped", "")

@@ -18,7 +18,7 @@ from engram.bandits.policy import BatchedPolicy, Policy, batched
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 
-Setting = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
+PolicyArguments = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
 
 META_BAN: Final = "meta-ban"
 LINEAR: Final = "linucb-ind"
@@ -34,41 +34,41 @@ _ROOM: Final = 512 * 2**20  # bytes that rows and networks of simultaneous runs 
 _LINEAR: Final = 8  # simultaneous runs of policies without networks; more gain nothing
 
 
-class Method(NamedTuple):
+class TunedPolicy(NamedTuple):
     """A policy."""
 
     title: str  # its name in tables
-    grid: tuple[Setting, ...]  # settings that tuning tries
+    grid: tuple[PolicyArguments, ...]  # settings that tuning tries
     # ``(dim, settings) -> policy``, in as many runs as there are settings.
-    make: Callable[[int, Sequence[Setting]], BatchedPolicy[Any]]
+    make: Callable[[int, Sequence[PolicyArguments]], BatchedPolicy[Any]]
     # Whether there is a network for each user; None if there is no network at all.
     users: bool | None = None
 
 
-def _grid(**values: Sequence[object]) -> tuple[Setting, ...]:
+def _grid(**values: Sequence[object]) -> tuple[PolicyArguments, ...]:
     return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
 
 def _linear(
     title: str,
     core: Callable[..., Policy[Any]],
-    grid: tuple[Setting, ...] = _grid(alpha=_ALPHA, lam=_LAM),
+    grid: tuple[PolicyArguments, ...] = _grid(alpha=_ALPHA, lam=_LAM),
     **fixed: bool,
-) -> Method:
-    return Method(
+) -> TunedPolicy:
+    return TunedPolicy(
         title,
         grid,
         lambda dim, settings: batched([core(dim, **setting, **fixed) for setting in settings]),
     )
 
 
-def _clusters(title: str, core: Callable[..., Policy[Any]]) -> Method:
+def _clusters(title: str, core: Callable[..., Policy[Any]]) -> TunedPolicy:
     # The similarity threshold of a cluster is tuned as well, like Meta-Ban's gamma.
     return _linear(title, core, _grid(alpha=(0.01, 0.1), lam=(0.01, 0.1), alpha2=(0.1, 0.3, 1.0)))
 
 
-def _neural(title: str, **fixed: bool) -> Method:
-    return Method(
+def _neural(title: str, **fixed: bool) -> TunedPolicy:
+    return TunedPolicy(
         title,
         _grid(alpha=_ALPHA, lam=_LAM),
         lambda dim, settings: (
@@ -80,19 +80,21 @@ def _neural(title: str, **fixed: bool) -> Method:
     )
 
 
-def meta_bans(dim: int, settings: Sequence[Setting]) -> MetaBan:
+def meta_bans(dim: int, settings: Sequence[PolicyArguments]) -> MetaBan:
     """Returns Meta-Ban with one run for each setting."""
     return meta_ban(dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings))
 
 
-def _columns(settings: Sequence[Setting]) -> dict[str, Any]:
+def _columns(settings: Sequence[PolicyArguments]) -> dict[str, Any]:
     """Returns each argument as an array with a number for each run."""
     return {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
 
 
-METHODS: Final[Mapping[str, Method]] = {  # from the simplest on
-    RANDOM: Method("random", ({},), lambda dim, settings: batched([random_play()] * len(settings))),
-    "epsilon-greedy": Method(
+METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
+    RANDOM: TunedPolicy(
+        "random", ({},), lambda dim, settings: batched([random_play()] * len(settings))
+    ),
+    "epsilon-greedy": TunedPolicy(
         "e-greedy-IND",
         _grid(epsilon=_ALPHA, lam=_LAM),
         lambda dim, settings: batched([epsilon_greedy(dim, **setting) for setting in settings]),
@@ -103,7 +105,7 @@ METHODS: Final[Mapping[str, Method]] = {  # from the simplest on
     "sclub": _clusters("SCLUB", sclub),
     "locb": _clusters("LOCB", locb),
     "cofiba": _clusters("COFIBA", cofiba),
-    "molar": Method(
+    "molar": TunedPolicy(
         "MOLARB",
         _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
         lambda dim, settings: batched([molar(dim, **setting) for setting in settings]),
@@ -111,7 +113,7 @@ METHODS: Final[Mapping[str, Method]] = {  # from the simplest on
     "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
     "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
     "neural-ts": _neural("NeuTS-ONE", shared=True, thompson=True),
-    META_BAN: Method(
+    META_BAN: TunedPolicy(
         "Meta-Ban",
         # lambda stays 0: gamma, the similarity threshold of a group, matters more.
         _grid(alpha=_ALPHA, gamma=(0.1, 0.4, 0.9)),

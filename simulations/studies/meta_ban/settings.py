@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulations.studies.settings import Settings, argument, option
+from simulations.studies.settings import StudySettings, argument, option
 
 
 @dataclass(frozen=True)
-class MetaBanSettings(Settings):
+class MetaBanSettings(StudySettings):
     """Collaborative bandits: Figures 1 to 4 of the Meta-Ban paper (Sec. 7).
 
     WORLD is digits (20 users), digits-groups (the right arm depends on the
@@ -24,7 +24,7 @@ class MetaBanSettings(Settings):
     world: str = argument(
         "digits",
         metavar="[WORLD]",
-        among="simulations.studies.meta_ban.worlds:WORLDS",
+        among="simulations.studies.meta_ban.environments:ENVIRONMENTS",
         help="The environment.",
     )
     sources: tuple[str, ...] = argument(
@@ -46,10 +46,12 @@ class MetaBanSettings(Settings):
     data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of mnist, or for it.")
 
     def problems(self) -> Iterator[str]:
-        """Names a world that lacks its sources, and an ablation without its method."""
-        from simulations.studies.meta_ban.worlds import place_problems  # noqa: PLC0415 - slow to import
+        """Names an environment that lacks its sources, and an ablation without its method."""
+        from simulations.studies.meta_ban.environments import (  # noqa: PLC0415 - slow to import
+            source_problems,
+        )
 
-        yield from place_problems(self.world, self.sources, self.columns)
+        yield from source_problems(self.world, self.sources, self.columns)
         if self.ablation and "meta-ban" not in self.methods:
             yield "an ablation is of meta-ban, which is not among the methods"
 

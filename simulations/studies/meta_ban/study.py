@@ -6,9 +6,10 @@ from typing import Final
 import numpy as np
 from rich.table import Table
 
-from simulations.multiples import Curve, draw_differences, draw_multiples, spread
+from simulations.multiples import Curve, curve_of, draw_differences, draw_multiples
 from simulations.pool import Row
 from simulations.studies.figures import new_table, plus_minus, png
+from simulations.studies.meta_ban.environments import ENVIRONMENTS
 from simulations.studies.meta_ban.methods import LINEAR, META_BAN, METHODS, RANDOM
 from simulations.studies.meta_ban.regrets import (
     alike,
@@ -19,8 +20,7 @@ from simulations.studies.meta_ban.regrets import (
     summarize_runs,
 )
 from simulations.studies.meta_ban.settings import MetaBanSettings
-from simulations.studies.meta_ban.trials import RECOVERY, TUNED_ROUNDS, Found, work
-from simulations.studies.meta_ban.worlds import WORLDS
+from simulations.studies.meta_ban.trials import RECOVERY, TUNED_ROUNDS, TrialRows, work
 from simulations.studies.study import Report
 from simulations.studies.verdict import Interval
 
@@ -29,7 +29,7 @@ __all__ = ["report", "work"]  # what a study's module has
 _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 
 
-def report(settings: MetaBanSettings, found: Found) -> Report:
+def report(settings: MetaBanSettings, found: TrialRows) -> Report:
     """Makes the tables and plots."""
     rows, kinds = summarize(found.done), summarize_runs(found.ablated)
     ranked = simplest_first(rows)
@@ -44,7 +44,7 @@ def report(settings: MetaBanSettings, found: Found) -> Report:
 def _caption(s: MetaBanSettings) -> str:
     over = f"mean ± s.d. over {s.seeds} seeds" if s.seeds > 1 else "one seed"
     return (
-        f"{WORLDS[s.world].title}:\n"
+        f"{ENVIRONMENTS[s.world].title}:\n"
         f"regret after {s.rounds} rounds, {over}; milliseconds of a\n"
         "core a round. Each policy has the best setting of as many in two worlds of\n"
         f"other seeds, of {min(s.rounds, TUNED_ROUNDS)} rounds."
@@ -143,7 +143,7 @@ def _draw(named: Mapping[str, Sequence[Row]], measure: str = "") -> bytes:
     curves = []
     for title, runs in named.items():
         values = np.array([run[title if measure else "errors"] for run in runs])
-        curves.append(spread(title, runs[0]["rounds"], values))
+        curves.append(curve_of(title, runs[0]["rounds"], values))
     references = [METHODS[name].title for name in (LINEAR, RANDOM)]
     figure = draw_multiples(
         {"": curves},

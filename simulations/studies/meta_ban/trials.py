@@ -19,9 +19,15 @@ from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
 from engram.bandits.recovery import group_recovery, true_groups
 from simulations.pool import Job, Pool, Progress, Row
-from simulations.studies.meta_ban.methods import META_BAN, METHODS, Setting, meta_bans, runs_at_once
+from simulations.studies.meta_ban.environments import EnvironmentSpec, draw_environment
+from simulations.studies.meta_ban.methods import (
+    META_BAN,
+    METHODS,
+    PolicyArguments,
+    meta_bans,
+    runs_at_once,
+)
 from simulations.studies.meta_ban.settings import MetaBanSettings
-from simulations.studies.meta_ban.worlds import Place, world
 from simulations.studies.summaries import grouped
 
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
@@ -34,27 +40,27 @@ TUNED_ROUNDS: Final = 2000  # most rounds of a trial of tuning
 POINTS: Final = 100  # of a curve
 
 
-class Found(NamedTuple):
+class TrialRows(NamedTuple):
     """Rows of trials, as ``run_trial`` returns them."""
 
     done: list[Row]  # all methods' rows, each with its best setting
     ablated: list[Row]  # Meta-Ban's rows by values of an argument; none without an ablation
 
 
-def work(s: MetaBanSettings, pool: Pool) -> Found:
+def work(s: MetaBanSettings, pool: Pool) -> TrialRows:
     """Tunes all methods, and plays each with its best setting in other worlds.
 
     Raises:
         Refused: The world's data cannot be read, or are not what they should be.
     """
     columns, seeds = tuple(s.columns.split(",")), range(s.seeds)
-    place = Place(s.world, s.sources, columns, str(s.data_dir.absolute()))
-    first = world(place, s.rounds, 0)
+    spec = EnvironmentSpec(s.world, s.sources, columns, str(s.data_dir.absolute()))
+    first = draw_environment(spec, s.rounds, 0)
 
     def trials(
         title: str,
         name: str,
-        grid: Sequence[Setting],
+        grid: Sequence[PolicyArguments],
         seeds: Sequence[int],
         watched: bool,
         rounds: int = s.rounds,
@@ -66,7 +72,7 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
         watched = watched and name == META_BAN
         return {
             title if len(parts) == 1 else f"{title}-{i + 1}": functools.partial(
-                run_trial, place, rounds, name, part, watched
+                run_trial, spec, rounds, name, part, watched
             )
             for i, part in enumerate(parts)
         }
@@ -84,7 +90,7 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     ablated = pool.run(ablation)
     for name in s.methods:
         final |= trials(name, name, [chosen.get(name, METHODS[name].grid[0])], seeds, True)
-    return Found(pool.run(final), ablated)
+    return TrialRows(pool.run(final), ablated)
 
 
 def at_shares(horizon: int, shares: Sequence[int]) -> Ints:
@@ -92,7 +98,7 @@ def at_shares(horizon: int, shares: Sequence[int]) -> Ints:
     return -(-np.array(shares) * horizon // POINTS)
 
 
-def choose(rows: Iterable[Row]) -> dict[str, Setting]:
+def choose(rows: Iterable[Row]) -> dict[str, PolicyArguments]:
     """Returns each method's setting with the least regret in the trials of tuning."""
     regrets: dict[str, dict[Any, float]] = {}
     for (method, setting), runs in grouped(rows, "method", "setting").items():
@@ -102,10 +108,10 @@ def choose(rows: Iterable[Row]) -> dict[str, Setting]:
 
 
 def run_trial(
-    place: Place,
+    spec: EnvironmentSpec,
     horizon: int,
     method: str,
-    runs: Sequence[tuple[Setting, int]],
+    runs: Sequence[tuple[PolicyArguments, int]],
     watched: bool,
     report: Progress,
 ) -> list[Row]:
@@ -121,7 +127,7 @@ def run_trial(
         since the previous point.
     """
     settings, seeds = zip(*runs, strict=True)
-    drawn = {seed: world(place, horizon, seed) for seed in set(seeds)}
+    drawn = {seed: draw_environment(spec, horizon, seed) for seed in set(seeds)}
     worlds = [drawn[seed] for seed in seeds]
     policy, spent = _timed(METHODS[method].make(worlds[0].dim, settings))
     rewards = [each.expected_rewards for each in worlds if each.expected_rewards is not None]

@@ -13,7 +13,7 @@ from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Steps
 from simulations.studies.meta_learning.settings import MetaLearningSettings
-from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
+from simulations.studies.meta_learning.sweep import Sweep, SweepRun, check_sweep, run_sweep
 from simulations.studies.summaries import grouped
 from simulations.terminal import err
 
@@ -94,7 +94,7 @@ def tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep
     for size in case.sizes:
         for methods in _alike(settings.methods, lambda method: METHODS[method]):
             runs = [
-                Run(method, method, beta, eta, seed)
+                SweepRun(method, method, beta, eta, seed)
                 for method in methods
                 for beta in METHODS[method].betas
                 for eta in case.grid
@@ -134,7 +134,7 @@ def final_sweeps(
             named.append((MATCHED, "maml", 1.0, of["moml-v1"][1]))
         for members in _alike(named, lambda row: METHODS[row[1]]):
             runs = [
-                Run(name, method, beta, eta, seed)
+                SweepRun(name, method, beta, eta, seed)
                 for name, method, beta, eta in members
                 for seed in range(settings.seeds)
             ]
@@ -143,7 +143,7 @@ def final_sweeps(
     return sweeps
 
 
-def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[Run]) -> Sweep:
+def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[SweepRun]) -> Sweep:
     return Sweep(tuple(runs), size, s.tasks_per_step, case.alpha, s.curvature, s.iterations)
 
 

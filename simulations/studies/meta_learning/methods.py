@@ -15,7 +15,7 @@ from engram.meta.single_node import MetaRule, maml, reptile, single_node
 from simulations.studies.meta_learning.memmap import Allocator
 
 
-class Setting(NamedTuple):
+class RuleArguments(NamedTuple):
     """The arguments that all methods have in common."""
 
     loss: LossWithDerivatives  # the stacked loss that models are adapted to
@@ -44,14 +44,14 @@ def maml_batches(hessian: str) -> int:
     return 2 if hessian == "first-order" else 3
 
 
-Build = Callable[[Setting, Tensor, Tensor], MetaRule[Any]]
+Build = Callable[[RuleArguments, Tensor, Tensor], MetaRule[Any]]
 
 
-class Method(NamedTuple):
+class MetaLearner(NamedTuple):
     """A method of the comparison."""
 
     title: str  # its name in the paper's tables
-    build: Build  # ``(setting, beta, eta) -> rule``; beta and eta are (r,), one for each run
+    build: Build  # ``(arguments, beta, eta) -> rule``; beta and eta are (r,), one for each run
     # Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
     betas: tuple[float, ...] = (1.0,)
     decays: bool = True  # whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1)
@@ -63,36 +63,36 @@ _BETAS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 _H: Final = 5
 
 
-def _moml_v1(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _moml_v1(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     return moml_v1(
         s.loss, tasks=s.tasks, **s.few, **s.maml, beta=beta, eta=eta, allocate=s.allocator
     )
 
 
-def _moml_v2(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _moml_v2(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     steps = constant_steps(beta=beta, eta=eta)
     return moml_v2(s.loss, tasks=s.tasks, **s.few, **s.maml, steps=steps, allocate=s.allocator)
 
 
-def _local_moml(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _local_moml(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     # H = 5 and K0 = 2 K, as in Sec. 6.1.
     rule = local_moml(s.loss, **s.maml, beta=beta, eta=eta)
     return single_node(rule, **s.few, local_steps=_H, initial_batch_size=2 * s.batch_size)
 
 
-def _nasa(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _nasa(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     # The paper does not give gamma; its authors' code has 0.1.
     size = s.batch_size
     return nasa(s.loss, tasks=s.tasks, batch_size=size, **s.maml, beta=beta, gamma=0.1, eta=eta)
 
 
-def _bspiderboost(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _bspiderboost(s: RuleArguments, _: Tensor, eta: Tensor) -> MetaRule[Any]:
     # A large batch of 10 tasks every third iteration, as in the authors' code.
     large = min(max(10, s.tasks_per_step), s.tasks)
     return bspiderboost(s.loss, **s.few, **s.maml, large_tasks=large, period=3, eta=eta)
 
 
-def _reptile(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _reptile(s: RuleArguments, _: Tensor, eta: Tensor) -> MetaRule[Any]:
     # eta multiplies the sum of the local gradients, (w - w_i) / alpha (Nichol et al., Sec. 4). As
     # many local steps as MAML's batches, so that both see as many rows.
     return reptile(
@@ -100,21 +100,21 @@ def _reptile(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
     )
 
 
-def _protonet(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
+def _protonet(s: RuleArguments, _: Tensor, eta: Tensor) -> MetaRule[Any]:
     if s.matching is None:
         raise ValueError("protonet needs classes, which this problem does not have")
     size = s.batch_size
     return protonet(s.matching, tasks_per_step=s.tasks_per_step, support=size, query=size, eta=eta)
 
 
-METHODS: Final[dict[str, Method]] = {
-    "maml": Method("MAML", lambda s, _, eta: maml(s.loss, **s.few, **s.maml, eta=eta)),
-    "bsgd": Method("BSGD", lambda s, _, eta: bsgd(s.loss, **s.few, **s.maml, eta=eta)),
-    "reptile": Method("Reptile", _reptile),
-    "protonet": Method("ProtoNet", _protonet),
-    "nasa": Method("NASA", _nasa, _BETAS),
-    "bspiderboost": Method("BSpiderBoost", _bspiderboost, decays=False),
-    "moml-v1": Method("MOML v1", _moml_v1, _BETAS),
-    "moml-v2": Method("MOML v2", _moml_v2, _BETAS),
-    "local-moml": Method("LocalMOML", _local_moml, _BETAS, local_steps=_H),
+METHODS: Final[dict[str, MetaLearner]] = {
+    "maml": MetaLearner("MAML", lambda s, _, eta: maml(s.loss, **s.few, **s.maml, eta=eta)),
+    "bsgd": MetaLearner("BSGD", lambda s, _, eta: bsgd(s.loss, **s.few, **s.maml, eta=eta)),
+    "reptile": MetaLearner("Reptile", _reptile),
+    "protonet": MetaLearner("ProtoNet", _protonet),
+    "nasa": MetaLearner("NASA", _nasa, _BETAS),
+    "bspiderboost": MetaLearner("BSpiderBoost", _bspiderboost, decays=False),
+    "moml-v1": MetaLearner("MOML v1", _moml_v1, _BETAS),
+    "moml-v2": MetaLearner("MOML v2", _moml_v2, _BETAS),
+    "local-moml": MetaLearner("LocalMOML", _local_moml, _BETAS, local_steps=_H),
 }

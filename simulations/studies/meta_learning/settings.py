@@ -13,13 +13,13 @@ from simulations.studies.meta_learning.published import (
     SINEWAVE_STEPS,
     SPLITS,
 )
-from simulations.studies.settings import Settings, argument, option
+from simulations.studies.settings import StudySettings, argument, option
 
 _HESSIANS: Final = "engram.meta.curvature:HESSIANS"
 
 
 @dataclass(frozen=True)
-class MetaLearningSettings(Settings):
+class MetaLearningSettings(StudySettings):
     """Settings of both experiments; each has further settings, and other defaults."""
 
     methods: tuple[str, ...]
@@ -111,7 +111,7 @@ class OneShotSettings(MetaLearningSettings):
 
 
 @dataclass(frozen=True)
-class FederatedSettings(Settings):
+class FederatedSettings(StudySettings):
     """Federated image classification: Table 5 of the MOML paper (Sec. 6.3).
 
     METHOD is local-moml, per-fedavg, pfedme, or a reference: fedavg, local.

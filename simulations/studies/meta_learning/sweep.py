@@ -15,14 +15,19 @@ from engram.types import Params
 from federation.errors import Refused
 from simulations.studies.meta_learning.episodes import EpisodeSampler
 from simulations.studies.meta_learning.memmap import Allocator, Need, mapped
-from simulations.studies.meta_learning.methods import METHODS, Method, Setting, maml_batches
+from simulations.studies.meta_learning.methods import (
+    METHODS,
+    MetaLearner,
+    RuleArguments,
+    maml_batches,
+)
 from simulations.studies.meta_learning.problem import Problem
 
 _LOOKS: Final = 40  # how often the training error is measured
 _PAUSE: Final = 25  # iterations between reports of progress
 
 
-class Run(NamedTuple):
+class SweepRun(NamedTuple):
     """One run of a sweep."""
 
     name: str  # its name in tables: the method's, or that with an addition
@@ -35,7 +40,7 @@ class Run(NamedTuple):
 class Sweep(NamedTuple):
     """Runs whose methods are built alike, and their common parameters."""
 
-    runs: tuple[Run, ...]  # the runs
+    runs: tuple[SweepRun, ...]  # the runs
     batch_size: int  # K
     tasks_per_step: int  # B
     alpha: float  # adaptation step size
@@ -43,7 +48,7 @@ class Sweep(NamedTuple):
     iterations: int  # MAML's; other methods make as many as see the same number of rows
 
     @property
-    def method(self) -> Method:
+    def method(self) -> MetaLearner:
         """How its runs are built."""
         return METHODS[self.runs[0].method]
 
@@ -153,7 +158,7 @@ def _rules(
     problem: Problem, sweep: Sweep, allocator: Allocator
 ) -> tuple[MetaRule[Any], MetaRule[Any]]:
     """Returns the rule of the first three quarters of iterations, and that of the last."""
-    setting = Setting(
+    arguments = RuleArguments(
         loss=problem.loss,
         matching=problem.matching,
         tasks=problem.tasks,
@@ -166,8 +171,8 @@ def _rules(
     beta = torch.tensor([run.beta for run in sweep.runs])
     eta = torch.tensor([run.eta for run in sweep.runs])
     try:
-        fast = sweep.method.build(setting, beta, eta)
-        slow = sweep.method.build(setting, beta, eta / 10) if sweep.method.decays else fast
+        fast = sweep.method.build(arguments, beta, eta)
+        slow = sweep.method.build(arguments, beta, eta / 10) if sweep.method.decays else fast
     except ValueError as error:
         raise Refused(str(error)) from error
     return fast, slow

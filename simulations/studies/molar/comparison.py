@@ -15,7 +15,7 @@ from engram.molar.tables import Scaling, distinct, rows_of_tasks
 from federation.data.tables import Table
 from federation.errors import DataError, one_line
 from simulations.studies.molar.choice import Choice, choose, is_tie
-from simulations.studies.molar.contenders import Make, Method, Molar, methods_for
+from simulations.studies.molar.contenders import Contender, Make, Molar, methods_for
 from simulations.studies.molar.preparation import independent
 
 Array = npt.NDArray[np.float64]
@@ -32,7 +32,7 @@ class Shares(NamedTuple):
     validation: float
 
 
-class Score(NamedTuple):
+class SplitScore(NamedTuple):
     """A method's result on one split."""
 
     c: float  # its constant; 0 if it has none
@@ -84,7 +84,7 @@ def compare(
     splits: int,
     seed: int = 0,
     paper: bool = False,
-) -> Iterator[dict[str, Score]]:
+) -> Iterator[dict[str, SplitScore]]:
     """Yields the results of ``compare_once`` for each random split."""
     for split in range(splits):
         rng = np.random.default_rng([seed, split])
@@ -98,7 +98,7 @@ def compare_once(
     rng: np.random.Generator,
     *,
     paper: bool = False,
-) -> dict[str, Score]:
+) -> dict[str, SplitScore]:
     """Fits every method to some of each task's rows, and scores it on others.
 
     Columns are standardized over the training rows of all tasks. Constants are chosen by the loss
@@ -126,7 +126,7 @@ def compare_once(
             variant, choice = _chosen(method, table, family, parts, widen=not paper)
             model = _fitted(method.variants[variant](choice.constant), table, learned)
         except ValueError as error:
-            found[name] = Score(0.0, np.nan, np.nan, reason=one_line(str(error)))
+            found[name] = SplitScore(0.0, np.nan, np.nan, reason=one_line(str(error)))
             continue
         gaps = np.zeros(1) if reference is None else model.coef_ - reference
         distance = float(np.nansum(np.abs(gaps)))
@@ -137,7 +137,7 @@ def compare_once(
 
 
 def _chosen(
-    method: Method,
+    method: Contender,
     table: Table,
     family: FamilyName,
     parts: Sequence[tuple[Numbers, Numbers]],
@@ -188,9 +188,9 @@ def _folds(rows: Numbers, tasks: npt.NDArray[Any], count: int) -> list[tuple[Num
     return [(rows[turn != k], rows[turn == k]) for k in range(count)]
 
 
-def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Score:
+def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> SplitScore:
     each = _by_task(_of_rows(model, table, family, rows), table.labels[rows])
-    score = Score(0.0, float(np.mean(each)), 0.0, tasks=tuple(each.tolist()))
+    score = SplitScore(0.0, float(np.mean(each)), 0.0, tasks=tuple(each.tolist()))
     if family != "logistic":
         return score
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - a second to import

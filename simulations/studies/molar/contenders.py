@@ -28,22 +28,22 @@ Make = Callable[[float], MultitaskModel]
 Molar = MolarRegressor | MolarClassifier
 
 GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
-"""Of each method's constant, in units of the noise, as J.2 has it."""
+"""Values of each method's constant, in units of the noise, as in Appendix J.2."""
 _REACHES: Final = (2.0, 3.0, 4.5, 9.0)
-"""Of adaptive MOLAR's threshold, in standard deviations."""
+"""Values of adaptive MOLAR's threshold, in standard deviations."""
 _FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
 
 
-class Method(NamedTuple):
-    """A method, with what is to be chosen by validation."""
+class Contender(NamedTuple):
+    """A method, with the choices that validation makes."""
 
-    # How models are made of a constant: of the first one, the best is looked for; the others are
-    # tried with that constant. By a name, which is shown.
+    # By the name that tables show, ``constant -> model``. The first variant's constant is tuned;
+    # the others reuse it.
     variants: dict[str, Make]
     grid: Sequence[float]  # of the constant; (0,) if there is none
     folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
-    # Whether a larger constant, and a later variant, share more between tasks, and are chosen where
-    # losses do not tell them from the best: few rows do not, and then sharing is safer.
+    # Whether a larger constant, and a later variant, share more between tasks. Where losses do not
+    # tell them from the best, as with few rows, they are chosen, since sharing is safer.
     simplest: bool = False
 
 
@@ -62,24 +62,24 @@ def adaptive(family: FamilyName, c: float, alike: float = 1.0) -> Adaptive:
     return AdaptiveRegressor(family=family, c=c, alike=alike)
 
 
-def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]:
+def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Contender]:
     """Returns the methods that are compared, by name, references first, the simplest of all first.
 
     Args:
         family: The family of models.
         paper: The paper's methods alone (J.2).
     """
-    hard = Method({"": lambda c: molar(family, "hard", c)}, GRID)
-    soft = Method({"": lambda c: molar(family, "soft", c)}, GRID)
+    hard = Contender({"": lambda c: molar(family, "hard", c)}, GRID)
+    soft = Contender({"": lambda c: molar(family, "soft", c)}, GRID)
     ours = {"MOLAR, hard": hard, "MOLAR, soft": soft}
     if paper and family != "linear":
         return {"alone": _plain(partial(molar, family, "hard", 0.0)), **ours}
     if paper:
         return {
             "OLS": _plain(IndividualRegressor),
-            "LASSO": Method({"": lambda c: LassoRegressor(c=c)}, GRID),
+            "LASSO": Contender({"": lambda c: LassoRegressor(c=c)}, GRID),
             "Pool": _plain(PooledRegressor),
-            "RM": Method({"": lambda c: DebiasedRegressor(c=c)}, GRID),
+            "RM": Contender({"": lambda c: DebiasedRegressor(c=c)}, GRID),
             **ours,
         }
     alike = {"": 1.0, " tested": 0.05, " alike": 0.0}
@@ -91,9 +91,9 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]
         "ridge": _plain(partial(Penalized, family=family)),
         "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
         "mixed": _plain(partial(Mixed, family=family)),
-        "RM": Method({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
+        "RM": Contender({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
         **ours,
-        "MOLAR, adaptive": Method(
+        "MOLAR, adaptive": Contender(
             {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
             _REACHES,
             _FOLDS,
@@ -102,5 +102,5 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]
     }
 
 
-def _plain(make: Callable[[], MultitaskModel]) -> Method:
-    return Method({"": lambda c: make()}, (0.0,))
+def _plain(make: Callable[[], MultitaskModel]) -> Contender:
+    return Contender({"": lambda c: make()}, (0.0,))

@@ -30,7 +30,7 @@ class Evidence(NamedTuple):
         return np.stack([site.coef for site in self.sites])
 
 
-class Method(NamedTuple):
+class Estimator(NamedTuple):
     """A method."""
 
     title: str  # its name in the paper
@@ -81,11 +81,11 @@ def _molar(option: Option) -> Callable[[Evidence], Array]:
 
 
 METHODS: Final = {
-    "ols": Method("OLS", lambda e: e.own),
-    "lasso": Method("LASSO", _lasso),
-    "pool": Method("Pool", _pool),
-    "rm": Method("RM", lambda e: _debiased(e, trimmed_mean(e.own, _TRIMMED))),
-    "ml": Method("ML", lambda e: _debiased(e, e.shared.coef)),
-    "molar-soft": Method("MOLAR, soft", _molar("soft")),
-    "molar": Method("MOLAR", _molar("hard")),
+    "ols": Estimator("OLS", lambda e: e.own),
+    "lasso": Estimator("LASSO", _lasso),
+    "pool": Estimator("Pool", _pool),
+    "rm": Estimator("RM", lambda e: _debiased(e, trimmed_mean(e.own, _TRIMMED))),
+    "ml": Estimator("ML", lambda e: _debiased(e, e.shared.coef)),
+    "molar-soft": Estimator("MOLAR, soft", _molar("soft")),
+    "molar": Estimator("MOLAR", _molar("hard")),
 }

@@ -96,8 +96,8 @@ def run_trial(figure: int, design: Design, number: int, report: Progress) -> lis
         report(m + 1, steps)
     rows = []
     for i, (point, own) in enumerate(zip(design.points, sizes, strict=True)):
-        chance = np.random.default_rng([_PARAMETERS, number, point.dim])
-        truth = sparse_parameters(chance, point.tasks, point.dim, point.differing)
+        generator = np.random.default_rng([_PARAMETERS, number, point.dim])
+        truth = sparse_parameters(generator, point.tasks, point.dim, point.differing)
         tasks = [_task(drawn[m][n], truth[m]) for m, n in enumerate(own)]
         found = errors(gather(tasks), truth, design.methods)
         row = {"figure": figure, "trial": number, **point._asdict(), "errors": found}

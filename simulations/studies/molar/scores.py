@@ -12,7 +12,7 @@ from rich.table import Table as Printed
 from engram.molar.families import FamilyName
 from simulations.pool import Row
 from simulations.studies.figures import COLORS, new_table, plus_minus, png
-from simulations.studies.molar.comparison import Score, Shares
+from simulations.studies.molar.comparison import Shares, SplitScore
 from simulations.studies.molar.contenders import GRID
 from simulations.studies.summaries import mean_and_error
 from simulations.studies.verdict import paired
@@ -56,7 +56,7 @@ the best method's, with its interval of level 0.95 over splits and tasks."""
     )
 
 
-def comparison(splits: Sequence[Mapping[str, Score]], shares: Shares) -> list[Row]:
+def comparison(splits: Sequence[Mapping[str, SplitScore]], shares: Shares) -> list[Row]:
     """Returns a row for each method, over splits.
 
     It has ``loss``, its mean; ``of-first`` and ``of-first-error``, mean and standard error of the

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simulations.studies.settings import Settings, argument, option
+from simulations.studies.settings import StudySettings, argument, option
 
 _KINDS: Final = {".csv": "csv", ".npz": "npz"}
 
 
 @dataclass(frozen=True)
-class MolarRegressionSettings(Settings):
+class MolarRegressionSettings(StudySettings):
     """Multitask linear regression: Figures 2, 3, 8, 9 of the MOLAR paper (Sec. 4.1).
 
     The l1 error of MOLAR and of other estimators for growing numbers of rows,
@@ -30,7 +30,7 @@ class MolarRegressionSettings(Settings):
 
 
 @dataclass(frozen=True)
-class MolarBanditSettings(Settings):
+class MolarBanditSettings(StudySettings):
     """Multitask contextual bandits: Figure 4 of the MOLAR paper (Sec. 4.1).
 
     The regret of MOLARB and of four other policies, in 20 bandits with 3 arms
@@ -42,7 +42,7 @@ class MolarBanditSettings(Settings):
 
 
 @dataclass(frozen=True)
-class MolarTableSettings(Settings):
+class MolarTableSettings(StudySettings):
     """MOLAR on your own table: a regression for each task, most of it shared.
 
     Prints the shared coefficients and where tasks differ from them, with

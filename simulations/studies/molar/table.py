@@ -27,7 +27,7 @@ _UNDETERMINED: Final = "columns that the rows of all tasks together do not deter
 _SHOWN: Final = 20  # most tasks lacking coefficients that are printed
 
 
-class Found(NamedTuple):
+class TableResults(NamedTuple):
     """The results of a table."""
 
     table: Table  # without missing values, and without the columns that are dropped
@@ -35,10 +35,10 @@ class Found(NamedTuple):
     coefficients: Coefficients  # MOLAR's, fitted to all rows
     # Why the rows of some tasks do not determine all coefficients, by their labels.
     lacking: dict[Any, str]
-    splits: list[dict[str, comparison.Score]]  # each random split's scores, by method
+    splits: list[dict[str, comparison.SplitScore]]  # each random split's scores, by method
 
 
-def work(settings: MolarTableSettings, pool: Pool) -> Found:
+def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
     s, family = settings, cast("FamilyName", settings.family)
     table = read_table(s.dataset, s.target, s.task, drop=s.drop)
@@ -55,7 +55,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> Found:
     shares = comparison.Shares(s.train, s.validation)
     each = comparison.compare(table, family, shares, splits=s.splits, seed=s.seed, paper=s.paper)
     splits = _told(each, pool.new_line("comparison", s.splits))
-    return Found(table, dropped, found, lacks, splits)
+    return TableResults(table, dropped, found, lacks, splits)
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
     return done
 
 
-def report(settings: MolarTableSettings, found: Found) -> Report:
+def report(settings: MolarTableSettings, found: TableResults) -> Report:
     """Makes tables and plots of the coefficients, and of the comparison if there is one."""
     s, family = settings, cast("FamilyName", settings.family)
     of, shares = found.coefficients, comparison.Shares(settings.train, settings.validation)

@@ -18,7 +18,7 @@ from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
 from federation.settings.files import read_settings
-from simulations.studies.online.server_steps import STEPS, first_model, play, tune
+from simulations.studies.online.server_steps import STEPS, first_model, train_rounds, tune
 
 _PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
 SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since the right one is unknown
@@ -155,8 +155,8 @@ def courses(
     step, kept = STEPS[name], dict[float, Array]()
 
     def total(size: float) -> float:
-        played = play(e, data, step, size)
-        kept[size] = stream.losses(np.stack([_matrix(each.model) for each in played]))
+        trained = train_rounds(e, data, step, size)
+        kept[size] = stream.losses(np.stack([_matrix(each.model) for each in trained]))
         tell(kept[size])
         return float(kept[size].sum())
 

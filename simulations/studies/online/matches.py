@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
     horizon: int  # T
 
 
-class Method(NamedTuple):
+class LearnerGrid(NamedTuple):
     """A learner, or several that differ in the scale of their steps."""
 
     title: str  # its name in tables
@@ -80,21 +80,23 @@ def _newton(bounds: Bounds) -> Learner[Any]:
 
 
 METHODS: Final = {
-    "universal": Method("Alg.1", partial(_universal, "practical")),
-    "theory": Method("as proved", partial(_universal, "theory")),
-    "ogd": Method("OGD", _descent, _DESCENT),
-    "ons": Method("ONS", _newton, _NEWTON),
-    "usc": Method("USC", lambda p: usc(p.domain, gradient_bound=p.gradient, horizon=p.horizon)),
-    "metagrad": Method(
+    "universal": LearnerGrid("Alg.1", partial(_universal, "practical")),
+    "theory": LearnerGrid("as proved", partial(_universal, "theory")),
+    "ogd": LearnerGrid("OGD", _descent, _DESCENT),
+    "ons": LearnerGrid("ONS", _newton, _NEWTON),
+    "usc": LearnerGrid(
+        "USC", lambda p: usc(p.domain, gradient_bound=p.gradient, horizon=p.horizon)
+    ),
+    "metagrad": LearnerGrid(
         "MetaGrad", lambda p: metagrad(p.domain, gradient_bound=p.gradient, horizon=p.horizon)
     ),
 }
 
 
-Curves = Callable[[Method], list[Array]]  # regrets of a method's learners, at some rounds
+Curves = Callable[[LearnerGrid], list[Array]]  # regrets of a method's learners, at some rounds
 
 
-class Setting(NamedTuple):
+class OnlineSetting(NamedTuple):
     """A stream of losses, or a game."""
 
     title: str  # its name in tables
@@ -103,23 +105,23 @@ class Setting(NamedTuple):
     begin: Callable[[np.random.Generator, int, Ints], Curves]
 
 
-def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) -> Setting:
+def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) -> OnlineSetting:
     def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng, horizon)
         least = least_totals(drawn, rounds)
         bounds = Bounds(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
 
-        def curves(method: Method) -> list[Array]:
+        def curves(method: LearnerGrid) -> list[Array]:
             points = play_stream(method.make(bounds), drawn).points
             each = range(len(method.scales))
             return [regrets(drawn, points[:, i], rounds, least) for i in each]
 
         return curves
 
-    return Setting(title, False, begin)
+    return OnlineSetting(title, False, begin)
 
 
-def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> Setting:
+def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> OnlineSetting:
     """Returns a game whose regret is both players' sum if they are honest, else the first's."""
 
     def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
@@ -130,7 +132,7 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
             for game in (drawn, transposed)
         )
 
-        def curves(method: Method) -> list[Array]:
+        def curves(method: LearnerGrid) -> list[Array]:
             other = method.make(two) if honest else None
             xs, ys = play_game(drawn, method.make(one), other, horizon)
             found = []
@@ -143,12 +145,12 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
 
         return curves
 
-    return Setting(title, True, begin)
+    return OnlineSetting(title, True, begin)
 
 
 def _games(
     title: str, name: str, draw: Callable[[np.random.Generator], Game]
-) -> dict[str, Setting]:
+) -> dict[str, OnlineSetting]:
     return {
         f"{name}-honest": _game(f"{title}, honest", draw, True),
         f"{name}-dishonest": _game(f"{title}, dishonest", draw, False),

@@ -70,8 +70,8 @@ STEPS: Final[dict[str, ServerStep]] = {
 }
 
 
-class Played(NamedTuple):
-    """A round of training."""
+class RoundModels(NamedTuple):
+    """The models of a round of training."""
 
     server_round: int  # its number, from 1
     model: Params  # the model at its beginning
@@ -84,8 +84,10 @@ def first_model(e: Experiment, data: FederatedData) -> Params:
     return network.init(torch_generator(e.seed, Stream.MODEL))
 
 
-def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> Iterator[Played]:
-    """Plays an experiment's rounds with a server step of the given size or radius.
+def train_rounds(
+    e: Experiment, data: FederatedData, step: ServerStep, size: float
+) -> Iterator[RoundModels]:
+    """Trains an experiment's rounds with a server step of the given size or radius.
 
     Raises:
         RunStopped: If it diverged.
@@ -97,7 +99,7 @@ def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> I
         done = train_round(
             grid, strategy, server_round, arrays, ConfigRecord({}), timeout=e.timeout
         )
-        yield Played(server_round, to_params(arrays), to_params(done.arrays))
+        yield RoundModels(server_round, to_params(arrays), to_params(done.arrays))
         arrays = done.arrays
 
 

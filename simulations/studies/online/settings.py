@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulations.studies.settings import Settings, argument, option
+from simulations.studies.settings import StudySettings, argument, option
 
 
 @dataclass(frozen=True)
-class UniversalSettings(Settings):
+class UniversalSettings(StudySettings):
     """Losses of unknown curvature: regret of the universal ensemble and of others.
 
     SETTING is strongly-convex, logistic, squared, absolute, linear, fixed,
@@ -26,7 +26,7 @@ class UniversalSettings(Settings):
 
 
 @dataclass(frozen=True)
-class UniversalStreamSettings(Settings):
+class UniversalStreamSettings(StudySettings):
     """Federated online learning: regret of servers while clients' rows arrive.
 
     Each of 20 clients holds a block of the rows, and takes one per round. The

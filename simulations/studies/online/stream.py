@@ -31,7 +31,7 @@ default radius of the first model. Tuned: the best step size in hindsight, on
 a grid of factors of 2; of the ensemble nothing is tuned."""
 
 
-class Found(NamedTuple):
+class StreamResults(NamedTuple):
     """The results of all servers."""
 
     experiment: Experiment  # the federation's settings
@@ -40,7 +40,7 @@ class Found(NamedTuple):
     best_in_ball: Array  # those of the best model within the default radius of the first one
 
 
-def work(settings: UniversalStreamSettings, pool: Pool) -> Found:
+def work(settings: UniversalStreamSettings, pool: Pool) -> StreamResults:
     """Plays all servers."""
     e, data = read_stream(f"npz:{settings.path}", settings.rounds)
     stream = stream_of(e, data)
@@ -51,7 +51,7 @@ def work(settings: UniversalStreamSettings, pool: Pool) -> Found:
         total = len(SHARES) if name == "universal" else _RUNS
         tell = _teller(pool.new_line(step.title, total), total, best)
         found += courses(name, e, data, stream, tell)
-    return Found(e, found, best, best_in_ball)
+    return StreamResults(e, found, best, best_in_ball)
 
 
 def _teller(line: Tell, total: int, best: Array) -> Callable[[Array], None]:
@@ -60,7 +60,7 @@ def _teller(line: Tell, total: int, best: Array) -> Callable[[Array], None]:
     return lambda losses: line(min(next(counted), total), f"regret {(losses - best).sum():.1f}")
 
 
-def report(settings: UniversalStreamSettings, found: Found) -> Report:
+def report(settings: UniversalStreamSettings, found: StreamResults) -> Report:
     """Makes the table and the plot."""
     e, rows = found.experiment, summarize(found.courses, found.best, found.best_in_ball)
     told = f"{settings.path}: {e.num_rounds} rounds of {e.num_clients} rows"

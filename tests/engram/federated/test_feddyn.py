@@ -11,7 +11,7 @@ from tests.engram.federated.quadratics import client, minimum, moments, quadrati
 from tests.support import DIM, assert_same, draw
 
 CLIENTS = [0, 1, 2, 3]
-START = {"w": draw(1, DIM), "own-slope/w": draw(3, DIM)}
+START = {"w": draw(1, DIM), "own-gradient/w": draw(3, DIM)}
 
 
 def test_the_slope_is_the_gradient_at_the_minimum_of_the_penalized_loss():
@@ -19,13 +19,13 @@ def test_the_slope_is_the_gradient_at_the_minimum_of_the_penalized_loss():
     (a, b), alpha = moments(client(3)), 0.4
     after = steps(feddyn(quadratic, eta=0.3, alpha=alpha), START, [client(3)] * 300)
     eye = torch.eye(DIM, dtype=torch.float64)
-    known = b + START["own-slope/w"] + alpha * START["w"]
+    known = b + START["own-gradient/w"] + alpha * START["w"]
     assert_same({"w": after["w"]}, {"w": torch.linalg.solve(a + alpha * eye, known)}, atol=1e-8)
-    assert_same(part(after, "own-slope/"), {"w": a @ after["w"] - b}, atol=1e-8)
+    assert_same(part(after, "own-gradient/"), {"w": a @ after["w"] - b}, atol=1e-8)
 
 
 def test_as_alpha_goes_to_0_a_first_rounds_steps_become_fedavgs():
-    start = START | {"own-slope/w": torch.zeros(DIM, dtype=torch.float64)}
+    start = START | {"own-gradient/w": torch.zeros(DIM, dtype=torch.float64)}
     batches = [client(3 + k) for k in range(5)]
     plain = steps(fedavg(quadratic, eta=0.1), {"w": START["w"]}, batches)["w"]
     apart = [
@@ -55,8 +55,8 @@ def test_it_comes_to_the_common_minimum_where_fedavg_does_not():
     rule = feddyn(quadratic, eta=0.2, alpha=0.5)
     found, _, kept = rounds(rule, feddyn_server(4), **settings)
     assert_same(found, best, atol=1e-4)
-    slopes = [part(kept[i], "own-slope/")["w"] for i in CLIENTS]
-    torch.testing.assert_close(sum(slopes), torch.zeros_like(slopes[0]), rtol=0, atol=1e-3)
+    gradients = [part(kept[i], "own-gradient/")["w"] for i in CLIENTS]
+    torch.testing.assert_close(sum(gradients), torch.zeros_like(gradients[0]), rtol=0, atol=1e-3)
     drifted, _, _ = rounds(fedavg(quadratic, eta=0.2), mean(), **settings)
     assert (drifted["w"] - best["w"]).norm() > 0.01
 

@@ -34,7 +34,7 @@ def test_balanced_random_intercepts_are_shrunk_by_their_share_of_variance():
     means, within = y.mean(axis=1), y.var(axis=1, ddof=1).mean()
     between = means.var(ddof=1) - within / 5
     assert found.center[0] == pytest.approx(means.mean(), abs=0.05)
-    assert found.spread.variance[0] == pytest.approx(between, rel=0.05)
+    assert found.heterogeneity.variance[0] == pytest.approx(between, rel=0.05)
     expected = means.mean() + (means - means.mean()) * between / (between + within / 5)
     np.testing.assert_allclose(found.coefs[:, 0], expected, atol=0.15)  # noise is moderated
 
@@ -56,8 +56,8 @@ def test_intercepts_scatter_though_rare_classes_do_not_show_it():
     y = (rng.random((40, 20)) < 1 / (1 + np.exp(-odds))).astype(float)
     tasks = [Rows(np.ones((20, 1)), own) for own in y]
     found = adapt(tasks, family="logistic", alike=0.05)
-    assert found.spread.p_value[0] > 0.05
-    assert found.spread.variance[0] > 0.1
+    assert found.heterogeneity.p_value[0] > 0.05
+    assert found.heterogeneity.variance[0] > 0.1
     assert np.corrcoef(found.coefs[:, 0], odds[:, 0])[0, 1] > 0.4
     pooled = adapt(tasks, family="logistic", alike=0.05, intercept=False)
     assert np.ptp(pooled.coefs) == 0

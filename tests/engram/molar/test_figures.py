@@ -7,10 +7,10 @@ The bounds leave three trials room for chance; what was measured stands beside e
 import numpy as np
 import pytest
 
-from benchmarks.molar import LOGISTIC, Setting, compare
+from benchmarks.molar import LOGISTIC, Simulation, compare
 from simulations.studies.molar.methods import METHODS
 
-SMALL = Setting("linear", dim=60, tasks=30, size=1000, differing=4)
+SMALL = Simulation("linear", dim=60, tasks=30, size=1000, differing=4)
 
 
 def ratios(setting, methods=tuple(METHODS)):

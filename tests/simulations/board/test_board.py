@@ -15,7 +15,7 @@ from flask import Flask
 from federation.addresses import Address
 from federation.errors import Refused
 from server.certificates import certificate_pem, key_pem, new_authority, new_key
-from server.ledger import PROGRESS, Ledger
+from server.progress import PROGRESS, RunProgress
 from server.record import RunRecord
 from simulations.board.app import board
 from simulations.board.clients import client_rows
@@ -185,10 +185,10 @@ def test_links_in_cells_keep_their_text():
 
 
 def test_a_run_on_nodes_says_whom_it_waits_for(going):
-    ledger = Ledger(going.folder / PROGRESS)
-    ledger.begin("train", {11: [0], 12: [1]})
-    ledger._written = float("-inf")
-    ledger.answered(11, 2.0, 1.5)
+    kept = RunProgress(going.folder / PROGRESS)
+    kept.begin("train", {11: [0], 12: [1]})
+    kept._written = float("-inf")
+    kept.answered(11, 2.0, 1.5)
     assert "it has stopped" in said([progress(going)])
     with going.hold():
         text = said([progress(going)])

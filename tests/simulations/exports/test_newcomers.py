@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import engram
-from client.training.scoring import Scoring
+from client.training.scoring import Scorer
 from engram.molar import MolarRegressor
 from federation.data.tables import table_data
 from federation.errors import DataError, Refused
@@ -51,8 +51,8 @@ def test_a_newcomer_is_served_as_the_protocol_scores_unseen_clients(method, prot
     run = run_on(hospitals(), tmp_path, method=method, unseen_clients=1, protocol=protocol, **own)
     (client,) = run.results["unseen"]
     data, frame = run.learned.data, hospitals()
-    scoring = Scoring(run.experiment, run.learned.network, data, vectorized=False)
-    queries = scoring.queries([client]).rows[0].numpy()
+    scorer = Scorer(run.experiment, run.learned.network, data, vectorized=False)
+    queries = scorer.queries([client]).rows[0].numpy()
     # Its rows, in a file that nobody else is in, in the order in which they are drawn from.
     few = protocol == "few-shot" and run.experiment.own.recall() is None  # which looks at them all
     support = np.setdiff1d(data.test.rows[client], queries)

@@ -219,7 +219,7 @@ def test_rows_in_other_units_are_predicted_with_a_note(tmp_path):
         table, (note,) = predict(model, tmp_path / "months.csv", tmp_path / f"{number}m.csv")
         assert len(table) == 40
         assert re.search(r"months\.csv lies far from .*\(age: \d+ against \d\d to \d\d\): ", note)
-        assert "`model.json` says of each input between which" in (model / "card.md").read_text()
+        assert "`model.json` has for each input the range" in (model / "card.md").read_text()
 
 
 def test_models_of_earlier_versions_predict_without_a_note(model, tmp_path):

@@ -16,12 +16,12 @@ from federation.errors import Refused
 from simulations import cli
 from simulations.studies import command
 from simulations.studies.command import STUDIES, app, command_of
-from simulations.studies.settings import Settings, argument, flag_of, option, option_of
+from simulations.studies.settings import StudySettings, argument, flag_of, option, option_of
 from simulations.studies.study import Report, Study
 
 
 @dataclass(frozen=True)
-class Coins(Settings):
+class Coins(StudySettings):
     """Tosses coins."""
 
     coins: tuple[str, ...] = argument((), among=("penny", "dime"), help="Which.")

@@ -15,15 +15,19 @@ from engram.bandits.recovery import group_recovery, true_groups
 from federation.errors import Refused
 from simulations.cli import app
 from simulations.studies.meta_ban import trials as bandits
+from simulations.studies.meta_ban.environments import (
+    ENVIRONMENTS,
+    EnvironmentSpec,
+    draw_environment,
+)
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, runs_at_once
 from simulations.studies.meta_ban.regrets import said, simplest_first, summarize, summarize_runs
 from simulations.studies.meta_ban.study import recovery_lines
 from simulations.studies.meta_ban.trials import choose, run_trial
-from simulations.studies.meta_ban.worlds import WORLDS, Place, world
 
 COLUMNS = ("user", "item", "rating")
 
-LINEAR = Place("linear-groups", (), COLUMNS, "data")
+LINEAR = EnvironmentSpec("linear-groups", (), COLUMNS, "data")
 FEW = ("random", "linucb-ind", "meta-ban")
 
 
@@ -55,7 +59,7 @@ def test_a_trial_is_what_its_policy_does_alone():
     rows = run_trial(LINEAR, 150, "linucb-ind", runs, False, tell)
     assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
     for row in rows:
-        drawn = world(LINEAR, 150, row["seed"])
+        drawn = draw_environment(LINEAR, 150, row["seed"])
         played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
         at = np.array(row["rounds"]) - 1
         assert at[-1] == 149
@@ -66,7 +70,7 @@ def test_a_trial_is_what_its_policy_does_alone():
 def test_groups_are_watched_in_every_round():
     setting, rounds = {"alpha": 0.01, "gamma": 0.4}, 130
     (row,) = run_trial(LINEAR, rounds, META_BAN, ((setting, 2),), True, tell)
-    drawn, found = world(LINEAR, rounds, 2), []
+    drawn, found = draw_environment(LINEAR, rounds, 2), []
     policy = meta_ban(drawn.dim, **setting)
 
     def watch(moment):
@@ -97,7 +101,7 @@ def test_each_method_plays_all_its_settings(name):
 
 @pytest.mark.parametrize("name", ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "linucb-ind"])
 def test_runs_at_once_fit_the_memory(name):
-    drawn = world(LINEAR, 2000, 0)
+    drawn = draw_environment(LINEAR, 2000, 0)
     huge = drawn._replace(dim=10_000, users=10_000)
     assert runs_at_once(name, drawn) >= 8
     assert runs_at_once(name, huge) == (1 if name != "linucb-ind" else 8)
@@ -105,8 +109,8 @@ def test_runs_at_once_fit_the_memory(name):
 
 @pytest.mark.parametrize("name", ["digits", "digits-groups", "linear-groups", "cosine-groups"])
 def test_worlds_are_drawn_by_their_seeds(name):
-    place = Place(name, (), COLUMNS, "data")
-    one, same, other = (world(place, 20, seed) for seed in (0, 0, 1))
+    spec = EnvironmentSpec(name, (), COLUMNS, "data")
+    one, same, other = (draw_environment(spec, 20, seed) for seed in (0, 0, 1))
     assert (one.users, one.arms) == (20 if "digits" in name else 30, 10)
     assert np.array_equal(one.round(7).arms, same.round(7).arms)
     assert not np.array_equal(one.round(7).arms, other.round(7).arms)
@@ -281,7 +285,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["moon"], f"world must be one of {', '.join(WORLDS)}, got 'moon'"),
+        (["moon"], f"world must be one of {', '.join(ENVIRONMENTS)}, got 'moon'"),
         (["digits", "mnist"], "digits takes no sources, got mnist"),
         (["classes"], "classes takes one or more data sets"),
         (["ratings"], "ratings takes one CSV file, got nothing"),

@@ -16,7 +16,7 @@ from simulations.studies.meta_learning import one_shot, one_shot_tasks
 from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.one_shot_tasks import OneShot
 from simulations.studies.meta_learning.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
-from simulations.studies.meta_learning.sweep import Run, Sweep, run_sweep
+from simulations.studies.meta_learning.sweep import Sweep, SweepRun, run_sweep
 
 WAYS, EACH, PIXELS = 3, 8, 12
 SPLIT = Split(training=4, test=2)
@@ -174,7 +174,7 @@ def test_noise_is_guessed(method):
 @pytest.mark.parametrize("method", ["moml-v1", "local-moml", "protonet"])
 def test_runs_learn_their_tasks(method):
     problem = OneShot(blots(60), SPLIT, query=4, episodes=6, lr=0.1)
-    runs = tuple(Run(method, method, 0.5, 0.3, seed) for seed in (0, 1))
+    runs = tuple(SweepRun(method, method, 0.5, 0.3, seed) for seed in (0, 1))
     trace = run_sweep(problem, Sweep(runs, 2 * WAYS, 2, 0.1, "exact", 150))
     for curve in trace.errors:
         assert curve[-1] < curve[0] - 0.15
@@ -221,7 +221,7 @@ def test_refuses_numbers_out_of_range(split, given, message):
 
 def test_refuses_batches_that_lack_a_class():
     problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
-    run = Run("maml", "maml", 1.0, 0.1, 0)
+    run = SweepRun("maml", "maml", 1.0, 0.1, 0)
     message = "batch-size must be a multiple of 3, the classes of a task, got 8 rows"
     with pytest.raises(Refused, match=message):
         run_sweep(problem, Sweep((run,), WAYS + 1, 2, 0.1, "first-order", 1))

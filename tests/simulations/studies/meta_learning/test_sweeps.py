@@ -14,9 +14,9 @@ from federation.errors import Refused
 from simulations.studies.meta_learning import memmap
 from simulations.studies.meta_learning.episodes import EpisodeSampler
 from simulations.studies.meta_learning.memmap import check_memories, mapped
-from simulations.studies.meta_learning.methods import METHODS, Setting
+from simulations.studies.meta_learning.methods import METHODS, RuleArguments
 from simulations.studies.meta_learning.sinewave_tasks import UNSEEN, Sinewave
-from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
+from simulations.studies.meta_learning.sweep import Sweep, SweepRun, check_sweep, run_sweep
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
 LOSS = squared_error(NETWORK)
@@ -33,7 +33,7 @@ def sweep(*runs, iterations=12, size=2, hessian="exact"):
 
 
 def run(method, seed=0, beta=0.5, eta=0.01):
-    return Run(method, method, beta, eta, seed)
+    return SweepRun(method, method, beta, eta, seed)
 
 
 # --- Draws -------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ def test_all_methods_see_as_many_rows(waves, method, hessian):
 
 @pytest.mark.parametrize("method", ["moml-v1", "bspiderboost"])
 def test_eta_falls_to_a_tenth_in_the_last_quarter_but_for_bspiderboost(waves, method):
-    setting = Setting(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
+    arguments = RuleArguments(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
     one, total = torch.ones(1), 8 if method == "moml-v1" else 6
-    fast, slow = (METHODS[method].build(setting, one, eta * one) for eta in (0.02, 0.002))
+    fast, slow = (METHODS[method].build(arguments, one, eta * one) for eta in (0.02, 0.002))
     sampler = EpisodeSampler([0], 25, fast.draws)
     state = fast.init(waves.layout.pack([waves.start(0)]))
     for t in range(total):
@@ -206,9 +206,9 @@ def test_a_disk_without_room_is_refused(tmp_path):
 
 
 def test_a_row_of_classes_is_needed_to_match_prototypes(waves):
-    setting = Setting(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
+    arguments = RuleArguments(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
     with pytest.raises(ValueError, match="protonet needs classes"):
-        METHODS["protonet"].build(setting, torch.ones(1), torch.ones(1))
+        METHODS["protonet"].build(arguments, torch.ones(1), torch.ones(1))
 
 
 def test_memory_beats_maml_at_the_same_step(waves):

@@ -12,8 +12,8 @@ from simulations.studies.molar import comparison as tables
 from simulations.studies.molar import contenders
 from simulations.studies.molar.choice import choose, is_tie
 from simulations.studies.molar.comparison import (
-    Score,
     Shares,
+    SplitScore,
     compare,
     compare_once,
     fit_all,
@@ -276,7 +276,7 @@ def splits_of(**losses):
     """Splits in which methods have these losses, and twice those as distances."""
     each = zip(*losses.values(), strict=True)
     return [
-        {name: Score(0.0, x, 2 * x, tasks=(x,)) for name, x in zip(losses, split, strict=True)}
+        {name: SplitScore(0.0, x, 2 * x, tasks=(x,)) for name, x in zip(losses, split, strict=True)}
         for split in each
     ]
 

@@ -18,7 +18,7 @@ from simulations.studies.online.courses import (
     read_stream,
     stream_of,
 )
-from simulations.studies.online.server_steps import STEPS, play, tune
+from simulations.studies.online.server_steps import STEPS, train_rounds, tune
 from tests.support import write_npz
 
 
@@ -123,8 +123,8 @@ def test_a_ball_that_holds_the_best_of_all_changes_nothing(federation):
 @pytest.mark.parametrize("name", STEPS)
 def test_all_servers_see_the_same_first_round(federation, name):
     e, data, _ = federation
-    first, second, *_ = play(e, data, STEPS[name], STEPS[name].default)
-    (reference, *_) = play(e, data, STEPS["fedavg"], 1.0)
+    first, second, *_ = train_rounds(e, data, STEPS[name], STEPS[name].default)
+    (reference, *_) = train_rounds(e, data, STEPS["fedavg"], 1.0)
     assert all(torch.equal(first.model[k], leaf) for k, leaf in reference.model.items())
     assert all(torch.equal(second.model[k], leaf) for k, leaf in first.merged.items())
     # Each goes downhill, if not the same way: Adam goes along signs.

@@ -1,6 +1,6 @@
-"""What each node of a run is sent, sends back, and takes: ``progress.json``, for those who watch.
+"""Keeps ``progress.json`` for those who watch a run: each node's traffic and time so far.
 
-The file says what the run waits for at this moment. Nothing in it is needed to resume the run.
+The file also says which nodes are awaited at this moment. A run that resumes does not need it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, Final
 from federation.errors import Refused
 from federation.files import NEW, read_json
 
-__all__ = ["PROGRESS", "Ledger"]
+__all__ = ["PROGRESS", "RunProgress"]
 
 PROGRESS: Final = "progress.json"
 _EVERY: Final = 0.5  # least seconds between two writes while replies come in
@@ -27,12 +27,12 @@ _ZEROS: Final[dict[str, float]] = {
 }
 
 
-class Ledger:
-    """Counts what each node has cost since the run began, and notes who is waited for.
+class RunProgress:
+    """Counts each node's traffic and time since the run began, and notes which are awaited.
 
     Args:
-        path: The file that is kept up to date, which may be there from before the run was resumed;
-            None to keep none.
+        path: The file that is kept up to date. If it exists, because the run was resumed, counts
+            go on from it. None to keep no file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -45,7 +45,7 @@ class Ledger:
                 self._nodes = dict(read_json(path).get("nodes", {}))
 
     def begin(self, kind: str, asked: Mapping[int, Sequence[int]]) -> None:
-        """Notes whom an exchange asks.
+        """Notes which nodes and clients an exchange asks.
 
         Args:
             kind: The messages' type.
@@ -70,8 +70,8 @@ class Ledger:
 
         Args:
             node: The node.
-            seconds: From the begin of the exchange until the reply was there.
-            training: How many of these the node trained or evaluated.
+            seconds: From the beginning of the exchange until the reply arrived.
+            training: How many of these seconds the node trained or evaluated.
         """
         own = self._of(node)
         own["seconds-training"] += training

@@ -2,7 +2,7 @@
 
 import json
 
-from server.ledger import PROGRESS, Ledger
+from server.progress import PROGRESS, RunProgress
 
 
 def read(folder):
@@ -10,14 +10,14 @@ def read(folder):
 
 
 def test_each_nodes_bytes_seconds_and_lateness_add_up_over_exchanges(tmp_path):
-    ledger = Ledger(tmp_path / PROGRESS)
+    progress = RunProgress(tmp_path / PROGRESS)
     for _ in range(3):
-        ledger.begin("train", {11: [0], 12: [1, 2]})
-        ledger.sent(11, 100)
-        ledger.sent(12, 300)
-        ledger.received(11, 70)
-        ledger.answered(11, seconds=2.0, training=1.5)
-        ledger.end([12])
+        progress.begin("train", {11: [0], 12: [1, 2]})
+        progress.sent(11, 100)
+        progress.sent(12, 300)
+        progress.received(11, 70)
+        progress.answered(11, seconds=2.0, training=1.5)
+        progress.end([12])
     nodes = read(tmp_path)["nodes"]
     assert nodes["11"] == {
         "clients": [0],
@@ -33,32 +33,32 @@ def test_each_nodes_bytes_seconds_and_lateness_add_up_over_exchanges(tmp_path):
 
 
 def test_the_file_says_who_is_waited_for(tmp_path):
-    ledger = Ledger(tmp_path / PROGRESS)
-    ledger.begin("train", {11: [0], 12: [1]})
+    progress = RunProgress(tmp_path / PROGRESS)
+    progress.begin("train", {11: [0], 12: [1]})
     assert read(tmp_path)["kind"] == "train"
     assert read(tmp_path)["waiting"] == [11, 12]
-    ledger._written = float("-inf")  # half a second later
-    ledger.answered(12, seconds=1.0, training=0.5)
+    progress._written = float("-inf")  # half a second later
+    progress.answered(12, seconds=1.0, training=0.5)
     assert (read(tmp_path)["waiting"], read(tmp_path)["answered"]) == ([11], [12])
-    ledger.end([11])
+    progress.end([11])
     assert (read(tmp_path)["kind"], read(tmp_path)["waiting"]) == ("", [])
 
 
 def test_a_resumed_run_goes_on_counting_and_a_damaged_file_is_begun_anew(tmp_path):
-    first = Ledger(tmp_path / PROGRESS)
+    first = RunProgress(tmp_path / PROGRESS)
     first.sent(11, 100)
     first.end([])
-    second = Ledger(tmp_path / PROGRESS)
+    second = RunProgress(tmp_path / PROGRESS)
     second.sent(11, 1)
     second.end([])
     assert read(tmp_path)["nodes"]["11"]["bytes-sent"] == 101
     (tmp_path / PROGRESS).write_text("{")
-    third = Ledger(tmp_path / PROGRESS)
+    third = RunProgress(tmp_path / PROGRESS)
     third.end([])
     assert read(tmp_path)["nodes"] == {}
 
 
 def test_no_watcher_no_file_and_a_folder_that_is_gone_stops_nothing(tmp_path):
-    Ledger().end([1])
+    RunProgress().end([1])
     assert list(tmp_path.iterdir()) == []
-    Ledger(tmp_path / "gone" / PROGRESS).end([1])
+    RunProgress(tmp_path / "gone" / PROGRESS).end([1])
