@@ -10,6 +10,7 @@ import pytest
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.launch import Launch
+from server.record import RunRecord
 from simulations import deployed
 from simulations.deployed import run_deployed
 from simulations.terminal import progress_lines
@@ -56,8 +57,8 @@ def test_why_the_superlink_did_not_take_a_run_is_said_in_one_line(flwr, tmp_path
 def test_rounds_that_were_told_before_are_not_told_again(tmp_path):
     # A run that goes on after a crash: rows 0 to 3 are there, and 4 and 5 are new.
     def add(*rounds):
-        with (tmp_path / "metrics.jsonl").open("a") as metrics:
-            metrics.writelines(f'{{"round": {number}}}\n' for number in rounds)
+        for number in rounds:
+            RunRecord(tmp_path).append({"round": number})
 
     def goes_on():
         add(4, 5)
