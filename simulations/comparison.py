@@ -16,6 +16,7 @@ Runs = dict[str, list[RunRecord]]
 """One record per seed, by label: a method's name, and after a comma what else tells it apart."""
 
 SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
+TUNING: Final = "tuning"  # the folder of the search in that of a comparison
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
 
 

@@ -20,7 +20,7 @@ from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, contestants, read_plan
+from simulations.comparison import PLAN, SEARCHED, TUNING, contestants, read_plan
 from simulations.console import out as console
 from simulations.options import (
     SEE_SETTINGS,
@@ -88,9 +88,8 @@ def run(
     """Run one experiment, in this process or on a deployed federation."""
     overrides = overrides_of(config, sets)
     refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
-    if method is not None:
-        refuse_keys(overrides, {"method": "its argument"})
-        overrides["method"] = method
+    if method is not None and (named := overrides.setdefault("method", method)) != method:
+        raise Refused(f"METHOD must be {named}, as --config or --set says, got {method}")
     if federation is not None:
         if engine is not None:
             raise Refused("--engine and --federation exclude each other: nodes train as they can")
@@ -187,7 +186,7 @@ def compare(
     with end_at_once():
         from federation.data.federated import federated_data, model_for
         from simulations.references import write_references
-        from simulations.tuning.command import TUNING, new_tuning, tuned_plan
+        from simulations.tuning.command import new_tuning, tuned_plan
     # What cannot be run is refused before anything is written.
     execute = _simulate(chosen, track, folder.name)
     for experiment in plan.values():

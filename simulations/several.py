@@ -29,15 +29,18 @@ def settings_of_each(
 ) -> dict[str, dict[str, Any]]:
     """Returns each method's settings: those for all, and those for it alone.
 
+    A file of one method's settings, which names it, is for all methods if that one takes part.
+
     Raises:
         Refused: A setting is for a method that does not take part, or is none of these commands.
     """
+    given = dict(overrides)
+    if (named := given.pop("method", None)) not in (None, *methods):
+        raise Refused(f"method {named}, of --config or --set, does not take part")
     one_run = {"resume": "--resume RUN", "out": "--out DIR", "method": "its arguments"}
-    refuse_keys({key.rpartition(".")[2]: None for key in overrides}, one_run)
-    refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
-    return {
-        name: in_project({"method": name, **_of_one(name, methods, overrides)}) for name in methods
-    }
+    refuse_keys({key.rpartition(".")[2]: None for key in given}, one_run)
+    refuse_keys(given, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
+    return {name: in_project({"method": name, **_of_one(name, methods, given)}) for name in methods}
 
 
 def _of_one(name: str, methods: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Any]:

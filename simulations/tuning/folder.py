@@ -23,12 +23,19 @@ from simulations.console import err
 from simulations.options import make_folder
 from simulations.pool import Pool, Progress, Row
 from simulations.terminal import Tell
-from simulations.tuning.record import Trial, append, mend, read_trials
-from simulations.tuning.results import BEST, draw_trials, in_toml, trial_rows, write_best
+from simulations.tuning.record import Trial, append, best_of, mend, read_trials
+from simulations.tuning.results import (
+    BEST,
+    draw_trials,
+    in_one_file,
+    in_toml,
+    told,
+    trial_rows,
+)
 from simulations.tuning.search import Search, TimeIsUp, metric_of, search
 from simulations.tuning.space import space_of
 
-__all__ = ["Tuning"]
+__all__ = ["Tuning", "without_score"]
 
 _FEWEST: Final = 10  # validation rows of all clients together
 
@@ -158,32 +165,40 @@ class Tuning(NamedTuple):
         for name, best in found.items():
             if not best:
                 raise self._nothing(read_trials(folder / name))
-            trials = read_trials(folder / name)
-            if len(trials) < self.trials or not all(trial.decided for trial in trials):
+            if not self.decided(read_trials(folder / name)):
                 err.print(f"{name}: time is up", soft_wrap=True)
-        tables = [in_toml(name, best, apart=True) for name, best in found.items()]
-        text = "\n".join([f"# {self.in_words()}", *tables])
-        replace_file(folder / BEST, text.encode())
+        best_runs = {name: plans[name].settings_with(best) for name, best in found.items()}
+        settings = in_one_file([plan.settings_with({}) for plan in plans.values()], best_runs)
+        self._write_best(folder, [], settings)
         return found
 
     def in_words(self) -> str:
         """Returns how settings were found, in a line."""
-        last = f"{self.seeds[0]} to {self.seeds[-1]}" if len(self.seeds) > 1 else self.seeds[0]
-        return (
-            f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, seeds {last}."
-        )
+        first, last = self.seeds[0], self.seeds[-1]
+        seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
+        return f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, {seeds}."
 
     def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
         """Writes what is known of a method's search; returns its best settings, if there are."""
         trials = read_trials(folder)
-        if not any(trial.scores for trial in trials):
+        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
+        best = best_of(trials, higher=metric.better == "higher")
+        if best is None:
             return {}
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
         pd.DataFrame(trial_rows(trials)).to_csv(folder / "trials.csv", index=False)
         draw_trials(name, trials, plan.space, metric).savefig(folder / "trials.png", dpi=150)
-        return write_best(folder, name, trials, self.in_words(), metric)
+        self._write_best(folder, [told(best, metric)], plan.settings_with(best.settings))
+        return best.settings
+
+    def _write_best(
+        self, folder: Path, more: Sequence[str], settings: Mapping[str, Scalar]
+    ) -> None:
+        """Writes settings for ``--config``, after comments that say how they were found."""
+        beside = "With what was fixed for all trials, and the first seed after theirs."
+        comments = (f"# {line}\n" for line in (self.in_words(), *more, beside))
+        replace_file(folder / BEST, ("".join(comments) + in_toml(settings)).encode())
 
     def search(self, folder: Path, name: str, tell: Progress) -> None:
         """Runs what is left of a method's search, until time is up."""
@@ -203,10 +218,19 @@ class Tuning(NamedTuple):
         make_folder(folder / name)
         append(folder / name, trial)
 
+    def decided(self, trials: Sequence[Trial]) -> bool:
+        """Whether a method's search is over."""
+        return len(trials) == self.trials and all(trial.decided for trial in trials)
+
     def _nothing(self, trials: Sequence[Trial]) -> EngramError:
         if not trials:
             return Refused(f"--minutes must suffice for one batch of trials, got {self.minutes:g}")
-        return RunStopped(f"no trial has a score: trial {trials[0].number}: {trials[0].reason}")
+        return RunStopped(without_score(trials))
+
+
+def without_score(trials: Sequence[Trial]) -> str:
+    """Returns why a search found nothing, in words."""
+    return f"no trial has a score: trial {trials[0].number}: {trials[0].reason}"
 
 
 def _search_one(

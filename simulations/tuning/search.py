@@ -56,6 +56,22 @@ class Search(NamedTuple):
         first = Experiment.from_config({**self.fixed, **settings})
         return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
+    def settings_with(self, best: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Returns the settings of a run with what was found, the method's own as ``METHOD.key``.
+
+        They are those that all trials have, and ``best``; the seed is the first after the search's.
+        """
+        seed = self.seeds[-1] + 1
+        run = Experiment.from_config({**self.fixed, **best}).model_copy(update={"seed": seed})
+        given = {"seed", *self.fixed, *best}
+        config = {key: value for key, value in run.to_config().items() if key != "method"}
+        own = f"{run.method}."
+        return {"method": run.method} | {
+            key: value
+            for key, value in config.items()
+            if key in given or key.removeprefix(own) in given
+        }
+
     @property
     def batch(self) -> int:
         """How many trials train together."""

@@ -90,7 +90,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
     [
         (["compare", "fedavg", *let("pfedme.eta=1")], "pfedme.eta is for a method that does"),
         (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),
-        (["compare", *let("method=fedavg")], "method is not a setting of this command"),
+        (["compare", *let("method=apfl")], "method apfl, of --config or --set, does not take part"),
+        (["run", "fedavg", *let("method=apfl")], "METHOD must be apfl, as --config or --set says"),
         (["compare", "nonsense"], "method must be one of"),
         (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
         (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),

@@ -1,6 +1,7 @@
 """Searches of settings: what is proposed, what is dropped, and the command."""
 
 import json
+import shlex
 import sys
 import tomllib
 from functools import partial
@@ -241,14 +242,35 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     text = Path("t/fedavg/best.toml").read_text()
     assert text.startswith("# Found by engram tune fedavg pfedme: 5 trials each, seeds 0 to 1.")
     assert tomllib.loads(text)["fedavg"]["eta"] == best["fedavg"]["eta"]
-    assert engram("run", "--config", "t/fedavg/best.toml", *SETS, "--out", "r")[0] == 0
+    printed = engram("show", "t")[1].splitlines()[-1].removeprefix("next: engram ")
+    assert printed == "compare fedavg pfedme --config t/best.toml"
+    assert engram(*printed.split(), "--seeds", "1", "--out", "c")[0] == 0
+    for name in ("local", "fedavg", "pfedme"):  # on what they were tuned on, but for the seed
+        settings = RunRecord.open(Path(f"c/{name}-seed2")).config["settings"]
+        assert {"num-rounds": 8, "hidden": "8", "seed": 2}.items() <= settings.items()
+        own = METHODS[name].all_keys()
+        for key, value in best.get(name, {}).items():
+            assert settings[f"{name}.{key}" if key in own else key] == value
+
+
+def test_the_line_that_tune_prints_runs_what_it_found(engram):
+    fixed = ("--set", "partition=iid", "--set", "pfedme.lambda=2", "--set", "seed=5")
+    words = ("pfedme", "--trials", "4", "--seeds", "2", "--out", "a b")
+    status, out, _ = tune(engram, *words, *fixed)
+    assert status == 0
+    printed = shlex.split(out.splitlines()[-1].removeprefix("next: engram "))
+    assert printed == ["run", "pfedme", "--config", "a b/pfedme/best.toml"]
+    assert engram(*printed, "--out", "r")[0] == 0
     settings = RunRecord.open(Path("r")).config["settings"]
-    assert settings["method"] == "fedavg"
-    assert settings["adapt-lr"] == best["fedavg"]["adapt-lr"]
-    words = ("compare", "fedavg", "pfedme", "--seeds", "1", "--config", "t/best.toml", *SETS)
-    assert engram(*words, "--out", "c")[0] == 0
-    settings = RunRecord.open(Path("c/pfedme-seed0")).config["settings"]
-    assert settings["pfedme.lambda"] == best["pfedme"]["lambda"]
+    found = tomllib.loads(Path("a b/pfedme/best.toml").read_text())
+    assert found["pfedme"].pop("lambda") == settings["pfedme.lambda"] == 2
+    assert settings["pfedme.eta"] == found["pfedme"]["eta"]
+    assert (settings["num-rounds"], settings["partition"], settings["seed"]) == (8, "iid", 7)
+    assert engram("run", "fedavg", *printed[2:])[2] == (
+        "engram: METHOD must be pfedme, as --config or --set says, got fedavg\n"
+    )
+    assert engram("compare", *printed[1:], "--seeds", "1", "--out", "c")[0] == 0
+    assert RunRecord.open(Path("c/local-seed7")).config["settings"]["partition"] == "iid"
 
 
 @pytest.mark.processes
@@ -304,6 +326,10 @@ def test_ctrl_c_keeps_what_is_known_and_resume_goes_on(engram, monkeypatch):
     assert "interrupted; go on with: engram tune --resume parts" in err
     assert len(read_trials(Path("parts/fedavg"))) == 8
     assert Path("parts/fedavg/best.toml").is_file()
+    assert engram("show", "parts")[1].splitlines()[-2:] == [
+        "recorded in parts: tuning.json, fedavg/",
+        "next: engram tune --resume parts",
+    ]
     with Path("parts/fedavg/trials.jsonl").open("a") as file:
         file.write('{"number": 9, "sett')  # as a crash would leave it
     assert engram("tune", "--resume", "parts")[0] == 0
@@ -330,6 +356,31 @@ def test_if_all_trials_diverge_it_says_so_and_keeps_them(engram):
     assert status == 1
     assert err.splitlines()[-1] == ("engram: no trial has a score: trial 0: diverged in round 1")
     assert {trial.state for trial in read_trials(Path("t/fedavg"))} == {"diverged"}
+    assert engram("show", "t")[1].splitlines() == [
+        "fedavg: no trial has a score: trial 0: diverged in round 1",
+        "recorded in t: tuning.json, fedavg/",
+    ]
+
+
+def test_a_search_that_was_killed_before_it_knew_anything_goes_on(engram):
+    Tuning({"fedavg": {"method": "fedavg"}}, [], 4, [0]).save(Path("t"))
+    out = "recorded in t: tuning.json\nnext: engram tune --resume t\n"
+    assert engram("show", "t") == (0, out, "")
+
+
+def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    words = ("compare", "fedavg", "--tuned", "--processes", "1", "--out", "c", *SETS)
+    with monkeypatch.context() as patch:
+        patch.setattr(LockStep, "advance", interrupted)
+        status, _, err = engram(*words)
+    assert (status, err) == (130, "engram: interrupted; go on with: engram compare --resume c\n")
+    assert engram("show", "c")[1].splitlines() == [
+        "recorded in c: comparison.json, tuning/",
+        "next: engram compare --resume c",
+    ]
 
 
 @pytest.mark.parametrize(
