@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engram.checks import must
 from federation.data.in_memory import IN_MEMORY
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
@@ -41,10 +43,12 @@ def new_tuning(
         after: How many seeds to leave for others, from the setting ``seed`` upwards.
 
     Raises:
-        Refused: As ``Tuning.check`` says; or Optuna is not installed.
+        Refused: As ``Tuning.check`` says; or ``search`` is a text, or Optuna is not installed.
     """
+    if isinstance(search, str):
+        raise Refused(must("search", search, "a list of texts"))
     first = next(iter(_experiment(name, given) for name, given in fixed.items())).seed + after
-    found = Tuning(fixed, search, trials, list(range(first, first + seeds)), minutes)
+    found = Tuning(fixed, list(search), trials, list(range(first, first + seeds)), minutes)
     check_optuna()
     found.check()
     return found

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
-from federation.data.federated import federated_data, model_for
+from engram.checks import must
 from federation.errors import EngramError, Refused, RunStopped
-from federation.experiment import Experiment
+from federation.experiment import Experiment, Inconsistent
 from federation.files import replace_file
 from federation.methods import METHODS
 from federation.plugins import load_plugins
@@ -32,6 +32,7 @@ from simulations.tuning.results import (
     told,
     trial_rows,
 )
+from simulations.tuning.runs import LockStep
 from simulations.tuning.search import Search, TimeIsUp, metric_of, search
 from simulations.tuning.space import space_of
 
@@ -107,19 +108,26 @@ class Tuning(NamedTuple):
         """Loads the data, and refuses what cannot be run.
 
         Raises:
-            Refused: Data, network and settings do not fit each other, or there are too few
-                validation rows.
+            Refused: Data, network and settings do not fit each other, nor do they with each of the
+                values that a setting is searched among; or there are too few validation rows.
         """
         for plan in self.searches().values():
-            (experiment,) = plan._replace(seeds=self.seeds[:1]).experiments({})
-            held = federated_data(experiment)
-            model_for(experiment, held.kind)
-            rows = sum(map(len, held.validation.rows)) if held.validation is not None else 0
+            one = plan._replace(seeds=self.seeds[:1])
+            (member,) = LockStep(one.experiments({})).members
+            held = member.trainer.data.validation
+            rows = sum(map(len, held.rows)) if held is not None else 0
             if rows < _FEWEST:
                 raise Refused(
                     f"tuning needs at least {_FEWEST} validation rows in all, got {rows}: raise "
                     "validation-fraction"
                 )
+            for key, value in plan.choices:
+                try:
+                    LockStep(one.experiments({key: value}))
+                except Inconsistent:
+                    pass  # beside other values of other settings it may be possible
+                except Refused as error:
+                    raise Refused(f"--search {key}={value}: {error}") from error
 
     def run(
         self,
@@ -141,10 +149,13 @@ class Tuning(NamedTuple):
                 machines must have the folder.
 
         Raises:
-            Refused: Time was up before anything was known; there is no cluster, or a machine of it
-                lacks the folder; or both ``processes`` and ``ray`` are given.
+            Refused: Time was up before anything was known, or ``minutes`` is no time; there is no
+                cluster, or a machine of it lacks the folder; or both ``processes`` and ``ray`` are
+                given.
             RunStopped: All trials of a method diverged; or a process was lost.
         """
+        if self.minutes is not None and not self.minutes >= 0:  # nor is NaN
+            raise Refused(must("--minutes", self.minutes, "a number of at least 0"))
         plans = self.searches()
         found: dict[str, dict[str, Scalar]] = {}
         with TemporaryDirectory(prefix="engram-") as aside:  # trials are kept, and no more
@@ -252,8 +263,8 @@ def _search_one(
 
 def _for(name: str, text: str, methods: Sequence[str]) -> str:
     """Returns a request to search a setting without its method's name; "" if it is another's."""
-    owner, dot, rest = text.partition("=")[0].rpartition(".")
-    if dot:
+    owner, _, rest = text.partition("=")[0].rpartition(".")
+    if owner:
         if owner not in methods:
             raise Refused(f"--search {text} is for a method that does not take part: {owner}")
         return text.removeprefix(f"{owner}.") if owner == name else ""

@@ -95,7 +95,7 @@ def tune(
         foreign = known - set(METHODS[name].all_keys())
         given: dict[str, Any] = {k: v for k, v in settings.items() if key_of(k) not in foreign}
         fixed[name] = {key_of(k): v for k, v in settings_of(data, name, given).items()}
-    tuning = new_tuning(fixed, list(search), trials, seeds, minutes)
+    tuning = new_tuning(fixed, search, trials, seeds, minutes)
     folder = new_folder(None if out is None else Path(out), "tune")
     hint = f"engram tune --resume {folder}"
     shown = progress and threading.current_thread() is threading.main_thread()

@@ -68,6 +68,8 @@ def test_what_is_asked_for_takes_the_place_of_what_is_declared():
     assert eta == Dimension("eta", Range(0.5, 2.0), 0.1)
     assert (batch.within, batch.whole) == ((5, 10), True)
     assert (steps.within, steps.whole) == (Range(1, 9, log=True), True)
+    (weights,) = (d for d in space_of("apfl", {}, ["adaptive=true,false"]) if d.key == "adaptive")
+    assert weights.within == (True, False)
 
 
 # --- Proposals -------------------------------------------------------------------------------
@@ -119,9 +121,12 @@ def test_proposals_go_where_scores_are_better(higher):
 class FakeSteps:
     """Runs whose score after a round is the round times eta, and that stop above eta = 1."""
 
-    def __init__(self, experiments):
-        self.members = [FakeMember(e) for e in experiments]
-        self.advanced = []
+    def __init__(self):
+        self.members = []
+
+    def join(self, experiments):
+        self.members += [FakeMember(e) for e in experiments]
+        return range(len(self.members) - len(experiments), len(self.members))
 
     def advance(self, rounds, some, on_round):
         for number in range(1, rounds + 1):
@@ -186,6 +191,15 @@ def test_settings_that_contradict_each_other_are_a_trial(fake):
     found = search(plan, [], lambda trial: None, lambda *_: None)
     bad = next(trial for trial in found if trial.state == "impossible")
     assert bad.reason == "alpha * lambda must be below 2, got 150.0"
+
+
+def test_settings_that_do_not_fit_the_data_are_a_trial():
+    given = {"method": "fedavg", "num-rounds": 1, "hidden": "8", "eta": 0.1, "adapt-lr": 0.1}
+    space = space_of("fedavg", given, ["batch-size=4..999"])
+    found = search(Search(given, space, 4, (0,)), [], lambda trial: None, lambda *_: None)
+    assert [trial.state for trial in found] == ["done", *["impossible"] * 3]
+    assert "fewer than batch-size" in found[1].reason
+    assert best_of(found, higher=True) == found[0]
 
 
 def test_a_search_that_goes_on_finds_what_it_would_have_found(fake):
@@ -389,12 +403,36 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
         ((), "METHOD must be some of local-moml"),
         (("nonsense",), "method must be one of"),
         (("molar",), "tune takes methods that train networks, got molar"),
-        (("fedavg", "-s", "eta=0.1", "-s", "adapt-lr=0.1"), "fedavg has nothing to search"),
+        (("fedavg", "-s", "eta=0.1", "-s", "adapt-lr=0.1"), "fedavg has nothing to be tuned"),
         (("fedavg", "--search", "eta=1..0.1"), "with LOW < HIGH"),
         (("fedavg", "--search", "eta=0..1:log"), "with 0 < LOW < HIGH"),
         (("fedavg", "--search", "eta"), "--search must be KEY=LOW..HIGH"),
         (("fedavg", "--search", "eta=5"), "--search must be KEY=LOW..HIGH"),
         (("fedavg", "--search", "etta=1..2"), "etta is not a setting (did you mean eta?)"),
+        *(
+            (("fedavg", "--search", text), f"must have the same {text.partition('=')[0]}, to be")
+            for text in (
+                *("num-rounds=2,3", "seed=1..4", "out=a,b", "device=cpu,cuda", "num-clients=9,20"),
+                *("validation-fraction=0..0.5", "protocol=standard,few-shot", "metrics=auc,f1"),
+                *("task=classification,regression", "unseen-clients=0..3", "data-dir=a,b"),
+            )
+        ),
+        (("fedavg", "--search", "local-steps=0.5..4:log"), "must be a valid integer, got 0.5"),
+        (("fedavg", "--search", "local-steps=0.2..0.4"), "must be a valid integer, got 0.2"),
+        (("fedavg", "--search", "eta=0..1"), "fedavg.eta must be greater than 0, got 0.0"),
+        (("fedavg", "--search", "eta=0.1,abc"), "fedavg.eta must be a valid number, got 'abc'"),
+        (("fedavg", "--search", "hidden=0..3"), "hidden is no number: give hidden=VALUE,VALUE"),
+        (("apfl", "--search", "adaptive=0..1"), "adaptive is no number: give adaptive=VALUE"),
+        (("fedavg", "--search", "model=mlp,foo"), "model must be one of mlp, cnn"),
+        (
+            ("fedavg", "--search", "batch-size=5,1000"),
+            "--search batch-size=1000: client 0 has 32 training rows",
+        ),
+        (
+            ("local-moml", "--search", "initial-batch-size=5,1000"),
+            "--search initial-batch-size=1000: client 0 has 32 training rows",
+        ),
+        (("fedavg", "--search", "."), "--search must be KEY=LOW..HIGH"),
         (("fedavg", "-s", "eta=0.1", "--search", "eta=1..2"), "eta is fixed by --set"),
         (("fedavg", "--search", "pfedme.eta=1..2"), "for a method that does not take part: pfedme"),
         (("fedavg", "-s", "protocol=few-shot"), "tuning needs validation rows"),
@@ -402,6 +440,7 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
         (("fedavg", *FEW), "tuning needs at least 10 validation rows in all, got 2"),
         (("fedavg", "-s", "eta=-1"), "eta must be greater than 0"),
         (("fedavg", "--minutes", "0"), "--minutes must suffice for one batch of trials, got 0"),
+        (("fedavg", "--minutes", "nan"), "--minutes must be a number of at least 0, got nan"),
         (("--resume", "nowhere"), "no run 'nowhere'"),
         (("--resume", "nowhere", "--trials", "3"), "give --minutes, --processes or --ray"),
         (
@@ -444,3 +483,5 @@ def test_data_in_memory_are_tuned_on(tmp_path):
     assert found.plot("fedavg").axes[0].get_xscale() == "log"
     with pytest.raises(Refused, match="tune takes methods that train networks, got molar"):
         library.tune(data, methods=["molar"], **quick)
+    with pytest.raises(Refused, match="search must be a list of texts, got"):
+        library.tune(data, methods=["fedavg"], search="eta=0.1..1", **quick)
