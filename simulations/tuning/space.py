@@ -23,14 +23,14 @@ from federation.settings.protection import ProtectionSettings
 from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
 
-__all__ = ["Dimension", "Space", "space_of"]
+__all__ = ["Dimension", "Space", "declared_ranges", "space_of"]
 
-_SHARED: Final = "adapt-lr"
+_TUNED: Final = "adapt_lr"  # the field of the step size of fine-tuning
 _FREE: Final = {
     *ModelSettings.all_keys(),
     *TrainingSettings.all_keys(),
     *ProtectionSettings.all_keys(),
-    *(_SHARED, "adapt-steps", "adapt-optimizer"),
+    *("adapt-lr", "adapt-steps", "adapt-optimizer"),
 } - {"task"}
 """Shared settings that trials may differ in: what is trained and fine-tuned, and how.
 
@@ -64,8 +64,7 @@ Space = tuple[Dimension, ...]
 def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> Space:
     """Returns the settings of a method that are searched.
 
-    These are its own ones that declare a range, and ``adapt-lr`` if it serves clients by fine-tuned
-    models; but not what is fixed.
+    These are those of ``declared_ranges`` that are not fixed, and those that are asked for.
 
     Args:
         name: The method.
@@ -80,11 +79,8 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
     method = METHODS[name]
     fields = {**SharedSettings.model_fields, **method.model_fields}
     known = {key_of(field): info for field, info in fields.items()}
-    ranges: dict[str, Within] = {}
-    for key in (*method.all_keys(), *_shared(method)):
-        declared = searched_range(known[key])
-        if declared is not None and key not in fixed:
-            ranges[key] = declared
+    declared = declared_ranges(method)
+    ranges: dict[str, Within] = {k: found for k, found in declared.items() if k not in fixed}
     for text in asked:
         key, within = _parsed(text)
         if wrong := _not_searched(key, within, method, known, fixed):
@@ -106,10 +102,17 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
     )
 
 
-def _shared(method: type[Method]) -> list[str]:
-    """Returns the shared settings that are searched: none where nothing is fine-tuned."""
-    tuned = issubclass(method, LocalMethod) and method.serves == PERSONALIZED
-    return [_SHARED] if tuned else []
+def declared_ranges(method: type[Method]) -> dict[str, Range]:
+    """Returns what is searched if nobody says otherwise, and where, by key.
+
+    These are the method's own settings that declare a range, and the step size of fine-tuning if it
+    serves clients by fine-tuned models.
+    """
+    fields = {key_of(field): info for field, info in method.model_fields.items()}
+    if issubclass(method, LocalMethod) and method.serves == PERSONALIZED:
+        fields[key_of(_TUNED)] = SharedSettings.model_fields[_TUNED]
+    found = {key: searched_range(field) for key, field in fields.items()}
+    return {key: declared for key, declared in found.items() if declared is not None}
 
 
 def _not_searched(

@@ -55,6 +55,24 @@ def test_both_ends_of_a_range_are_possible(name):
                 METHODS[name].model_validate({key_of(key): value})
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *(("fedrep", "personal-share"), ("fedalt", "personal-share"), ("fedpac", "head-share")),
+        *(("fedala", "weight-share"), ("knn-per", "k"), ("ifca", "clusters")),
+        *(("fedem", "components"), ("pfedhn", "embedding"), ("pfedme", "inner-steps")),
+        *(("fedadagrad", "beta1"), ("fedadam", "beta1"), ("fedadam", "beta2")),
+        ("fedyogi", "beta2"),
+    ],
+)
+def test_what_the_literature_tunes_is_searched(name, key):
+    (dimension,) = (d for d in space_of(name, {}) if d.key == key)
+    proposed = propose((dimension,), [], 8, seed=0, higher=True)
+    kind = type(METHODS[name].defaults()[key])
+    assert len({each[key] for each in proposed}) > 3
+    assert {type(each[key]) for each in proposed} == {kind}
+
+
 def test_only_who_fine_tunes_searches_its_step_size():
     assert "adapt-lr" in [dimension.key for dimension in space_of("fedavg", {})]
     assert "adapt-lr" not in [dimension.key for dimension in space_of("pfedme", {})]
