@@ -97,7 +97,9 @@ def _search(path: Path) -> _Told:
     fixed = read_json(path / SEARCHED).get("fixed", {})
     known = sum((path / name / "best.toml").is_file() for name in fixed)
     finished = (path / "best.toml").is_file()  # which is written last
-    state = "finished" if finished else f"{known} of {len(fixed)} methods have settings so far"
+    state = (
+        "finished" if finished else f"not finished, {known} of {len(fixed)} methods have settings"
+    )
     return _several(fixed), _datasets(fixed), state, ""
 
 

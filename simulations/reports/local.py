@@ -100,8 +100,8 @@ def show(folder: Path, as_json: bool) -> None:
                 out.print("\n".join(in_words(*found, metric)), soft_wrap=True, highlight=False)
     _warn(runs, rows)
     pictures = sorted((p.name for p in folder.glob("*.png")), key=lambda n: (n != _FIRST, n))
-    found = (*pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
-    files = [name for name in found if (folder / name).exists()]
+    possible = (*pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
+    files = [name for name in possible if (folder / name).exists()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "methods": rows}))

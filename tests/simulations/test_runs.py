@@ -58,7 +58,7 @@ def test_runs_are_listed_with_their_states_the_newest_first(folder):
     assert found["done"] == ("run", "fedavg", "digits", "finished", "accuracy 81.2 %")
     assert "checksum is wrong" in found["damaged"][3]
     assert found["comparison"][1:] == ("ditto", "npz:x", "0 of 1 runs are done", "")
-    state = "2 of 2 methods have settings so far"  # interrupted
+    state = "not finished, 2 of 2 methods have settings"
     assert found["tuning"][1:] == ("ditto, apfl", "digits, npz:x", state, "")
     assert found["plan"] == ("study", "sinewave", "", "stopped", "")
 
