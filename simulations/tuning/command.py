@@ -76,11 +76,13 @@ def run_tuning(
         as_json: Whether to end with a line of JSON.
 
     Raises:
-        Refused: As ``Tuning.run`` says.
+        Refused: As ``Tuning.run`` says; or ``minutes`` is no time.
         RunStopped: As it says.
         SystemExit: Ctrl-C was pressed; status 130.
     """
     check_optuna()
+    if tuning.minutes is not None and not tuning.minutes >= 0:  # nor is NaN
+        raise Refused(must("--minutes", tuning.minutes, "a number of at least 0"))
     if not progress:
         return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
-from engram.checks import must
 from federation.errors import EngramError, Refused, RunStopped
 from federation.experiment import Experiment, Inconsistent
 from federation.files import replace_file
@@ -149,13 +148,10 @@ class Tuning(NamedTuple):
                 machines must have the folder.
 
         Raises:
-            Refused: Time was up before anything was known, or ``minutes`` is no time; there is no
-                cluster, or a machine of it lacks the folder; or both ``processes`` and ``ray`` are
-                given.
+            Refused: Time was up before anything was known; there is no cluster, or a machine of it
+                lacks the folder; or both ``processes`` and ``ray`` are given.
             RunStopped: All trials of a method diverged; or a process was lost.
         """
-        if self.minutes is not None and not self.minutes >= 0:  # nor is NaN
-            raise Refused(must("--minutes", self.minutes, "a number of at least 0"))
         plans = self.searches()
         found: dict[str, dict[str, Scalar]] = {}
         with TemporaryDirectory(prefix="engram-") as aside:  # trials are kept, and no more
@@ -178,9 +174,9 @@ class Tuning(NamedTuple):
                 raise self._nothing(read_trials(folder / name))
             if not self.decided(read_trials(folder / name)):
                 err.print(f"{name}: time is up", soft_wrap=True)
-        best_runs = {name: plans[name].settings_with(best) for name, best in found.items()}
-        settings = in_one_file([plan.settings_with({}) for plan in plans.values()], best_runs)
-        self._write_best(folder, [], settings)
+        first = [plan.settings_with({}) for plan in plans.values()]
+        last = {name: plans[name].settings_with(best) for name, best in found.items()}
+        self._write_best(folder, [], in_one_file(first, last))
         return found
 
     def in_words(self) -> str:
