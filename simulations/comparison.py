@@ -23,6 +23,7 @@ Runs = dict[str, list[RunRecord]]
 
 SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
 STUDY: Final = "plan.json"  # the file of a folder of engram reproduce: which study, and how
+TUNING: Final = "tuning"  # the folder of the search in that of a comparison
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
 
 

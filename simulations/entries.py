@@ -95,8 +95,11 @@ def _comparison(path: Path) -> _Told:
 
 def _search(path: Path) -> _Told:
     fixed = read_json(path / SEARCHED).get("fixed", {})
-    done = sum((path / name / "best.toml").is_file() for name in fixed)
-    state = "finished" if done == len(fixed) else f"{done} of {len(fixed)} methods are done"
+    known = sum((path / name / "best.toml").is_file() for name in fixed)
+    finished = (path / "best.toml").is_file()  # which is written last
+    state = (
+        "finished" if finished else f"not finished, {known} of {len(fixed)} methods have settings"
+    )
     return _several(fixed), _datasets(fixed), state, ""
 
 

@@ -14,7 +14,6 @@ from federation.errors import Refused, RunStopped
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
 from federation.methods.local import LocalMethod
-from federation.settings.fields import key_of
 from server.record import RunRecord
 from simulations import plots
 from simulations.comparison import Runs, contestants, planned, record_plan
@@ -27,7 +26,7 @@ from simulations.options import begun, data_name, find_run, new_folder, read_exp
 from simulations.references import write_references
 from simulations.reports import PLOTS
 from simulations.rows import report_rows
-from simulations.several import absent, check_counts, named_methods
+from simulations.several import check_counts, named_methods
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
@@ -341,8 +340,6 @@ def compare(
     """
     check_counts(seeds=seeds)
     chosen = contestants(named_methods(methods))
-    if wrong := absent(chosen, map(key_of, settings)):
-        raise Refused("; ".join(wrong))
     plan = planned(settings_of_several(data, chosen, settings), seeds)
     engine: Engine = "vectorized"
     for experiment in plan.values():

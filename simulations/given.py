@@ -15,7 +15,7 @@ from federation.data.in_memory import hold
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.settings.fields import key_of
-from simulations.several import settings_of_one
+from simulations.several import absent, settings_of_one
 
 if TYPE_CHECKING:
     from federation.data.datasets import Data
@@ -56,8 +56,14 @@ def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -
 def settings_of_several(
     data: "Data | None", methods: Sequence[str], settings: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Returns each method's settings, as ``settings_of`` does: those of these that it has."""
+    """Returns each method's settings, as ``settings_of`` does: those of these that it has.
+
+    Raises:
+        Refused: None of the methods has one of the settings.
+    """
     given = {key_of(name): value for name, value in settings.items()}
+    if wrong := absent(methods, given):
+        raise Refused("; ".join(wrong))
     return {name: settings_of(data, name, settings_of_one(name, given)) for name in methods}
 
 

@@ -12,6 +12,7 @@ from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 from simulations.console import out
 from simulations.options import Json, settings_rows
+from simulations.tuning.space import declared_ranges
 
 __all__ = ["app"]
 
@@ -48,18 +49,30 @@ def _show(name: str, as_json: bool) -> None:
     settings = settings_rows(method)
     unread = [key_of(field) for field in SharedSettings.model_fields if field in method.unread]
     title = f"Its own settings (--set {name}.KEY=VALUE, or --set KEY=VALUE)"
-    table = Table("setting", "default", "range", "meaning", title=title, title_justify="left")
+    headings = ("setting", "default", "range", "searched", "meaning")
+    table = Table(*headings, title=title, title_justify="left")
     for row in settings:
         table.add_row(*row)
+    own = method.all_keys()
+    more = {key: str(found) for key, found in declared_ranges(method).items() if key not in own}
     source = [f"Source: {method.source}"] if method.source else []
     out.print(f"{name}: {method.meaning}", *source, table, sep="\n")
+    for key, found in more.items():
+        out.print(f"engram tune searches {key}, too: {found}.")
     if unread:
         out.print(f"Shared settings that it does not read: {', '.join(unread)}.")
     out.print("All shared settings: engram run --help.")
     if as_json:
-        found = {"method": name, "meaning": method.meaning, "source": method.source}
+        about = {"method": name, "meaning": method.meaning, "source": method.source}
         rows = [
-            {"setting": f"{name}.{key}", "default": json.loads(default), "range": r, "meaning": m}
-            for key, default, r, m in settings
+            {
+                "setting": f"{name}.{key}",
+                "default": json.loads(default),
+                "range": within,
+                "searched": searched,
+                "meaning": meaning,
+            }
+            for key, default, within, searched, meaning in settings
         ]
-        print(json.dumps(found | {"settings": rows, "not-read": unread}))
+        told = {"settings": rows, "searched-too": more, "not-read": unread}
+        print(json.dumps(about | told))

@@ -15,7 +15,7 @@ from federation.errors import Refused, brief, together
 from federation.experiment import FIRST, Experiment, Impossible, read_by
 from federation.interrupts import end_at_once
 from federation.plugins import project_settings
-from federation.settings.fields import Settings, key_of, range_of
+from federation.settings.fields import Settings, key_of, range_of, searched_range
 from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
 from server.record import RunRecord
@@ -67,16 +67,26 @@ class WithSettings(TyperCommand):
             table = Table(title=title, title_justify="left")
             for heading in ("setting", "default", "meaning"):
                 table.add_column(heading, no_wrap=heading != "meaning")
-            for key, default, _, meaning in settings_rows(group):
+            for key, default, *_, meaning in settings_rows(group):
                 table.add_row(key, default, meaning)
             console.print("", table)
         console.print("\nengram methods METHOD shows a method's own settings.")
 
 
-def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str]]:
-    """Returns the key, the default, the range and the meaning of each setting of a group."""
+def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str, str]]:
+    """Returns what there is to say of each setting of a group.
+
+    These are its key, its default, its range, where it is searched ("" if it is not), and what it
+    means.
+    """
     return [
-        (key_of(name), json.dumps(field.default), range_of(field), field.description or "")
+        (
+            key_of(name),
+            json.dumps(field.default),
+            range_of(field),
+            str(searched_range(field) or ""),
+            field.description or "",
+        )
         for name, field in group.model_fields.items()
     ]
 

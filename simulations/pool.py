@@ -250,13 +250,12 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
     """
     told = -_PAUSE
     if owner is not None:
+        _end_with(owner)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
     def report(done: int, total: int, found: str = "") -> None:
         nonlocal told
-        if owner is not None and os.getppid() != owner:
-            os._exit(1)  # the owner has died
         if found or done == total or time.monotonic() >= told + _PAUSE:
             told = time.monotonic()
             if news.is_dir():
@@ -264,3 +263,15 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
 
     with _one_thread():
         return name, job(report)
+
+
+@functools.cache  # one thread for all jobs
+def _end_with(owner: int) -> None:
+    """Ends this process, whether it works or waits for a job, once its owner has died."""
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -22,6 +22,7 @@ from federation.names import Names
 from simulations.comparison import (
     SEARCHED,
     STUDY,
+    TUNING,
     contestants,
     planned,
     read_plan,
@@ -95,9 +96,8 @@ def run(
     """Run one experiment, in this process or on a deployed federation."""
     overrides = overrides_of(config, sets)
     refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
-    if method is not None:
-        refuse_keys(overrides, {"method": "its argument"})
-        overrides["method"] = method
+    if method is not None and (named := overrides.setdefault("method", method)) != method:
+        raise Refused(f"METHOD must be {named}, as --config or --set says, got {method}")
     if federation is not None:
         if engine is not None:
             raise Refused("--engine and --federation exclude each other: nodes train as they can")
@@ -192,7 +192,7 @@ def compare(
     with end_at_once():
         from federation.data.federated import federated_data, model_for
         from simulations.references import write_references
-        from simulations.tuning.command import TUNING, new_tuning, tuned_plan
+        from simulations.tuning.command import new_tuning, tuned_plan
     # What cannot be run is refused before anything is written.
     execute = _simulate(chosen, track, folder.name)
     for experiment in plan.values():

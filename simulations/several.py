@@ -62,25 +62,28 @@ def settings_of_each(
 ) -> dict[str, dict[str, Any]]:
     """Returns each method's settings: those for all, and those for it alone.
 
+    A file of one method's settings, which names it, is for all methods if that one takes part.
+
     Raises:
         Refused: A setting is none of these commands. Or in one line: those for methods that do not
             take part, and what is wrong with the others; with the data, as ``read_experiment``
             says for the first method that it refuses.
     """
+    given = dict(overrides)
+    if (named := given.pop("method", None)) not in (None, *methods):
+        raise Refused(f"method {named}, of --config or --set, does not take part")
     one_run = {"resume": "--resume RUN", "out": "--out DIR", "method": "its arguments"}
-    refuse_keys({key.rpartition(".")[2]: None for key in overrides}, one_run)
-    refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
-    found = {
-        name: in_project({"method": name, **settings_of_one(name, overrides)}) for name in methods
-    }
+    refuse_keys({key.rpartition(".")[2]: None for key in given}, one_run)
+    refuse_keys(given, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
+    found = {name: in_project({"method": name, **settings_of_one(name, given)}) for name in methods}
     refused: list[str] = []
-    for given in found.values():
+    for own in found.values():
         read = Experiment.from_config if refused else read_experiment
         try:
-            read(given)
+            read(own)
         except Refused as error:
             refused += str(error).split("; ")
-    if wrong := dict.fromkeys([*absent(methods, overrides), *refused]):
+    if wrong := dict.fromkeys([*absent(methods, given), *refused]):
         raise Refused("; ".join(wrong))
     return found
 

@@ -34,10 +34,10 @@ def settings(name: str) -> str:
     """Returns the table of a method's own settings, and the shared ones that it does not read."""
     method = METHODS[name]
     rows = [
-        f"| `{key}` | `{default}` | {span} | {meaning} |"
-        for key, default, span, meaning in settings_rows(method)
+        f"| `{key}` | `{default}` | {span} | {searched} | {meaning} |"
+        for key, default, span, searched, meaning in settings_rows(method)
     ]
-    table = ["| setting | default | range | meaning |", "|---|---|---|---|", *rows]
+    table = ["| setting | default | range | searched | meaning |", "|---|---|---|---|---|", *rows]
     unread = [f"`{key_of(key)}`" for key in SharedSettings.model_fields if key in method.unread]
     words = ["## Settings", "\n".join(table)]
     if unread:

@@ -156,7 +156,13 @@ class _Adaptive(CommonModel):
         description="step size of the server",
         json_schema_extra=searched(1e-3, 1, log=True),
     )
-    beta1: Float = Field(0.9, ge=0, lt=1, description="weight of the former mean of the changes")
+    beta1: Float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="weight of the former mean of the changes",
+        json_schema_extra=searched(0, 0.99),
+    )
     tau: Float = Field(
         0.001,
         gt=0,
@@ -181,7 +187,13 @@ class FedAdagrad(_Adaptive):
     meaning = "fedavg with Adagrad on the server"
     variant = "adagrad"
 
-    beta1: Float = Field(0.0, ge=0, lt=1, description="weight of the former mean of the changes")
+    beta1: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="weight of the former mean of the changes",
+        json_schema_extra=searched(0, 0.99),
+    )
 
 
 @method
@@ -192,7 +204,13 @@ class FedYogi(_Adaptive):
     meaning = "fedavg with Yogi on the server"
     variant = "yogi"
 
-    beta2: Float = Field(0.99, ge=0, lt=1, description="weight of the former mean square")
+    beta2: Float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="weight of the former mean square",
+        json_schema_extra=searched(0.9, 0.999),
+    )
 
 
 @method
@@ -203,4 +221,10 @@ class FedAdam(_Adaptive):
     meaning = "fedavg with Adam on the server"
     variant = "adam"
 
-    beta2: Float = Field(0.99, ge=0, lt=1, description="weight of the former mean square")
+    beta2: Float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="weight of the former mean square",
+        json_schema_extra=searched(0.9, 0.999),
+    )

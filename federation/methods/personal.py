@@ -144,7 +144,9 @@ class PFedMe(LocalMethod):
         description="weight of the proximal term",
         json_schema_extra=searched(0.5, 50, log=True),
     )
-    inner_steps: Int = Field(5, ge=1, description="steps towards the proximal point")
+    inner_steps: Int = Field(
+        5, ge=1, description="steps towards the proximal point", json_schema_extra=searched(1, 10)
+    )
     server_mix: Float = Field(1.0, gt=0, le=10**6, description="weight of the round's mean (beta)")
 
     def rule(self, loss: "LossFn") -> "LocalRule":

@@ -93,6 +93,7 @@ class FedPac(CommonModel):
         gt=0,
         lt=1,
         description="share of a client's steps in a round, the first ones, for the head",
+        json_schema_extra=searched(0.1, 0.9),
     )
 
     def network(self, model: "Model", outputs: int) -> "Model":
@@ -193,7 +194,9 @@ class KnnPer(CommonModel):
         description="weight of the client's nearest rows; 0: the common model",
         json_schema_extra=searched(0, 1),
     )
-    k: Int = Field(10, ge=1, description="rows that vote")
+    k: Int = Field(
+        10, ge=1, description="rows that vote", json_schema_extra=searched(1, 50, log=True)
+    )
     scale: Float = Field(
         1.0,
         gt=0,

@@ -43,6 +43,7 @@ class FedAla(CommonModel):
         ge=0,
         lt=1,
         description="share of a client's steps in a round, the first ones, for these weights",
+        json_schema_extra=searched(0, 0.9),
     )
     layers: Int = Field(1, ge=1, description="last layers that are mixed; others are as received")
 
@@ -77,7 +78,12 @@ class Ifca(CommonModel):
     shows = (SERVED,)
     apart = True
 
-    clusters: Int = Field(3, ge=1, description="models that clients choose from; 1: fedavg")
+    clusters: Int = Field(
+        3,
+        ge=1,
+        description="models that clients choose from; 1: fedavg",
+        json_schema_extra=searched(1, 6),
+    )
     initial_batch_size: Int = Field(50, ge=1, description="rows by which a client chooses")
 
     def rule(self, loss: "LossFn") -> "LocalRule":
@@ -109,7 +115,9 @@ class FedEm(CommonModel):
     serves = KEPT
     shows = (SERVED,)
 
-    components: Int = Field(3, ge=1, description="models that clients mix; 1: fedavg")
+    components: Int = Field(
+        3, ge=1, description="models that clients mix; 1: fedavg", json_schema_extra=searched(1, 6)
+    )
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
@@ -136,7 +144,12 @@ class PFedHn(CommonModel):
         description="step size of the hypernetwork and of the embeddings",
         json_schema_extra=searched(1e-3, 0.3, log=True),
     )
-    embedding: Int = Field(8, ge=1, description="numbers in a client's embedding")
+    embedding: Int = Field(
+        8,
+        ge=1,
+        description="numbers in a client's embedding",
+        json_schema_extra=searched(2, 64, log=True),
+    )
     layer_width: Int = Field(100, ge=1, description="units of each hidden layer on the server")
     layers: Int = Field(3, ge=0, description="hidden layers on the server; 0: a linear map")
 

@@ -12,7 +12,7 @@ from engram.checks import must
 from federation.methods.base import method
 from federation.methods.common import CommonModel
 from federation.methods.local import COMMON, SERVED
-from federation.settings.fields import Float
+from federation.settings.fields import Float, searched
 from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class _InTurn(_ByClients):
         gt=0,
         lt=1,
         description="share of a client's steps in a round, the first ones, for what it keeps",
+        json_schema_extra=searched(0.1, 0.9),
     )
 
     def in_parts(self, network: "Model", shared: SharedSettings) -> "Parted":
@@ -127,6 +128,7 @@ class FedRep(_InTurn):
         gt=0,
         lt=1,
         description="share of a client's steps in a round, the first ones, for the head",
+        json_schema_extra=searched(0.1, 0.9),
     )
 
 

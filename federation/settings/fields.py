@@ -62,6 +62,10 @@ class Range(NamedTuple):
     high: float
     log: bool = False
 
+    def __str__(self) -> str:
+        """Returns it as ``engram tune --search`` takes it: ``0.01..1:log``."""
+        return f"{self.low:g}..{self.high:g}{':log' if self.log else ''}"
+
 
 def searched(low: float, high: float, *, log: bool = False) -> dict[str, Any]:
     """Declares where a setting is searched: ``Field(0.1, json_schema_extra=searched(0.01, 1))``."""

@@ -12,7 +12,7 @@ from engram.metrics import Metric
 from federation.files import replace_file
 from federation.methods.local import COMMON, UNSEEN, LocalMethod
 from simulations import plots
-from simulations.comparison import PLAN, Runs, find_runs
+from simulations.comparison import PLAN, TUNING, Runs, find_runs
 from simulations.console import err, out
 from simulations.differences import in_words
 from simulations.gains import draw_gains
@@ -100,7 +100,8 @@ def show(folder: Path, as_json: bool) -> None:
                 out.print("\n".join(in_words(*found, metric)), soft_wrap=True, highlight=False)
     _warn(runs, rows)
     pictures = sorted((p.name for p in folder.glob("*.png")), key=lambda n: (n != _FIRST, n))
-    files = [n for n in (*pictures, "results.json", "metrics.jsonl") if (folder / n).is_file()]
+    possible = (*pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
+    files = [name for name in possible if (folder / name).exists()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "methods": rows}))

@@ -1,25 +1,26 @@
 """Runs searches as a command does: progress, files, tables."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engram.checks import must
+from federation.data.in_memory import IN_MEMORY
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
 from simulations.console import out
 from simulations.terminal import progress_lines, tell_next
-from simulations.tuning.folder import Tuning
+from simulations.tuning.folder import Tuning, without_score
 from simulations.tuning.proposals import check_optuna
 from simulations.tuning.record import best_of, read_trials
 from simulations.tuning.results import BEST, table_of
 from simulations.tuning.search import metric_of
 
-__all__ = ["TUNING", "Tuning", "new_tuning", "run_tuning", "show_tuning", "tuned_plan"]
-
-TUNING = "tuning"
-"""The folder of the search in that of a comparison."""
+__all__ = ["Tuning", "new_tuning", "run_tuning", "show_tuning", "tuned_plan"]
 
 
 def new_tuning(
@@ -42,10 +43,12 @@ def new_tuning(
         after: How many seeds to leave for others, from the setting ``seed`` upwards.
 
     Raises:
-        Refused: As ``Tuning.check`` says; or Optuna is not installed.
+        Refused: As ``Tuning.check`` says; or ``search`` is a text, or Optuna is not installed.
     """
+    if isinstance(search, str):
+        raise Refused(must("search", search, "a list of texts"))
     first = next(iter(_experiment(name, given) for name, given in fixed.items())).seed + after
-    found = Tuning(fixed, search, trials, list(range(first, first + seeds)), minutes)
+    found = Tuning(fixed, list(search), trials, list(range(first, first + seeds)), minutes)
     check_optuna()
     found.check()
     return found
@@ -73,11 +76,13 @@ def run_tuning(
         as_json: Whether to end with a line of JSON.
 
     Raises:
-        Refused: As ``Tuning.run`` says.
+        Refused: As ``Tuning.run`` says; or ``minutes`` is no time.
         RunStopped: As it says.
         SystemExit: Ctrl-C was pressed; status 130.
     """
     check_optuna()
+    if tuning.minutes is not None and not tuning.minutes >= 0:  # nor is NaN
+        raise Refused(must("--minutes", tuning.minutes, "a number of at least 0"))
     if not progress:
         return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 
@@ -113,28 +118,34 @@ def _with(experiment: Experiment, best: Mapping[str, Scalar]) -> Experiment:
 
 def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
     """Prints the tables and the files of searches."""
-    found = {}
+    found, left = {}, False
     for name, plan in tuning.searches().items():
         metric = metric_of(_experiment(name, tuning.fixed[name]))
         trials = read_trials(folder / name)
         best = best_of(trials, higher=metric.better == "higher")
+        left = left or not tuning.decided(trials)
         if best is not None:
             out.print(table_of(name, trials, plan.space, metric))
             found[name] = best.settings
-    files = ", ".join((SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed)))
-    out.print(f"recorded in {folder}: {files}", soft_wrap=True)
+        elif tuning.decided(trials):
+            out.print(f"{name}: {without_score(trials)}", markup=False, soft_wrap=True)
+    possible = (SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed))
+    files = [name for name in possible if (folder / name).exists()]
+    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "best": found}))
-    elif len(found) < len(tuning.fixed):
-        tell_next(f"tune --resume {folder}")
-    else:
-        several = f"compare {' '.join(found)}" if len(found) > 1 else f"run {next(iter(found))}"
-        tell_next(f"{several} --config {_best_of(folder, list(found))}")
+    elif BEST in files and not tuning.first.dataset.startswith(IN_MEMORY):
+        tell_next(_with_best(folder, list(found)))
+    elif left:
+        tell_next(f"tune --resume {shlex.quote(str(folder))}")
 
 
-def _best_of(folder: Path, methods: Sequence[str]) -> Path:
-    """Returns the file of the best settings: for `engram compare`, or of a single method."""
-    return folder / BEST if len(methods) > 1 else folder / methods[0] / BEST
+def _with_best(folder: Path, methods: Sequence[str]) -> str:
+    """Returns the command that runs the best settings: `engram compare`, or `engram run` of one."""
+    several = len(methods) > 1
+    file = folder / BEST if several else folder / methods[0] / BEST
+    names = " ".join(["compare" if several else "run", *methods])
+    return f"{names} --config {shlex.quote(str(file))}"
 
 
 def _experiment(name: str, given: Mapping[str, Any]) -> Experiment:

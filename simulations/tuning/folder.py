@@ -11,9 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
-from federation.data.federated import federated_data, model_for
 from federation.errors import EngramError, Refused, RunStopped
-from federation.experiment import Experiment
+from federation.experiment import Experiment, Inconsistent
 from federation.files import replace_file
 from federation.methods import METHODS
 from federation.plugins import load_plugins
@@ -23,12 +22,20 @@ from simulations.console import err
 from simulations.options import make_folder
 from simulations.pool import Pool, Progress, Row
 from simulations.terminal import Tell
-from simulations.tuning.record import Trial, append, mend, read_trials
-from simulations.tuning.results import BEST, draw_trials, in_toml, trial_rows, write_best
+from simulations.tuning.record import Trial, append, best_of, mend, read_trials
+from simulations.tuning.results import (
+    BEST,
+    draw_trials,
+    in_one_file,
+    in_toml,
+    told,
+    trial_rows,
+)
+from simulations.tuning.runs import LockStep
 from simulations.tuning.search import Search, TimeIsUp, metric_of, search
 from simulations.tuning.space import space_of
 
-__all__ = ["Tuning"]
+__all__ = ["Tuning", "without_score"]
 
 _FEWEST: Final = 10  # validation rows of all clients together
 
@@ -100,19 +107,26 @@ class Tuning(NamedTuple):
         """Loads the data, and refuses what cannot be run.
 
         Raises:
-            Refused: Data, network and settings do not fit each other, or there are too few
-                validation rows.
+            Refused: Data, network and settings do not fit each other, nor do they with each of the
+                values that a setting is searched among; or there are too few validation rows.
         """
         for plan in self.searches().values():
-            (experiment,) = plan._replace(seeds=self.seeds[:1]).experiments({})
-            held = federated_data(experiment)
-            model_for(experiment, held.kind)
-            rows = sum(map(len, held.validation.rows)) if held.validation is not None else 0
+            one = plan._replace(seeds=self.seeds[:1])
+            (member,) = LockStep(one.experiments({})).members
+            held = member.trainer.data.validation
+            rows = sum(map(len, held.rows)) if held is not None else 0
             if rows < _FEWEST:
                 raise Refused(
                     f"tuning needs at least {_FEWEST} validation rows in all, got {rows}: raise "
                     "validation-fraction"
                 )
+            for key, value in plan.choices:
+                try:
+                    LockStep(one.experiments({key: value}))
+                except Inconsistent:
+                    pass  # beside other values of other settings it may be possible
+                except Refused as error:
+                    raise Refused(f"--search {key}={value}: {error}") from error
 
     def run(
         self,
@@ -158,32 +172,40 @@ class Tuning(NamedTuple):
         for name, best in found.items():
             if not best:
                 raise self._nothing(read_trials(folder / name))
-            trials = read_trials(folder / name)
-            if len(trials) < self.trials or not all(trial.decided for trial in trials):
+            if not self.decided(read_trials(folder / name)):
                 err.print(f"{name}: time is up", soft_wrap=True)
-        tables = [in_toml(name, best, apart=True) for name, best in found.items()]
-        text = "\n".join([f"# {self.in_words()}", *tables])
-        replace_file(folder / BEST, text.encode())
+        first = [plan.settings_with({}) for plan in plans.values()]
+        last = {name: plans[name].settings_with(best) for name, best in found.items()}
+        self._write_best(folder, [], in_one_file(first, last))
         return found
 
     def in_words(self) -> str:
         """Returns how settings were found, in a line."""
-        last = f"{self.seeds[0]} to {self.seeds[-1]}" if len(self.seeds) > 1 else self.seeds[0]
-        return (
-            f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, seeds {last}."
-        )
+        first, last = self.seeds[0], self.seeds[-1]
+        seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
+        return f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, {seeds}."
 
     def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
         """Writes what is known of a method's search; returns its best settings, if there are."""
         trials = read_trials(folder)
-        if not any(trial.scores for trial in trials):
+        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
+        best = best_of(trials, higher=metric.better == "higher")
+        if best is None:
             return {}
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
         pd.DataFrame(trial_rows(trials)).to_csv(folder / "trials.csv", index=False)
         draw_trials(name, trials, plan.space, metric).savefig(folder / "trials.png", dpi=150)
-        return write_best(folder, name, trials, self.in_words(), metric)
+        self._write_best(folder, [told(best, metric)], plan.settings_with(best.settings))
+        return best.settings
+
+    def _write_best(
+        self, folder: Path, more: Sequence[str], settings: Mapping[str, Scalar]
+    ) -> None:
+        """Writes settings for ``--config``, after comments that say how they were found."""
+        beside = "With what was fixed for all trials, and the first seed after theirs."
+        comments = (f"# {line}\n" for line in (self.in_words(), *more, beside))
+        replace_file(folder / BEST, ("".join(comments) + in_toml(settings)).encode())
 
     def search(self, folder: Path, name: str, tell: Progress) -> None:
         """Runs what is left of a method's search, until time is up."""
@@ -203,10 +225,19 @@ class Tuning(NamedTuple):
         make_folder(folder / name)
         append(folder / name, trial)
 
+    def decided(self, trials: Sequence[Trial]) -> bool:
+        """Whether a method's search is over."""
+        return len(trials) == self.trials and all(trial.decided for trial in trials)
+
     def _nothing(self, trials: Sequence[Trial]) -> EngramError:
         if not trials:
             return Refused(f"--minutes must suffice for one batch of trials, got {self.minutes:g}")
-        return RunStopped(f"no trial has a score: trial {trials[0].number}: {trials[0].reason}")
+        return RunStopped(without_score(trials))
+
+
+def without_score(trials: Sequence[Trial]) -> str:
+    """Returns why a search found nothing, in words."""
+    return f"no trial has a score: trial {trials[0].number}: {trials[0].reason}"
 
 
 def _search_one(
@@ -228,8 +259,8 @@ def _search_one(
 
 def _for(name: str, text: str, methods: Sequence[str]) -> str:
     """Returns a request to search a setting without its method's name; "" if it is another's."""
-    owner, dot, rest = text.partition("=")[0].rpartition(".")
-    if dot:
+    owner, _, rest = text.partition("=")[0].rpartition(".")
+    if owner:
         if owner not in methods:
             raise Refused(f"--search {text} is for a method that does not take part: {owner}")
         return text.removeprefix(f"{owner}.") if owner == name else ""

@@ -1,7 +1,7 @@
 """What a search found, as files: settings for `--config`, a table, and a picture."""
 
+import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,11 @@ from rich import box
 from rich.table import Table
 
 from engram.metrics import Metric
-from federation.files import replace_file
-from federation.methods import METHODS
 from federation.settings.fields import Range, Scalar
 from simulations.tuning.record import Trial, best_of
 from simulations.tuning.space import Space
 
-__all__ = ["BEST", "draw_trials", "in_toml", "table_of", "trial_rows", "write_best"]
+__all__ = ["BEST", "draw_trials", "in_one_file", "in_toml", "table_of", "told", "trial_rows"]
 
 BEST = "best.toml"
 _COLORS = {"done": "tab:blue", "dropped": "tab:gray", "going": "tab:gray"}
@@ -38,42 +36,45 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     ]
 
 
-def in_toml(method: str, settings: Mapping[str, Scalar], *, apart: bool) -> str:
-    """Returns settings as lines of TOML.
+def in_toml(settings: Mapping[str, Scalar]) -> str:
+    """Returns settings as TOML: those that are called ``TABLE.key`` in tables, after the others."""
+    tables: dict[str, list[str]] = {"": []}
+    for key, value in settings.items():
+        table, _, own = key.rpartition(".")
+        tables.setdefault(table, []).append(f"{own} = {json.dumps(value, ensure_ascii=False)}\n")
+    return "\n".join(
+        "".join([f"[{table}]\n" if table else "", *lines]) for table, lines in tables.items()
+    )
+
+
+def in_one_file(
+    first: Sequence[Mapping[str, Scalar]], best: Mapping[str, Mapping[str, Scalar]]
+) -> dict[str, Scalar]:
+    """Returns the settings of several methods as `engram compare` takes them.
 
     Args:
-        method: The method.
-        settings: By key, the method's own without its name.
-        apart: Whether shared settings stand in the method's table, too, as `engram compare` takes
-            them for one of several methods; if not, before it, as `engram run` takes them.
+        first: Settings of a run of each method, before any was searched.
+        best: By method, settings of a run with the best ones; its own are ``METHOD.key``.
+
+    Returns:
+        The shared settings that all methods were given alike, and then each method's others, as
+        ``METHOD.key``.
     """
-    own = METHODS[method].all_keys()
-    shared = [] if apart else [key for key in settings if key not in own]
-    lines = [f"{key} = {_value(settings[key])}" for key in shared]
-    table = [f"{key} = {_value(value)}" for key, value in settings.items() if key not in shared]
-    return "\n".join([*lines, f"[{method}]", *table]) + "\n"
+    shared = {
+        key: value
+        for key, value in first[0].items()
+        if not (key == "method" or "." in key) and all(s.get(key) == value for s in first)
+    }
+    return shared | {
+        key if "." in key else f"{name}.{key}": value
+        for name, settings in best.items()
+        for key, value in settings.items()
+        if key not in shared and key != "method"
+    }
 
 
-def _value(value: Scalar) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return repr(value) if isinstance(value, int | float) else f'"{value}"'
-
-
-def write_best(
-    folder: Path, method: str, trials: Sequence[Trial], how: str, metric: Metric
-) -> dict[str, Scalar]:
-    """Writes the best settings as a file for ``engram run --config``, and returns them."""
-    best = best_of(trials, higher=metric.better == "higher")
-    if best is None:
-        return {}
-    words = f"# {how}\n# {_told(best, metric)}\n"
-    text = f'{words}method = "{method}"\n{in_toml(method, best.settings, apart=False)}'
-    replace_file(folder / BEST, text.encode())
-    return best.settings
-
-
-def _told(trial: Trial, metric: Metric) -> str:
+def told(trial: Trial, metric: Metric) -> str:
+    """Returns a trial's score, in words."""
     unit = " %" if metric.percent else ""
     return (
         f"validation {metric.name} {metric.in_words(trial.value)}{unit} after round {trial.round}, "

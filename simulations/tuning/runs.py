@@ -148,17 +148,31 @@ class LockStep:
     """Runs that go from round to round together: those that are alike as one stack of clients.
 
     Args:
-        experiments: Of one method each; they may differ in anything.
+        experiments: The first of them, as for ``join``.
 
     Attributes:
-        members: The runs, in the order of the experiments.
+        members: The runs, in the order in which they joined.
         rounds: How many rounds have been trained.
     """
 
-    def __init__(self, experiments: Sequence[Experiment]) -> None:
-        data = _Data()
-        self.members = [Member(experiment, data.of(experiment)) for experiment in experiments]
+    def __init__(self, experiments: Sequence[Experiment] = ()) -> None:
+        self._data = _Data()
+        self.members: list[Member] = []
         self.rounds = 0
+        self.join(experiments)
+
+    def join(self, experiments: Sequence[Experiment]) -> range:
+        """Takes in further runs, or none if one of them is refused; returns their numbers.
+
+        Args:
+            experiments: Of one method each; they may differ in anything.
+
+        Raises:
+            Refused: Data, network and settings do not fit each other.
+        """
+        first = len(self.members)
+        self.members += [Member(e, self._data.of(e)) for e in experiments]
+        return range(first, len(self.members))
 
     def advance(
         self, rounds: int, some: Sequence[int], on_round: Callable[[int], None] = lambda _: None
@@ -213,6 +227,7 @@ class _Data:
         shared = SharedSettings.all_keys()
         config = experiment.to_config().items()
         key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
+        key += tuple(experiment.own.rows_needed.items())
         if key not in self._held:
             self._held[key] = federated_data(experiment)
         return self._held[key]

@@ -14,7 +14,7 @@ from engram.metrics import Metric
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
-from federation.settings.fields import Scalar
+from federation.settings.fields import Range, Scalar
 from simulations.pool import Progress
 from simulations.tuning.proposals import propose
 from simulations.tuning.record import Trial
@@ -47,6 +47,12 @@ class Search(NamedTuple):
     trials: int
     seeds: Sequence[int]
 
+    @property
+    def choices(self) -> list[tuple[str, Scalar]]:
+        """Each setting that is searched among values, and a value: all of them."""
+        chosen = [d for d in self.space if not isinstance(d.within, Range)]
+        return [(dimension.key, value) for dimension in chosen for value in dimension.within]
+
     def experiments(self, settings: Mapping[str, Scalar]) -> list[Experiment]:
         """Returns a trial's runs.
 
@@ -55,6 +61,22 @@ class Search(NamedTuple):
         """
         first = Experiment.from_config({**self.fixed, **settings})
         return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
+
+    def settings_with(self, best: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Returns the settings of a run with what was found, the method's own as ``METHOD.key``.
+
+        They are those that all trials have, and ``best``; the seed is the first after the search's.
+        """
+        seed = self.seeds[-1] + 1
+        run = Experiment.from_config({**self.fixed, **best}).model_copy(update={"seed": seed})
+        given = {"seed", *self.fixed, *best}
+        config = {key: value for key, value in run.to_config().items() if key != "method"}
+        own = f"{run.method}."
+        return {"method": run.method} | {
+            key: value
+            for key, value in config.items()
+            if key in given or key.removeprefix(own) in given
+        }
 
     @property
     def batch(self) -> int:
@@ -125,16 +147,12 @@ class _Batch:
         self._tell_of, self._higher = note, higher
         self._trials = {trial.number: trial for trial in trials}
         self._runs: dict[int, range] = {}
-        experiments: list[Experiment] = []
+        self._steps = LockStep()
         for trial in trials:
             try:
-                runs = plan.experiments(trial.settings)
+                self._runs[trial.number] = self._steps.join(plan.experiments(trial.settings))
             except Refused as error:
                 self._note(trial._replace(state="impossible", reason=str(error)))
-                continue
-            self._runs[trial.number] = range(len(experiments), len(experiments) + len(runs))
-            experiments += runs
-        self._steps = LockStep(experiments)
 
     def run(self, tell: Callable[[int, str], None], end: float) -> list[Trial]:
         """Runs the trials to their ends, and returns them."""

@@ -1,18 +1,45 @@
 """Which settings of a method are searched, and where."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from engram.checks import must
 from federation.errors import Refused, brief
 from federation.methods import METHODS, Method
 from federation.methods.local import PERSONALIZED, LocalMethod
-from federation.settings.fields import Range, Scalar, key_of, nearest, searched_range
+from federation.settings.fields import (
+    Range,
+    Scalar,
+    key_of,
+    nearest,
+    searched_range,
+    wrong_values,
+)
+from federation.settings.model import ModelSettings
+from federation.settings.protection import ProtectionSettings
 from federation.settings.shared import SharedSettings
+from federation.settings.training import TrainingSettings
 
-__all__ = ["Dimension", "Space", "space_of"]
+__all__ = ["Dimension", "Space", "declared_ranges", "space_of"]
 
-_SHARED = "adapt-lr"
+_TUNED: Final = "adapt_lr"  # the field of the step size of fine-tuning
+_FREE: Final = {
+    *ModelSettings.all_keys(),
+    *TrainingSettings.all_keys(),
+    *ProtectionSettings.all_keys(),
+    *("adapt-lr", "adapt-steps", "adapt-optimizer"),
+} - {"task"}
+"""Shared settings that trials may differ in: what is trained and fine-tuned, and how.
+
+In all others they are alike, so that they can be compared: in data, rounds, seeds, in what is
+evaluated, and where.
+"""
+
+
+Within = Range | tuple[Scalar, ...]
 
 
 class Dimension(NamedTuple):
@@ -26,7 +53,7 @@ class Dimension(NamedTuple):
     """
 
     key: str
-    within: Range | tuple[Scalar, ...]
+    within: Within
     default: Scalar
     whole: bool = False
 
@@ -37,8 +64,7 @@ Space = tuple[Dimension, ...]
 def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> Space:
     """Returns the settings of a method that are searched.
 
-    These are its own ones that declare a range, and ``adapt-lr`` if it serves clients by fine-tuned
-    models; but not what is fixed.
+    These are those of ``declared_ranges`` that are not fixed, and those that are asked for.
 
     Args:
         name: The method.
@@ -47,27 +73,28 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
             ``KEY=LOW..HIGH:log``, or ``KEY=VALUE,VALUE,...``.
 
     Raises:
-        Refused: One of these is no range or no setting, or nothing is left to be searched.
+        Refused: One of these is no range, no setting, one in which all trials must be alike, or has
+            a value that is impossible; or nothing is left to be searched.
     """
     method = METHODS[name]
     fields = {**SharedSettings.model_fields, **method.model_fields}
     known = {key_of(field): info for field, info in fields.items()}
-    ranges: dict[str, Range | tuple[Scalar, ...]] = {}
-    for key in (*method.all_keys(), *_shared(method)):
-        declared = searched_range(known[key])
-        if declared is not None and key not in fixed:
-            ranges[key] = declared
+    declared = declared_ranges(method)
+    ranges: dict[str, Within] = {k: found for k, found in declared.items() if k not in fixed}
     for text in asked:
         key, within = _parsed(text)
-        if key not in known:
-            raise Refused(f"--search {brief(text)}: {key} is not a setting{nearest(key, known)}")
-        if key in fixed:
-            raise Refused(f"--search {brief(text)}: {key} is fixed by --set or --config")
-        ranges[key] = _typed(within, known[key].annotation)
+        if wrong := _not_searched(key, within, method, known, fixed):
+            raise Refused(f"--search {brief(text)}: {wrong}")
+        try:
+            ranges[key] = _typed(key, within, method)
+        except ValidationError as error:
+            owner = f"{name}." if key in method.all_keys() else ""
+            wrong = "; ".join(wrong_values(error, owner))
+            raise Refused(f"--search {brief(text)}: {wrong}") from error
     if not ranges:
         raise Refused(
-            f"{name} has nothing to search: no setting of its own declares a range, or all are "
-            "fixed; give one by --search KEY=LOW..HIGH"
+            f"{name} has nothing to be tuned: no setting of its own declares a range, or all that "
+            "do are fixed; leave one free, or search another by engram tune --search"
         )
     return tuple(
         Dimension(key, within, known[key].default, known[key].annotation is int)
@@ -75,23 +102,55 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
     )
 
 
-def _shared(method: type[Method]) -> list[str]:
-    """Returns the shared settings that are searched: none where nothing is fine-tuned."""
-    tuned = issubclass(method, LocalMethod) and method.serves == PERSONALIZED
-    return [_SHARED] if tuned else []
+def declared_ranges(method: type[Method]) -> dict[str, Range]:
+    """Returns what is searched if nobody says otherwise, and where, by key.
+
+    These are the method's own settings that declare a range, and the step size of fine-tuning if it
+    serves clients by fine-tuned models.
+    """
+    fields = {key_of(field): info for field, info in method.model_fields.items()}
+    if issubclass(method, LocalMethod) and method.serves == PERSONALIZED:
+        fields[key_of(_TUNED)] = SharedSettings.model_fields[_TUNED]
+    found = {key: searched_range(field) for key, field in fields.items()}
+    return {key: declared for key, declared in found.items() if declared is not None}
 
 
-def _typed(within: Range | tuple[Scalar, ...], kind: Any) -> Range | tuple[Scalar, ...]:
-    """Returns values as numbers, where the setting is one."""
-    if isinstance(within, Range) or kind not in (int, float):
-        return within
-    try:
-        return tuple(kind(value) for value in within)
-    except ValueError:
-        return within  # which the experiment refuses, in words
+def _not_searched(
+    key: str,
+    within: Within,
+    method: type[Method],
+    known: Mapping[str, FieldInfo],
+    fixed: Mapping[str, Any],
+) -> str:
+    """Returns why a setting cannot be searched there; "" if it can."""
+    if key not in known:
+        return f"{key} is not a setting{nearest(key, known)}"
+    if key not in method.all_keys() and key not in _FREE:
+        return (
+            f"all trials must have the same {key}, to be compared with each other; what can be "
+            "searched are the method's own settings, and those of the network, of training, "
+            "protection and fine-tuning"
+        )
+    if key in fixed:
+        return f"{key} is fixed by --set or --config"
+    if isinstance(within, Range) and known[key].annotation not in (int, float):
+        return f"{key} is no number: give {key}=VALUE,VALUE"
+    return ""
 
 
-def _parsed(text: str) -> tuple[str, Range | tuple[Scalar, ...]]:
+def _typed(key: str, within: Within, method: type[Method]) -> Within:
+    """Returns values, or a range's ends, as the setting has them.
+
+    Raises:
+        ValidationError: One of them is impossible.
+    """
+    owner = method if key in method.all_keys() else SharedSettings
+    given = within[:2] if isinstance(within, Range) else within
+    typed = [owner.model_validate({key: each}).model_dump(by_alias=True)[key] for each in given]
+    return Range(typed[0], typed[1], within.log) if isinstance(within, Range) else tuple(typed)
+
+
+def _parsed(text: str) -> tuple[str, Within]:
     key, equals, value = (part.strip() for part in text.partition("="))
     words = must("--search", text, "KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=VALUE,VALUE,...")
     if not (key and equals and value):

@@ -1,4 +1,4 @@
-"""Jobs for a pool. They import next to nothing, since each process that begins does it again."""
+"""Jobs for a pool, which import next to nothing, since each process that begins does it again."""
 
 import os
 import signal
@@ -24,6 +24,19 @@ def divide(report):
     return 1 / 0
 
 
+def sleep(report):
+    time.sleep(60)
+
+
 def die(report):
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def alive(session):
+    """Whether a process of the session is left."""
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.record import RunRecord
+from tests.simulations.jobs import alive
 from tests.simulations.words import SETS
 
 pytestmark = pytest.mark.processes
@@ -63,15 +64,6 @@ def test_a_decoy_package_does_not_touch_the_command(tmp_path):
     assert process.returncode == 0, err
     assert (tmp_path / "run" / "results.json").is_file()
     assert RunRecord.open(tmp_path / "run").results["rounds"] == 4
-
-
-def alive(session):
-    """Whether a process of the session is left."""
-    try:
-        os.killpg(session, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("found", ["engram-*", "engram-*/*"])  # they begin; they work

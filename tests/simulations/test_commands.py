@@ -187,6 +187,16 @@ def test_methods_are_listed_with_meaning_and_source(engram):
             assert text in out
 
 
+def test_a_method_shows_where_its_settings_are_searched(engram):
+    _, out = engram("methods", "fedrep", "--json")
+    rows = json.loads(out.splitlines()[-1])["settings"]
+    searched = {"fedrep.eta": "0.001..1:log", "fedrep.personal-share": "0.1..0.9"}
+    assert {row["setting"]: row["searched"] for row in rows} == searched
+    assert re.search(r"│ personal-share +│ 0\.8 +│ .* │ 0\.1\.\.0\.9 +│ share of", out)
+    assert "adapt-lr" not in out
+    assert "engram tune searches adapt-lr, too: 0.001..1:log.\n" in engram("methods", "fedavg")[1]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_shows_its_settings(engram, name):
     status, out = engram("methods", name, "--json")

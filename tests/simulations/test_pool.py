@@ -1,6 +1,10 @@
 """Jobs here, in processes and on Ray: the same rows, each kept as soon as it is there."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from functools import partial
 
 import pytest
@@ -9,7 +13,7 @@ import ray
 from federation.errors import Refused, RunStopped
 from federation.fingerprint import source_root
 from simulations.pool import Pool
-from tests.simulations.jobs import die, divide, refuse, square
+from tests.simulations.jobs import alive, die, divide, refuse, square
 
 JOBS = {f"job-{i}": partial(square, i) for i in range(4)}
 
@@ -62,6 +66,27 @@ def test_what_is_done_is_kept_if_another_job_fails(tmp_path, bad, error, message
         pool.run({**JOBS, "bad": bad})
     assert pool.left(JOBS).keys() < JOBS.keys()
     assert not (tmp_path / "bad.json").exists()
+
+
+@pytest.mark.processes
+def test_processes_end_with_their_owner_whether_they_work_or_wait(tmp_path):
+    code = (
+        "from functools import partial; from pathlib import Path\n"
+        "from simulations.pool import Pool\n"
+        "from tests.simulations.jobs import sleep, square\n"
+        "Pool(Path(), processes=2).run({'works': sleep, 'waits': partial(square, 2)})"
+    )
+    where = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(source_root())}}
+    owner = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **where)
+    until = time.monotonic() + 60
+    while not (tmp_path / "waits.json").is_file() and time.monotonic() < until:
+        time.sleep(0.01)
+    owner.kill()
+    owner.wait()
+    until = time.monotonic() + 20
+    while alive(owner.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive(owner.pid)
 
 
 def test_a_job_that_is_done_is_not_done_again(tmp_path):

@@ -42,8 +42,9 @@ def folder(tmp_path):
         (tmp_path / name.split(".")[0]).mkdir()
         (tmp_path / name.split(".")[0] / name).write_text(json.dumps(contents))
         began(tmp_path / name.split(".")[0], name, number)
-    (tmp_path / "tuning" / "ditto").mkdir()
-    (tmp_path / "tuning" / "ditto" / "best.toml").touch()
+    for name in ("ditto", "apfl"):
+        (tmp_path / "tuning" / name).mkdir()
+        (tmp_path / "tuning" / name / "best.toml").touch()
     (tmp_path / "notes").mkdir()
     (tmp_path / "data.png").touch()
     return tmp_path
@@ -57,7 +58,8 @@ def test_runs_are_listed_with_their_states_the_newest_first(folder):
     assert found["done"] == ("run", "fedavg", "digits", "finished", "accuracy 81.2 %")
     assert "checksum is missing or wrong" in found["damaged"][3]
     assert found["comparison"][1:] == ("ditto", "npz:x", "0 of 1 runs are done", "")
-    assert found["tuning"][1:] == ("ditto, apfl", "digits, npz:x", "1 of 2 methods are done", "")
+    state = "not finished, 2 of 2 methods have settings"
+    assert found["tuning"][1:] == ("ditto, apfl", "digits, npz:x", state, "")
     assert found["plan"] == ("study", "sinewave", "", "stopped", "")
 
 
