@@ -43,10 +43,8 @@ def new_tuning(
         after: How many seeds to leave for others, from the setting ``seed`` upwards.
 
     Raises:
-        Refused: As ``Tuning.check`` says; or ``search`` is a text, or Optuna is not installed.
+        Refused: As ``Tuning.check`` says; or Optuna is not installed.
     """
-    if isinstance(search, str):
-        raise Refused(must("search", search, "a list of texts"))
     first = next(iter(_experiment(name, given) for name, given in fixed.items())).seed + after
     found = Tuning(fixed, list(search), trials, list(range(first, first + seeds)), minutes)
     check_optuna()

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
 from federation.errors import EngramError, Refused, RunStopped
-from federation.experiment import Experiment, Inconsistent
+from federation.experiment import Experiment, Impossible
 from federation.files import replace_file
 from federation.methods import METHODS
 from federation.plugins import load_plugins
@@ -123,7 +123,7 @@ class Tuning(NamedTuple):
             for key, value in plan.choices:
                 try:
                     LockStep(one.experiments({key: value}))
-                except Inconsistent:
+                except Impossible:
                     pass  # beside other values of other settings it may be possible
                 except Refused as error:
                     raise Refused(f"--search {key}={value}: {error}") from error

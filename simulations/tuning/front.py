@@ -78,7 +78,7 @@ def tune(
         seeds: Runs of each, from the setting ``seed`` upwards.
         minutes: After which each method's search stops; None for no bound.
         search: Where to search in place of the ranges that settings declare, and further settings:
-            ``"eta=0.01..1:log"``, ``"batch-size=5,10,20"``.
+            ``"eta=0.01..1:log"``, ``"batch-size=5,10,20"``; one, or a list of them.
         out: Folder of the search; by default a new one in ``runs/``.
         progress: Whether to show it.
         ray: Address of a Ray cluster that searches, one method on each core: ``HOST:PORT``,
