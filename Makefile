@@ -1,6 +1,8 @@
 # Everything runs in a virtual environment of its own, made from constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests of a file share what they set up: one process runs them all.
+BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
 .PHONY: demo federation test test-processes lint types docs bench clean
@@ -12,10 +14,10 @@ federation: .venv/ready
 	$(BIN)/engram federation --clients 3 --set num-rounds=20 --set eta=0.4
 
 test: .venv/ready
-	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(BY_FILE)
 
 test-processes: .venv/ready
-	$(BIN)/pytest -m processes --numprocesses logical --dist loadgroup $$(grep -rl --include='*.py' mark.processes tests)
+	$(BIN)/pytest -m processes $(BY_FILE) $$(grep -rl --include='*.py' mark.processes tests)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

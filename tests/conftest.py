@@ -35,7 +35,9 @@ torch.set_num_threads(1)
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
-LONG = {"test_ray.py", "test_golden.py", "test_sinewave.py", "test_protection.py"}
+LONG = {"test_golden.py", "test_sinewave.py", "test_protection.py"} | {
+    *("test_federation.py", "test_identity.py", "test_ray.py"),  # of processes
+}
 
 
 def pytest_collection_modifyitems(items):

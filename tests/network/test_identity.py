@@ -23,7 +23,7 @@ from server.launch import flwr_command, superlink_command
 from server.registration import register_clients
 from tests.network.support import free_port, running, wait_for
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("identity")]
+pytestmark = pytest.mark.processes
 
 
 class Federation:

@@ -14,7 +14,7 @@ import typer
 
 from federation.fingerprint import ROOMS, source_root
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.processes
 
 SOURCE = (*ROOMS, "simulations", "benchmarks", "pyproject.toml", "README.md")
 SCRIPT = """#!{python}

@@ -32,9 +32,7 @@ def lines():
     [
         {"processes": 1},
         pytest.param({"processes": 2}, marks=pytest.mark.processes),
-        pytest.param(
-            {"ray": "local"}, marks=[pytest.mark.processes, pytest.mark.xdist_group("ray")]
-        ),
+        pytest.param({"ray": "local"}, marks=pytest.mark.processes),
     ],
     ids=str,
 )

@@ -25,8 +25,7 @@ from tests.simulations.test_apps import APPS
 from tests.simulations.test_new import project
 from tests.support import assert_same, small
 
-# In one group, since they share what is run but once.
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.processes
 
 BIN = Path(sys.executable).parent
 

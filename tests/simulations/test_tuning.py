@@ -98,7 +98,6 @@ def test_processes_find_what_one_finds(engram):
 
 
 @pytest.mark.processes
-@pytest.mark.xdist_group("ray")
 def test_a_cluster_finds_what_one_process_finds(engram, monkeypatch, request):
     monkeypatch.setenv("PYTHONPATH", str(source_root()))  # Ray's workers run these sources, too
     request.addfinalizer(ray.shutdown)

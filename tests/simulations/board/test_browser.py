@@ -23,7 +23,6 @@ LONG = 30_000  # milliseconds that a page may take on a busy machine
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
 ]
 
