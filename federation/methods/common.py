@@ -196,35 +196,31 @@ class FedAdagrad(_Adaptive):
     )
 
 
+class _MeanSquare(_Adaptive):
+    """Adam's or Yogi's step, which have a weighted mean of squares."""
+
+    beta2: Float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="weight of the former mean square",
+        json_schema_extra=searched(0.9, 0.999),
+    )
+
+
 @method
-class FedYogi(_Adaptive):
+class FedYogi(_MeanSquare):
     """The common model, with Yogi on the server."""
 
     name = "fedyogi"
     meaning = "fedavg with Yogi on the server"
     variant = "yogi"
 
-    beta2: Float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="weight of the former mean square",
-        json_schema_extra=searched(0.9, 0.999),
-    )
-
 
 @method
-class FedAdam(_Adaptive):
+class FedAdam(_MeanSquare):
     """The common model, with Adam on the server."""
 
     name = "fedadam"
     meaning = "fedavg with Adam on the server"
     variant = "adam"
-
-    beta2: Float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="weight of the former mean square",
-        json_schema_extra=searched(0.9, 0.999),
-    )
