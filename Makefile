@@ -5,7 +5,7 @@ BIN := .venv/bin
 BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
-.PHONY: demo federation test test-processes lint types docs bench clean
+.PHONY: demo federation test test-processes golden lint types docs bench clean
 
 demo: .venv/ready
 	$(BIN)/engram compare $(DEMO) --seeds 3 --config simulations/presets/demo.toml
@@ -18,6 +18,9 @@ test: .venv/ready
 
 test-processes: .venv/ready
 	$(BIN)/pytest -m processes $(BY_FILE) $$(grep -rl --include='*.py' mark.processes tests)
+
+golden: .venv/ready
+	$(BIN)/pytest tests/golden --exact $(BY_FILE)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -40,6 +40,11 @@ LONG = {"test_golden.py", "test_sinewave.py", "test_protection.py"} | {
 }
 
 
+def pytest_addoption(parser):
+    """Lets whoever rebuilds compare the golden numbers to the last bit."""
+    parser.addoption("--exact", action="store_true", help="golden numbers must agree to the bit")
+
+
 def pytest_collection_modifyitems(items):
     """Begins with late files that take long, so that no process is alone with one in the end."""
     items.sort(key=lambda item: item.path.name not in LONG)
