@@ -24,10 +24,6 @@ from simulations.__main__ import main
 from simulations.reports import PLOTS, REPORTS
 from strategies import STRATEGIES
 
-# Processes that tests run beside each other would wait for each other's threads, here and in BLAS.
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Each of the processes that tests start would compile all sources again.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 threadpool_limits(1)
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("engram")

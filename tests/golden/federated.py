@@ -134,7 +134,7 @@ def elsewhere(name, folder):
     """Returns how results, and the last model, of a run by other means differ from the recorded."""
     recorded = read()["cases"][f"run: {name}"]
     told = {key: recorded[key] for key in ("results", "model")}
-    return list(differences(told, plain(kept(folder)), tolerance=1e-6, where=name))
+    return list(differences(told, plain(kept(folder)), tolerance=(1e-6, 1e-9), where=name))
 
 
 def resumed(folder):

@@ -57,7 +57,8 @@ def differences(recorded, found, *, tolerance=None, where=""):
     Args:
         recorded: As ``read`` has it.
         found: As ``plain`` returns it.
-        tolerance: How much of a number may be otherwise; None for not a bit of it.
+        tolerance: How much of a number may be otherwise, relatively and absolutely; None for not a
+            bit of it.
         where: In what.
     """
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
@@ -78,7 +79,8 @@ def _same(one, other, tolerance):
     numbers = all(isinstance(v, float | int) and not isinstance(v, bool) for v in (one, other))
     if tolerance is None or not numbers:
         return one == other
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-9)
+    relative, absolute = tolerance
+    return math.isclose(one, other, rel_tol=relative, abs_tol=absolute)
 
 
 def machine():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from tests.golden.cases import CASES, ROUGH
+from tests.golden.cases import CASES, CHAOTIC, ROUGH
 from tests.golden.numbers import differences, plain, read
 
 RECORDED = read()
@@ -17,10 +17,13 @@ RECORDED = read()
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_numbers_are_as_recorded(name, tmp_path, pytestconfig):
+    exact = pytestconfig.getoption("exact")
+    if name in CHAOTIC and not exact:
+        pytest.skip("no two processors agree on it")
     assert torch.get_num_threads() == 1
     with threadpool_limits(1):
         found = plain(CASES[name](tmp_path))
-    tolerance = None if pytestconfig.getoption("exact") else ROUGH.get(name, 1e-6)
+    tolerance = None if exact else ROUGH.get(name, (1e-6, 1e-9))
     apart = list(differences(RECORDED["cases"][name], found, tolerance=tolerance, where=name))
     assert not apart, "\n".join(apart[:20])
 
@@ -33,8 +36,8 @@ def test_a_difference_is_found():
     one = {"a": [1.0, 2.0], "b": {"sha256": "x", "sum": 3.0}}
     near = {"a": [1.0, 2.0 + 1e-8], "b": {"sha256": "y", "sum": 3.0}}
     assert list(differences(one, one)) == []
-    assert list(differences(one, near, tolerance=1e-6)) == []
+    assert list(differences(one, near, tolerance=(1e-6, 1e-9))) == []
     assert len(list(differences(one, near))) == 2
     assert list(differences(one, one | {"c": 1})) == []
     assert list(differences(one | {"c": 1}, one)) == [".c is missing"]
-    assert len(list(differences(one, one | {"a": [1.0]}, tolerance=1e-6))) == 1
+    assert len(list(differences(one, one | {"a": [1.0]}, tolerance=(1e-6, 1e-9)))) == 1
