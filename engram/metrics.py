@@ -4,9 +4,11 @@ A metric is known by its range, its direction and its meaning. Messages, the scr
 records, tables and plots treat all alike.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 from engram.checks import require
 
@@ -14,13 +16,24 @@ from engram.checks import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["METRICS", "Metric", "Score", "Targets", "metric", "named"]
+__all__ = [
+    "BUILT_IN",
+    "METRICS",
+    "Metric",
+    "Score",
+    "Targets",
+    "fitted",
+    "metric",
+    "name_of",
+    "named",
+    "takes",
+]
 
 Targets = Literal["classes", "values", "labels", "tokens"]
 """What a row's targets are: a class, numbers, zeros and ones, or a class for each position."""
 
 Better = Literal["higher", "lower"]
-Score = Callable[["Tensor", "Tensor"], "Tensor | float"]
+Score = Callable[..., "Tensor | float"]
 """``(outputs (n, ...), targets (n, ...)) -> value``: of a client's rows, or (n,) of each row."""
 
 _S = TypeVar("_S", bound=Score)
@@ -43,6 +56,7 @@ class Metric(NamedTuple):
         most: A finite value above it counts as this one, so that one client, who may say what it
             likes, cannot move a mean over n clients by more than ``most / n``.
         targets: Kinds of targets that it can be computed from; None for any.
+        named: Whether ``score`` is also given the client's name, or its number if it has none.
     """
 
     name: str
@@ -56,11 +70,18 @@ class Metric(NamedTuple):
     partial: bool = True
     most: float = inf
     targets: tuple[Targets, ...] | None = None
+    named: bool = False
 
     @property
     def worst(self) -> float:
         """The end of the range that nobody wants."""
         return self.low if self.better == "higher" else self.high
+
+    def of(self, client: str | int | None) -> Self:
+        """Returns the metric of a client, whose name the score is given if it wants it."""
+        if not self.named:
+            return self
+        return self._replace(score=partial(self.score, client=client), named=False)
 
     def to_config(self) -> dict[str, object]:
         """Returns what a record keeps of it: how its values are to be read."""
@@ -121,12 +142,42 @@ def metric(
         require(low < high, "low", low, f"below high = {high:g}")
         require(better in ("higher", "lower"), "better", better, "higher or lower")
         meaning = (score.__doc__ or name).strip().partition("\n")[0].rstrip(".")
+        named = takes(score, "client")
         METRICS[name] = Metric(
-            name, score, low, high, better, meaning, percent, by_row, partial, most, targets
+            name, score, low, high, better, meaning, percent, by_row, partial, most, targets, named
         )
         return score
 
     return register
+
+
+def fitted(outputs: Any, targets: "Tensor") -> Any:
+    """Returns outputs as losses and metrics see them: (k, 1) as (k,) where targets are (k,).
+
+    Without this, torch would compare each row with each other one. It holds likewise for targets
+    of more axes, and where the targets have the additional axis. Other outputs stay as they are.
+    """
+    shape, wanted = getattr(outputs, "shape", None), targets.shape
+    if shape is None or shape == wanted:
+        return outputs
+    single = (*wanted, 1) == shape or (*shape, 1) == wanted
+    return outputs.reshape(wanted) if single else outputs
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Returns whether a function, or a module, has an argument of this name."""
+    try:
+        return name in inspect.signature(getattr(function, "forward", function)).parameters
+    except (TypeError, ValueError):  # built into torch
+        return False
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the name of a function, or of an object's class, with ``-`` for ``_``."""
+    while isinstance(function, partial):
+        function = function.func
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name.replace("_", "-")
 
 
 def named(names: Iterable[str]) -> list[Metric]:
@@ -140,7 +191,8 @@ def named(names: Iterable[str]) -> list[Metric]:
 @metric(low=0, high=1, percent=True, by_row=True, partial=False, targets=("classes",))
 def accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of rows whose class has the largest output."""
-    return (outputs.argmax(dim=-1) == targets).float()
+    hits = outputs.argmax(dim=1) == targets  # on the second axis, as torch's losses have them
+    return hits.float().flatten(1).mean(1) if hits.ndim > 1 else hits.float()
 
 
 @metric(low=0, high=1, percent=True, by_row=True, targets=("tokens",))
@@ -154,7 +206,7 @@ def token_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 @metric(low=0, high=1, percent=True, by_row=True, partial=False, targets=("labels",))
 def label_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of labels that are on the right side of a probability of a half."""
-    return ((outputs > 0) == (targets > 0.5)).float().mean(1)
+    return ((outputs > 0) == (targets > 0.5)).float().flatten(1).mean(1)
 
 
 @metric(low=0, high=1, percent=True, partial=False, targets=("classes",))
@@ -256,3 +308,7 @@ def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     spread = (targets - targets.mean(0)).square().sum()
     missed = (outputs.reshape(targets.shape) - targets).square().sum()
     return (1 - missed / spread) if spread > 0 else spread / spread
+
+
+BUILT_IN = frozenset(METRICS)
+"""The names of those that come with the platform."""

@@ -1,15 +1,18 @@
-"""What networks are trained for: a loss of each row, and what models are scored by.
+"""What networks are trained for: a loss of a batch, and what models are scored by.
 
-A task is known by its name. Losses are per row, so that rows can be weighted, and padding left out.
+A task is known by its name. The losses of the tasks' own are means over rows, so that rows can be
+weighted, and padding left out. A loss of a user's is a function of a batch, and is called on whole
+batches, as in a loop of plain torch.
 """
 
-import inspect
+import copy
 from collections.abc import Callable
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from engram.checks import require
-from engram.metrics import Metric, Targets
+from engram.metrics import Metric, Targets, fitted, name_of, takes
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ __all__ = [
     "LOSSES",
     "REGRESSION",
     "TASKS",
+    "Loss",
     "RowLoss",
     "Task",
     "loss",
@@ -35,7 +39,8 @@ class Task(NamedTuple):
 
     Attributes:
         name: What it is called.
-        loss: What it lowers.
+        loss: What it lowers: ``(outputs (k, ...), targets (k, ...)) -> loss`` of a batch, ().
+        rows: The loss of each row, whose mean ``loss`` is; None if that is not known.
         targets: What a row's targets are: ``classes`` (a class), ``values`` (numbers), ``labels``
             (each 0 or 1, any number of them 1), or ``tokens`` (a class for each position, -1 for
             none).
@@ -43,35 +48,59 @@ class Task(NamedTuple):
         low: Lowest possible loss.
         most: As ``Metric.most``, of the loss.
         meaning: What the loss is, in a few words.
+        own: The name of a user's loss that stands in place of the task's; empty if none does.
+        vectorizes: Whether ``torch.func.vmap`` can run the loss, for the batches of many clients.
+        named: Whether the loss wants the client's name; see ``of``.
     """
 
     name: str
-    loss: RowLoss
+    loss: "Callable[..., Tensor]"
+    rows: RowLoss | None
     targets: Targets
     metrics: str
     low: float = 0.0
     most: float = inf
     meaning: str = "mean loss"
+    own: str = ""
+    vectorizes: bool = True
+    named: bool = False
+
+    def of(self, client: str | int | None) -> Self:
+        """Returns the task of a client, whose name the loss is given if it wants it."""
+        if not (self.named and isinstance(self.loss, Loss)):
+            return self
+        return self._replace(loss=self.loss.of(client))
 
     @property
     def metric(self) -> Metric:
         """The loss as a metric."""
         return Metric(
             "loss",
-            self.loss,
+            self.rows or self.loss,
             low=self.low,
             better="lower",
             meaning=self.meaning,
-            by_row=True,
-            partial=False,
+            by_row=self.rows is not None,
+            partial=self.rows is None,  # a client may have no row that a user's loss counts
             most=self.most,
+            named=self.named,
         )
+
+
+def _cross_entropy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
+
+    return functional.cross_entropy(outputs, targets)  # one operation for all rows
+
+
+def _mean(rows: RowLoss) -> "Callable[..., Tensor]":
+    return lambda outputs, targets: rows(outputs, targets).mean()
 
 
 def _negative_log_likelihood(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
 
-    return functional.cross_entropy(outputs, targets, reduction="none")
+    return _by_row(functional.cross_entropy(outputs, targets, reduction="none"))
 
 
 def _squared(outputs: "Tensor", targets: "Tensor") -> "Tensor":
@@ -114,13 +143,16 @@ def _fitting(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 CLASSIFICATION = Task(
     "classification",
+    _cross_entropy,
     _negative_log_likelihood,
     "classes",
     "accuracy",
     most=104.0,  # nats: of a probability that float32 cannot tell from 0, below 2^-149
     meaning="mean negative log-likelihood, in nats",
 )
-REGRESSION = Task("regression", _squared, "values", "rmse", meaning="mean squared error")
+REGRESSION = Task(
+    "regression", _mean(_squared), _squared, "values", "rmse", meaning="mean squared error"
+)
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -129,6 +161,7 @@ TASKS: dict[str, Task] = {
         REGRESSION,
         Task(
             "multi-label",
+            _mean(_binary),
             _binary,
             "labels",
             "label-accuracy",
@@ -137,6 +170,7 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "next-token",
+            _mean(_next_token),
             _next_token,
             "tokens",
             "token-accuracy",
@@ -147,7 +181,7 @@ TASKS: dict[str, Task] = {
 }
 """Every task, by its name."""
 
-LOSSES: dict[str, RowLoss] = {}
+LOSSES: "dict[str, Loss]" = {}
 """Losses of users, by name."""
 
 
@@ -156,43 +190,98 @@ def task_of(name: str, loss: str = "") -> Task:
     task = TASKS[name]
     if not loss:
         return task
-    return task._replace(loss=LOSSES[loss], low=-inf, most=inf, meaning=f"mean {loss}")
+    own = LOSSES[loss]
+    return task._replace(
+        loss=own,
+        rows=None,
+        low=-inf,
+        most=inf,
+        meaning=f"mean {loss}",
+        own=loss,
+        vectorizes=not own.named,
+        named=own.named,
+    )
 
 
 def loss(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """Makes a function known as a loss, by its name; to be used as a decorator.
 
-    It is given outputs (k, ...) and targets (k, ...) of a batch, and returns a loss for each row,
-    (k,); or for each number of a row, (k, ...), of which the mean is taken; or, as torch's losses
-    do by default, one for all rows. Of a function with an argument ``reduction``, as torch's have,
-    every row's losses are asked for.
+    It is given outputs (k, ...) and targets (k, ...) of a batch, as a loop of plain torch would
+    call it, and returns the batch's loss; or one for each row, or for each number of a row, (k,
+    ...), of which the mean is taken. A module, such as ``torch.nn.CrossEntropyLoss(weight=...)``,
+    is a function, too. One with an argument ``client`` is also given the client's name, or its
+    number if it has none; clients are then trained one after the other.
 
     Args:
         function: The loss.
         name: What it is called in settings; by default as the function, with ``-`` for ``_``.
     """
-    name = name or getattr(function, "__name__", type(function).__name__).replace("_", "-")
+    name = name or name_of(function)
     LOSSES.pop(name, None)
-    LOSSES[name] = _by_rows(function)
+    LOSSES[name] = Loss(function)
     return function
 
 
-def _by_rows(function: Callable[..., Any]) -> RowLoss:
-    reduces = "reduction" in inspect.signature(function).parameters
-    given = {"reduction": "none"} if reduces else {}
+class Loss:
+    """A loss of a user's, as a function of a batch that returns one number.
 
-    def rows(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        single = getattr(outputs, "shape", ()) == (*targets.shape, 1)
-        # Without this, torch compares each row with each other one.
-        outputs = outputs.squeeze(-1) if single else outputs
-        found: Tensor = function(outputs, targets, **given)
-        if found.ndim == 0:  # one row after the other, as batches of one
-            from torch.func import vmap  # noqa: PLC0415 - tasks are listed without torch
+    Args:
+        function: The loss, as ``engram.loss`` takes it.
 
-            found = vmap(lambda out, target: function(out[None], target[None]))(outputs, targets)
-        fits = found.ndim > 0 and len(found) == len(targets)
-        shapes = f"{tuple(outputs.shape)} and {tuple(targets.shape)}"
-        require(fits, "a loss", tuple(found.shape), f"one for each row, of outputs {shapes}")
-        return _by_row(found)
+    Attributes:
+        named: Whether it wants the client's name.
+    """
 
-    return rows
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.named = takes(function, "client")
+
+    @property
+    def learns(self) -> bool:
+        """Whether it is a module with parameters that want training."""
+        parameters = getattr(self._function, "parameters", tuple)
+        return any(leaf.requires_grad for leaf in parameters())
+
+    def of(self, client: str | int | None) -> "Loss":
+        """Returns the loss of a client by its name."""
+        return Loss(partial(self._function, client=client))
+
+    def __call__(self, outputs: Any, targets: "Tensor", **named: Any) -> "Tensor":
+        """Returns the loss of a batch, of shape (); ``client`` may be given if it is wanted."""
+        found = self._function(fitted(outputs, targets), targets, **named)
+        shape = tuple(getattr(found, "shape", ())) if hasattr(found, "ndim") else None
+        one_or_each = shape is not None and (found.numel() == 1 or shape[0] == len(targets))
+        expected = f"one number, or one for each of {len(targets)} rows"
+        require(one_or_each, "a loss", type(found).__name__ if shape is None else shape, expected)
+        mean: Tensor = found if found.ndim == 0 else found.mean()
+        return mean
+
+    def by_rows(self, outputs: Any, targets: "Tensor") -> "Tensor":
+        """Returns losses of rows, (k,): unreduced, if the function can, or of batches of one row.
+
+        That their mean is the batch's loss is for the caller to find out.
+        """
+        from torch.func import vmap  # noqa: PLC0415 - tasks are listed without torch
+        from torch.utils._pytree import tree_map  # noqa: PLC0415 - as torch
+
+        function = _unreduced(self._function)
+        found: Tensor = function(fitted(outputs, targets), targets)
+        if found.ndim:
+            return _by_row(found)
+
+        def one(row: Any, target: "Tensor") -> "Tensor":
+            target = target[None]
+            loss: Tensor = function(fitted(tree_map(lambda x: x[None], row), target), target)
+            return loss
+
+        return vmap(one)(outputs, targets)
+
+
+def _unreduced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a loss of torch's kind with an entry for each row; others as they are."""
+    if takes(function, "reduction"):
+        return lambda outputs, targets: function(outputs, targets, reduction="none")
+    if hasattr(function, "forward") and hasattr(function, "reduction"):
+        function = copy.copy(function)
+        function.reduction = "none"
+    return function

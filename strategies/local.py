@@ -10,9 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.aggregates import Aggregate
-from engram.metrics import METRICS
+from engram.metrics import METRICS, Metric
 from engram.models import keep
 from engram.networks import FLAT
+from engram.tasks import CLASSIFICATION, task_of
 from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of, server_step_notes
@@ -62,6 +63,7 @@ class Federated(RunStrategy):
         scoring: How clients are scored; by default, by accuracy.
         losses: Whether clients are asked for their training losses in every round; if not, only
             in rounds whose config has ``losses``, or does not say.
+        loss: What these are; by default, the loss of classifiers.
         steps: The settings to lower if the run diverges, in words.
         start: The initial model, if ``init`` is to return it.
         notes: Further entries of the results.
@@ -85,6 +87,7 @@ class Federated(RunStrategy):
         max_weight: float = np.inf,
         scoring: Scoring | None = None,
         losses: bool = False,
+        loss: Metric = CLASSIFICATION.metric,
         steps: str = "the step size",
         start: Params | None = None,
         notes: Row | None = None,
@@ -98,6 +101,7 @@ class Federated(RunStrategy):
         self._shards = shards
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
         self._always_losses = self._losses = losses
+        self._loss = loss
         self._steps, self._watch = steps, LossWatch(steps)
         self._start = start or {}
         self._notes = notes or {}
@@ -163,6 +167,7 @@ class Federated(RunStrategy):
             max_weight=e.max_weight,
             scoring=Scoring.of(e),
             losses=e.model in FLAT,
+            loss=task_of(e.task, e.loss).metric,
             steps=" or ".join(e.of(LocalMethod).step_sizes()),
             start=model,
             notes=notes,
@@ -301,7 +306,7 @@ class Federated(RunStrategy):
             roster=self.roster,
             most=self._weights.most,
             aggregate=self.aggregate,
-            losses=self._losses,
+            loss=self._loss if self._losses else None,
         )
         asked, usable = len(self.cohort), found.usable
         if 2 * len(found.diverged) > asked:

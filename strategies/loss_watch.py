@@ -15,6 +15,8 @@ _GROWTH = 10
 class LossWatch:
     """Warns once, when the loss exceeds both ten times its minimum and the first round's.
 
+    Below zero, where there are no such multiples, the loss must rise by nine times its minimum.
+
     Args:
         lower: The settings that the warning advises to lower, in words.
     """
@@ -34,7 +36,8 @@ class LossWatch:
             self._first = loss
         if mean < self._least:
             self._least, self._best = mean, server_round
-        if not self._warned and mean > max(_GROWTH * self._least, self._first):
+        far = self._least + (_GROWTH - 1) * abs(self._least)  # of a loss above 0, ten times as much
+        if not self._warned and mean > max(far, self._first):
             self._warned = True
             _log.warning(
                 "round %d: the training loss is %.3g, and was %.3g in round %d (means of %d "

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
-from engram.tasks import CLASSIFICATION
+from engram.metrics import Metric
 from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.columns import Column
@@ -53,8 +53,7 @@ Kind = Literal[
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
 _FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
-_MOST_LOSS: Final = CLASSIFICATION.most
-_ROUNDING: Final = 1e-6  # of a loss that is 0
+_ROUNDING: Final = 1e-6  # of the least possible loss
 
 
 class Accepted(NamedTuple):
@@ -63,7 +62,7 @@ class Accepted(NamedTuple):
     Attributes:
         clients: The clients whose models it holds, ascending.
         updates: Their mean as one update; or one per client if the aggregate is not additive.
-        losses: Their training losses, in nats, capped at 104; empty if they were not asked for.
+        losses: Their training losses, capped; empty if they were not asked for.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
         way: How they were trained, one of ``WAYS``; empty if the reply does not say.
@@ -141,13 +140,14 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     examples: Mapping[int, int],
     most: int,
     aggregate: Aggregate,
-    losses: bool = True,
+    loss: Metric | None,
 ) -> Accepted | Rejected:
     """Checks a reply to a training message.
 
-    Each loss is capped at 104 nats, since one client that claims 3e38 could otherwise decide the
-    mean. This is the loss of a model that gives the right classes the least positive probability in
-    float32. A larger loss is no reason to refuse a reply: a model about to diverge may have one.
+    Each loss is capped at ``Metric.most``, since one client that claims 3e38 could otherwise decide
+    the mean: for classes at 104 nats, the loss of a model that gives the right ones the least
+    positive probability in float32. A larger loss is no reason to refuse a reply: a model about to
+    diverge may have one.
 
     Args:
         reply: The reply.
@@ -158,13 +158,13 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
             they are weights.
         most: How many rows of a client count at most; 1: clients count alike.
         aggregate: Says whether the reply holds a mean or each client's model.
-        losses: Whether the node was asked for training losses. The reply must then have each
-            client's, and none otherwise.
+        loss: The task's loss, if the node was asked for training losses. The reply must then have
+            each client's, and none otherwise.
     """
     if reply.has_error():
         return _error(reply)
     try:
-        details = _read_details(reply.content, losses=losses)
+        details = _read_details(reply.content, losses=loss is not None)
         num_examples = reply.content.metric_records[METRICS]["num-examples"]
         arrays = reply.content.array_records[ARRAYS]
     except (KeyError, TypeError, ValueError) as error:
@@ -184,8 +184,9 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         return params
     if not (is_finite(params) and all(abs(loss) <= _LARGEST for loss in details.losses)):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    if min(details.losses, default=0.0) < -_ROUNDING:
-        return _rejected("scores", "losses must be 0 or more")
+    low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
+    if min(details.losses, default=low) < low - _ROUNDING:
+        return _rejected("scores", f"losses must be {low:g} or more")
     weights = [min(count, most) for count in rows]
     if aggregate.additive:
         updates = [Update(params, float(sum(weights)))]
@@ -196,7 +197,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
     way = reply.content.config_records[CLIENTS].get("way")
-    capped = [min(loss, _MOST_LOSS) for loss in details.losses]
+    capped = [min(found, most_loss) for found in details.losses]
     return Accepted(ids, updates, capped, failed, str(way) if way in WAYS else "")
 
 

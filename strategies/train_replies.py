@@ -8,6 +8,7 @@ from typing import NamedTuple
 from flwr.app import Message
 
 from engram.aggregates import Aggregate
+from engram.metrics import Metric
 from engram.types import Params
 from federation.errors import few
 from federation.names import Names
@@ -102,7 +103,7 @@ def collect_replies(
     roster: Roster,
     most: int,
     aggregate: Aggregate,
-    losses: bool,
+    loss: Metric | None,
 ) -> TrainReplies:
     """Screens the replies to a round's messages.
 
@@ -114,7 +115,7 @@ def collect_replies(
         roster: The clients.
         most: How many rows of a client count at most.
         aggregate: The aggregate that will merge them.
-        losses: Whether clients were asked for their training losses.
+        loss: The task's loss, if clients were asked for their training losses.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
     accepted, rejected, silent = [], [], []
@@ -131,7 +132,7 @@ def collect_replies(
             examples={client: roster.examples[client] for client in clients},
             most=most,
             aggregate=aggregate,
-            losses=losses,
+            loss=loss,
         )
         if isinstance(verdict, Accepted):
             accepted.append((clients, verdict))

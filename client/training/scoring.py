@@ -11,15 +11,16 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from client.training.rows import Queries, Support, padded
+from engram.checks import must, require
 from engram.dense import FIRST, Examples, logits
 from engram.meta.fine_tune import fine_tune
-from engram.metrics import Metric
+from engram.metrics import Metric, fitted
 from engram.mixtures import mixture
 from engram.models import Model, dense_loss_of, mean_loss, represented
-from engram.models.base import Inputs
+from engram.models.base import Inputs, Outputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
-from engram.tasks import task_of
+from engram.tasks import Task, task_of
 from engram.types import Batch, Candidates, LossFn, Params, Recall
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
@@ -81,18 +82,16 @@ class Scorer:
         self._dense = vectorized and network.features is None and network.dense_layers > 0
         self._dense &= experiment.adapt_optimizer in AFFINE
         self._dense &= FIRST not in network.personal | network.tailored
-        task = task_of(experiment.task, experiment.loss)
-        self._targets_are = task.targets
+        self._task = task_of(experiment.task, experiment.loss)
+        self._personalize = self._fine_tuning(self._task)
+
+    def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
+        e, network = self._experiment, self._network
         loss: LossFn = mean_loss(network._replace(train=None), task)
         if self._dense:
-            loss, self._targets = dense_loss_of(task, network.dense_layers, data.outputs)
-        self._personalize = fine_tune(
-            loss,
-            lr=experiment.adapt_lr,
-            steps=experiment.adapt_steps,
-            optimizer=experiment.adapt_optimizer,
-        )
+            loss, self._targets = dense_loss_of(task, network.dense_layers, self._data.outputs)
+        return fine_tune(loss, lr=e.adapt_lr, steps=e.adapt_steps, optimizer=e.adapt_optimizer)
 
     def scores(
         self,
@@ -145,7 +144,18 @@ class Scorer:
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
         support = self._support([client])
-        return self._personalize(model, *(_of(batch, 0) for batch in support.batches()))
+        return self._tunes([client])(model, *(_of(batch, 0) for batch in support.batches()))
+
+    def _tunes(self, clients: Sequence[int]) -> Callable[..., Params]:
+        """Returns what fine-tunes: a single client by its name, if the loss wants that."""
+        if not self._task.named:
+            return self._personalize
+        (name,) = self._called(clients)
+        return self._fine_tuning(self._task.of(name))
+
+    def _called(self, clients: Sequence[int]) -> list[str | int]:
+        """Returns the clients' names, or their numbers where they have none."""
+        return [self._data.names.get(client, client) for client in clients]
 
     def _block(
         self,
@@ -154,9 +164,9 @@ class Scorer:
         kept: Sequence[tuple[Candidates | None, Params]],
     ) -> Scores:
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
-        serve: dict[str, Callable[[Inputs], Tensor]] = {
+        serve: dict[str, Callable[[Inputs], Outputs]] = {
             COMMON: partial(self._common, model, own),
-            PERSONALIZED: self._tuned(model, own, self._support(clients)),
+            PERSONALIZED: self._tuned(model, own, clients),
         }
         have = [i for i, (models, _) in enumerate(kept) if models is not None]
         if have:
@@ -167,15 +177,19 @@ class Scorer:
             have = list(range(len(clients)))
             serve[KEPT] = self._recalling(self._recall, model, own, clients)
         queries = self.queries(clients)
-        columns = self._columns(serve, queries, have)
+        columns = self._columns(serve, queries, have, clients)
         if self._data.validation is not None:
             held_out = padded(self._data.validation, self._data.validation.rows, clients)
-            scored = self._columns(serve, held_out, have)
+            scored = self._columns(serve, held_out, have, clients)
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
 
     def _columns(
-        self, serve: Mapping[str, Callable[[Inputs], Tensor]], queries: Queries, have: list[int]
+        self,
+        serve: Mapping[str, Callable[[Inputs], Outputs]],
+        queries: Queries,
+        have: list[int],
+        clients: Sequence[int],
     ) -> dict[str, Tensor]:
         """Returns the metric columns of each model; only clients in ``have`` have a kept model.
 
@@ -183,36 +197,38 @@ class Scorer:
             serve: For each model, ``inputs (c, q, ...) -> outputs (c, q, ...)``.
             queries: The rows to score.
             have: Positions of the clients that keep a model.
+            clients: The clients.
         """
-        count, counted = len(queries.rows), queries.counted
+        count, counted, names = len(queries.rows), queries.counted, self._called(clients)
         said, y = self._answers(serve, queries)
-        columns = self._measured(COMMON, said[COMMON], y, counted)
-        columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, counted)
+        columns = self._measured(COMMON, said[COMMON], y, counted, names)
+        columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, counted, names)
         lacking = y.new_full((count,), torch.nan, dtype=torch.float32)
         columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
         if have:
-            found = self._measured(KEPT, said[KEPT], y[have], counted[have])
+            theirs = [names[i] for i in have]
+            found = self._measured(KEPT, said[KEPT], y[have], counted[have], theirs)
             for name, values in found.items():
                 columns[name][have] = values
         return columns
 
     def _answers(
-        self, serve: Mapping[Named, Callable[[Inputs], Tensor]], queries: Queries
-    ) -> tuple[dict[Named, Tensor], Tensor]:
+        self, serve: Mapping[Named, Callable[[Inputs], Outputs]], queries: Queries
+    ) -> tuple[dict[Named, Outputs], Tensor]:
         """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
-        outputs: dict[Named, list[Tensor]] = {which: [] for which in serve}
+        outputs: dict[Named, list[Outputs]] = {which: [] for which in serve}
         targets = []
         for rows in self._in_parts(queries.rows):
             x, y = queries.split.take(rows)
             targets.append(y)
             for which, served in serve.items():
                 outputs[which].append(served(x))
-        said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        said = {which: tree_map(_joined, *parts) for which, parts in outputs.items()}
         return said, torch.cat(targets, dim=1)
 
     def _kept(
         self, clients: Sequence[int], kept: Sequence[Candidates], names: Sequence[str]
-    ) -> Callable[[Inputs], Tensor]:
+    ) -> Callable[[Inputs], Outputs]:
         """Returns ``inputs -> outputs``, (c, q, ...), of the models that clients keep."""
         apply, weights = self._for_each(self._network.apply), [some.weights for some in kept]
         ranks = zip(*(some.models for some in kept), strict=True)
@@ -220,7 +236,7 @@ class Scorer:
         shares = [some for some in weights if some is not None]
         if shares:
             w = torch.stack(shares)
-            return lambda x: mixture(self._targets_are, [apply(stack, x) for stack in stacks], w)
+            return lambda x: mixture(self._task.targets, [apply(stack, x) for stack in stacks], w)
         return partial(apply, self.least(clients, stacks))
 
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
@@ -237,7 +253,8 @@ class Scorer:
         apply, loss = self._for_each(self._network.apply), self._metrics[-1]
         known = self._known(clients)
         said, y = self._answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
-        losses = [measure(loss, outputs, y, known.counted) for outputs in said.values()]
+        names = self._called(clients)
+        losses = [measure(loss, outputs, y, known.counted, names) for outputs in said.values()]
         best, each = torch.stack(losses).argmin(0), torch.arange(len(clients))
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
@@ -248,15 +265,14 @@ class Scorer:
         split, rows, _ = self._support(clients)
         return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
-    def _common(self, model: Params, own: Params, x: Inputs) -> Tensor:
+    def _common(self, model: Params, own: Params, x: Inputs) -> Outputs:
         """Returns the outputs (c, q, ...) before personalization, on queries x (c, q, ...)."""
         if own:
             serve = self._for_each(lambda mine, some: self._network.apply(model | mine, some))
-            outputs: Tensor = serve(own, x)
+            outputs: Outputs = serve(own, x)
             return outputs
-        shape = tree_leaves(x)[0].shape[:2]
-        flat = tree_map(lambda leaf: leaf.flatten(0, 1), x)
-        return _unflattened(self._network.apply(model, flat), shape)
+        shape, outputs = tree_leaves(x)[0].shape[:2], self._network.apply(model, _flat(x))
+        return tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), outputs)
 
     def _recalling(
         self, recall: Recall, model: Params, own: Params, clients: Sequence[int]
@@ -282,10 +298,15 @@ class Scorer:
         return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
 
     def _measured(
-        self, which: str, outputs: Tensor, y: Tensor, counted: Tensor
+        self,
+        which: str,
+        outputs: Outputs,
+        y: Tensor,
+        counted: Tensor,
+        names: Sequence[str | int],
     ) -> dict[str, Tensor]:
         """Returns the metric columns of one of the models."""
-        return {m.name + which: measure(m, outputs, y, counted) for m in self._metrics}
+        return {m.name + which: measure(m, outputs, y, counted, names) for m in self._metrics}
 
     def queries(self, clients: Sequence[int]) -> Queries:
         """Returns the test rows that clients are scored on."""
@@ -307,13 +328,17 @@ class Scorer:
             ]
         return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
 
-    def _tuned(self, model: Params, own: Params, support: Support) -> Callable[[Inputs], Tensor]:
+    def _tuned(
+        self, model: Params, own: Params, clients: Sequence[int]
+    ) -> Callable[[Inputs], Outputs]:
         """Returns ``inputs -> outputs``, (c, q, ...), of the fine-tuned models."""
+        support = self._support(clients)
         if self._dense:
             return self._tuned_dense(model, own, support)
+        personalize = self._tunes(clients)
 
         def tune(mine: Params, *batches: Batch) -> Params:
-            return self._personalize(model | mine, *batches)
+            return personalize(model | mine, *batches)
 
         tuned = self._for_each(tune)(own, *support.batches())
         return lambda x: self._for_each(self._network.apply)(tuned, x)
@@ -366,11 +391,22 @@ def _of(stacked: Any, some: Any) -> Any:
     return tree_map(lambda leaf: leaf[some], stacked)
 
 
-def _unflattened(outputs: Tensor, shape: torch.Size) -> Tensor:
-    return outputs.view(*shape, *outputs.shape[1:])
+def _joined(*parts: Tensor) -> Tensor:
+    return torch.cat(parts, dim=1)
 
 
-def measure(metric: Metric, outputs: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+def _flat(stacked: Any) -> Any:
+    """Returns the rows of all clients, (c q, ...), for (c, q, ...)."""
+    return tree_map(lambda leaf: leaf.flatten(0, 1), stacked)
+
+
+def measure(
+    metric: Metric,
+    outputs: Outputs,
+    targets: Tensor,
+    counted: Tensor,
+    names: Sequence[str | int] = (),
+) -> Tensor:
     """Returns a metric of each client, shape (c,).
 
     Args:
@@ -378,15 +414,45 @@ def measure(metric: Metric, outputs: Tensor, targets: Tensor, counted: Tensor) -
         outputs: Of the clients' models, shape (c, q, ...).
         targets: Shape (c, q, ...).
         counted: Which of the q rows are no padding, shape (c, q); at least one for each client.
+        names: What clients are called; for a metric that wants to know it.
+
+    Raises:
+        ValueError: If the metric is not one number, or one for each row, as it should be.
     """
-    finite = outputs.isfinite().reshape(*counted.shape, -1).all(dim=-1)
-    if metric.by_row:
-        rows = torch.as_tensor(metric.score(outputs.flatten(0, 1), targets.flatten(0, 1)))
+    finite = torch.stack(
+        [x.isfinite().reshape(*counted.shape, -1).all(-1) for x in tree_leaves(outputs)]
+    ).all(0)
+    if metric.by_row and not metric.named:
+        y = targets.flatten(0, 1)
+        rows = _each_row(metric, fitted(_flat(outputs), y), y)
         values = torch.where(finite, rows.view_as(finite), metric.worst)
         # Values of padding are set to zero, not multiplied by it: they may be infinite.
         return torch.where(counted, values, 0.0).sum(1) / counted.sum(1)
+    own = [metric.of(name) for name in names] if metric.named else [metric] * len(targets)
     each = [
-        metric.score(out[some], target[some]) if whole[some].all() else metric.worst
-        for out, target, some, whole in zip(outputs, targets, counted, finite, strict=True)
+        _one_number(metric, _of(_of(outputs, i), some), targets[i][some])
+        if finite[i][some].all()
+        else metric.worst
+        for i, (metric, some) in enumerate(zip(own, counted, strict=True))
     ]
-    return outputs.new_tensor([float(value) for value in each])
+    return torch.tensor(each, dtype=torch.float32, device=targets.device)
+
+
+def _each_row(metric: Metric, outputs: Outputs, targets: Tensor) -> Tensor:
+    rows = torch.as_tensor(metric.score(outputs, targets))
+    expected = f"one number for each of {len(targets)} rows"
+    require(rows.shape == (len(targets),), f"metric {metric.name}", tuple(rows.shape), expected)
+    return rows
+
+
+def _one_number(metric: Metric, outputs: Outputs, targets: Tensor) -> float:
+    outputs = fitted(outputs, targets)
+    if metric.by_row:
+        return float(_each_row(metric, outputs, targets).double().mean())
+    value = metric.score(outputs, targets)
+    shape = tuple(getattr(value, "shape", ()))
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # as torch, numpy and Python say it
+        what = f"of shape {shape}" if shape else type(value).__name__
+        raise ValueError(must(f"metric {metric.name}", what, "one number")) from error

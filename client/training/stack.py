@@ -172,10 +172,10 @@ class Stack:
     ) -> list[LocalRound] | None:
         """Runs tasks as one; returns None if the rule fails with scales of several runs."""
         size, joined = len(cohorts[runs[0]]), self._joined(tasks, runs)
+        everyone = [client for i in runs for client in cohorts[i]]
         try:
-            done = self._trainers[0].run(joined, server_round, way)
+            done = self._trainers[0].run(joined, server_round, way, everyone)
         except ClientRaised as error:
-            everyone = [client for i in runs for client in cohorts[i]]
             names = self._trainers[runs[error.position // size]].data.names
             raise failed(everyone, error, server_round, names) from error
         except Exception:  # a user's rule may look at a value, which a stacked tensor does not show
@@ -194,7 +194,7 @@ class Stack:
     ) -> LocalRound:
         trainer = self._trainers[i]
         try:
-            return trainer.run(task, server_round, way)
+            return trainer.run(task, server_round, way, clients)
         except ClientRaised as error:
             raise failed(clients, error, server_round, trainer.data.names) from error
 

@@ -31,6 +31,7 @@ from client.training.outcome import ClientFailed, Group, Trained, failed
 from client.training.recollection import Recollection
 from client.training.sampler import Sampler
 from client.training.scoring import Scorer, Scores
+from client.training.trial import on_rows
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
@@ -38,7 +39,7 @@ from engram.mixtures import loss_of
 from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
-from engram.tasks import task_of
+from engram.tasks import Task, task_of
 from engram.tree import part
 from engram.types import Candidates, LocalRule, LossFn, Params, Scale
 from federation.data.federated import FederatedData, model_for, with_known_tokens
@@ -86,8 +87,8 @@ class Trainer:
         block: The largest number of clients that are trained at once.
 
     Raises:
-        Refused: The network or the augmentation does not fit the data, the rule has no direction
-            for an optimizer, or the memory budget does not fit one client.
+        Refused: The network, the loss, a metric or the augmentation does not fit the data, the rule
+            has no direction for an optimizer, or the memory budget does not fit one client.
     """
 
     def __init__(
@@ -109,7 +110,11 @@ class Trainer:
         self._task = task_of(experiment.task, experiment.loss)
         self._own = experiment.of(LocalMethod)
         augment = AUGMENTATIONS.get(experiment.augment)
+        model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         try:
+            metrics = self._own.metrics(experiment)
+            start = self.receive(model)
+            self._task = on_rows(self._task, metrics, self._network, start, self.data)
             self._parted = self._own.in_parts(self._network, experiment)
             self.rule = self._rule_on(_as_it_is)
             if augment is not None:
@@ -120,7 +125,6 @@ class Trainer:
         self._remembers = self._own.keeps_memory and self.rule.state_is_model
         self._keeps = experiment.optimizer_state == "kept" and self.rule.moments is not None
         self._reads = self._remembers and self.rule.reads_state
-        model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         self._personal = keep(model, self._network.personal, personal=True)
         self._memories = Recollection(
             store,
@@ -131,7 +135,7 @@ class Trainer:
             device=experiment.device,
         )
         self.tailored = self._network.tailored
-        vectorized = engine == "vectorized" and self._network.vectorizes
+        vectorized = engine == "vectorized" and self._network.vectorizes and self._task.vectorizes
         self.ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(model)
@@ -144,13 +148,18 @@ class Trainer:
         return self._own.initial_rows + e.local_steps * self.rule.batches_per_step * e.batch_size
 
     def _rule_on(
-        self, form: Form, scales: Mapping[str, Scale] = {}, *, factor: float = 1.0
+        self,
+        form: Form,
+        scales: Mapping[str, Scale] = {},
+        *,
+        factor: float = 1.0,
+        task: Task | None = None,
     ) -> LocalRule:
         """Builds the rule with a form of its loss; ``scales`` replace some of its settings."""
-        e = self.experiment
+        e, task = self.experiment, task or self._task
         own = self._own.model_copy(update=dict(scales)) if scales else self._own
         rule = with_optimizer(
-            self._parted(own.rule(form(own.loss(self._network, self._task)))),
+            self._parted(own.rule(form(own.loss(self._network, task)))),
             e.optimizer,
             momentum=e.momentum,
             weight_decay=e.weight_decay,
@@ -166,14 +175,23 @@ class Trainer:
             return lambda w, batch: loss_of(candidates(w), loss, batch)
         return loss if served is None else lambda w, batch: loss(served(w), batch)
 
+    def _in_turn(self, task: Task) -> Way:
+        """Returns the way to train one client after the other."""
+        network = self._network
+        return partial(
+            each_in_turn,
+            partial(self._rule_on, by_autograd, task=task),
+            self._reported(mean_loss(network, task)),
+            statistics=network.statistics,
+        )
+
     def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
         """Returns, by name, the ways to run a cohort that may be the fastest."""
         network, rule, statistics = self._network, self.rule, self._network.statistics
         rules: Callable[[Form], Rules] = partial(partial, self._rule_on)
         plain_loss = mean_loss(network, self._task)
         reported = self._reported(plain_loss)
-        alone = partial(each_in_turn, rules(by_autograd), reported, statistics=statistics)
-        in_turn = {"in-turn": alone}
+        in_turn = {"in-turn": self._in_turn(self._task)}
         together = {"vmap": partial(vmapped, rules(_as_it_is), reported, statistics=statistics)}
         if not vectorized:
             return in_turn
@@ -282,7 +300,7 @@ class Trainer:
             own = {name: leaf[start : start + self.block] for name, leaf in tailored.items()}
             task = self.task(model, clients, server_round, own)._replace(losses=losses)
             try:
-                done = self.run(task, server_round, way)
+                done = self.run(task, server_round, way, clients)
             except ClientRaised as error:
                 raise failed(clients, error, server_round, self.data.names) from error
             done = self.finish(done, model, clients, server_round, durable)
@@ -306,14 +324,22 @@ class Trainer:
         draws = self.sampler.draw(clients, server_round, initial=anew)
         return CohortTask(model, memories, draws, own)
 
-    def run(self, task: CohortTask, server_round: int, way: str) -> LocalRound:
+    def run(
+        self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]
+    ) -> LocalRound:
         """Trains a cohort in one of the ways; its first runs are timed.
+
+        Args:
+            task: What to do.
+            server_round: The round, >= 1.
+            way: The way's name.
+            clients: The cohort; a single client where the loss wants its name.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
         """
         start = time.process_time()  # not wall time: others may use the machine, too
-        done = self._way_in(way, server_round)(task)
+        done = self._way_in(way, server_round, clients)(task)
         if len(self._times[way]) < _TRIES:
             self._times[way].append((time.process_time() - start) / len(task.memories))
         return done
@@ -332,11 +358,13 @@ class Trainer:
         done = done._replace(models=done.models.only(shared))
         return self._protect(done, model, clients, server_round) if self.experiment.clip else done
 
-    def _way_in(self, name: str, server_round: int) -> Way:
+    def _way_in(self, name: str, server_round: int, clients: Sequence[int]) -> Way:
         """Returns a way to train, with the step size that the schedule has in this round."""
-        e = self.experiment
+        e, way = self.experiment, self.ways[name]
         factor = step_factor(e.schedule, server_round, e.num_rounds)
-        way = self.ways[name]
+        if self._task.named:
+            (client,) = clients
+            way = self._in_turn(self._task.of(self.data.names.get(client, client)))
         if factor == 1:
             return way
         rules, *rest = way.args

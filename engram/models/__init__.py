@@ -9,7 +9,7 @@ from engram.checks import require
 from engram.models.base import Inputs, Model
 from engram.models.built_in import build_model
 from engram.models.companions import begun, with_companions
-from engram.models.fit import check_fit
+from engram.models.fit import check_fit, row_loss, tried
 from engram.models.functional import Statistics
 from engram.models.losses import (
     cohort_losses,
@@ -18,6 +18,7 @@ from engram.models.losses import (
     mean_loss,
     penalized_loss,
     represented,
+    rows_of,
     squared_error,
 )
 from engram.models.module import from_module
@@ -42,7 +43,10 @@ __all__ = [
     "part_of",
     "penalized_loss",
     "represented",
+    "row_loss",
+    "rows_of",
     "squared_error",
+    "tried",
     "with_companions",
     "with_personal",
 ]

@@ -4,18 +4,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
-from engram.models.base import Inputs, Model
-from engram.tasks import Task
+from engram.models.base import Inputs, Model, Outputs
+from engram.tasks import Loss, RowLoss, Task
 from engram.types import Params
 
-__all__ = ["check_fit"]
+__all__ = ["check_fit", "row_loss", "tried"]
 
 
 def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs: int) -> None:
-    """Computes the loss of some rows.
+    """Computes the task's own loss of some rows; a user's is ``tried`` where there are targets.
 
     Args:
         model: The network.
@@ -27,34 +28,112 @@ def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs
     Raises:
         ValueError: If outputs and targets do not fit each other; the message has both shapes.
     """
+    if task.own:
+        return
     with torch.no_grad():
         found = model.apply(params, example)
         targets = _targets(task, found, outputs)
-        shapes = f"{_shapes(found)}, and targets {tuple(targets.shape)}"
+        shapes = _in_words(found, targets)
         if task.targets in ("classes", "tokens") and isinstance(found, Tensor):
-            axes = 2 if task.targets == "classes" else 3
-            fits = found.ndim == axes and found.shape[-1] >= outputs
-            wanted = f"of {axes} axes, the last of {outputs} classes or more, for {task.name}"
+            least, axis = (2, 1) if task.targets == "classes" else (3, -1)
+            fits = found.ndim >= least and found.shape[axis] >= outputs
+            wanted = f"of {least} axes, the last of {outputs} classes or more, for {task.name}"
             require(fits, "outputs", shapes, wanted)
         try:
-            losses = task.loss(found, targets)
-        except Exception as error:  # a loss may be anybody's
-            raise ValueError(
-                f"the loss must take outputs of shape {shapes}: {type(error).__name__}: {error}"
-            ) from error
-    require(losses.shape == (2,), "a loss", tuple(losses.shape), f"(2,), of outputs {shapes}")
+            task.loss(found, targets)
+        except Exception as error:  # outputs may be anything that a module returns
+            raise ValueError(_refused("the loss", shapes, error)) from error
+
+
+def tried(task: Task, outputs: Outputs, targets: Tensor) -> Task:
+    """Calls a task's loss on a batch, as training will.
+
+    Args:
+        task: The task, whose loss may be anybody's.
+        outputs: A network's, in training, (k, ...).
+        targets: Those of the same rows, (k, ...).
+
+    Returns:
+        The task, with whether ``vmap`` can run its loss.
+
+    Raises:
+        ValueError: If the loss does not take them, cannot be differentiated, or does not depend on
+            them alone.
+    """
+    called, shapes = f"loss {task.own}" if task.own else "the loss", _in_words(outputs, targets)
+    if isinstance(task.loss, Loss) and task.loss.learns:
+        raise ValueError(f"{called} must have no parameters of its own: nothing would train them")
+    leaves = tree_map(_leaf, outputs)
+    try:
+        value, again = task.loss(leaves, targets), task.loss(leaves, targets)
+    except Exception as error:  # a loss may be anybody's
+        raise ValueError(_refused(called, shapes, error)) from error
+    if not torch.equal(value.nan_to_num(), again.nan_to_num()):
+        raise ValueError(f"{called} must be the same for the same outputs and targets")
+    if not value.requires_grad and any(leaf.requires_grad for leaf in tree_leaves(leaves)):
+        raise ValueError(f"{called} must have a gradient by the outputs: torch finds none")
+    return task._replace(vectorizes=_vectorizes(task, outputs, targets)) if task.own else task
+
+
+def row_loss(task: Task, outputs: Outputs, targets: Tensor) -> RowLoss | None:
+    """Returns a loss by rows: a user's, if its mean is the loss of these rows and of halves.
+
+    Args:
+        task: The task.
+        outputs: Of some rows, (k, ...).
+        targets: Those of the same rows, which should differ: class weights, for example, cancel in
+            a batch of a single class.
+    """
+    if not isinstance(task.loss, Loss):
+        return task.rows
+    rows = task.loss.by_rows
+    half = len(targets) // 2
+    with torch.no_grad():
+        for some in (slice(None), slice(half), slice(half, None)):
+            part, own = tree_map(lambda leaf, some=some: leaf[some], outputs), targets[some]
+            try:
+                alike = torch.allclose(rows(part, own).mean(), task.loss(part, own), rtol=1e-4)
+            except Exception:  # a loss may be one that takes no batch of one row, for example
+                return None
+            if not alike:
+                return None
+    return rows
+
+
+def _leaf(output: Tensor) -> Tensor:
+    return output.detach().requires_grad_(output.is_floating_point())
+
+
+def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
+    """Returns whether ``vmap`` runs the gradient of a loss, and it is right."""
+    pair = [tree_map(torch.Tensor.detach, outputs), tree_map(lambda x: x.detach().flip(0), outputs)]
+    own = [targets, targets.flip(0)]
+    try:
+        alone = [grad(task.loss)(z, y) for z, y in zip(pair, own, strict=True)]
+        stacked = tree_map(lambda *leaves: torch.stack(leaves), *pair)
+        together = vmap(grad(task.loss))(stacked, torch.stack(own))
+    except Exception:  # it looks at values, or has no rule: it may be anything that a loss does
+        return False
+    expected = tree_map(lambda *leaves: torch.stack(leaves), *alone)
+    pairs = zip(tree_leaves(together), tree_leaves(expected), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in pairs)
 
 
 def _targets(task: Task, found: Any, outputs: int) -> Tensor:
-    """Returns targets of two rows."""
+    """Returns targets of two rows, which have several axes if the network's outputs do."""
+    several = isinstance(found, Tensor) and found.ndim > 2
     if task.targets == "classes":
-        return torch.zeros(2, dtype=torch.int64)
+        return torch.zeros(2, *(found.shape[2:] if several else ()), dtype=torch.int64)
     if task.targets == "tokens":
         return torch.zeros(found.shape[:2], dtype=torch.int64)
-    if task.targets == "values" and outputs == 1:
-        return torch.zeros(2)
-    return torch.zeros(2, outputs)
+    if several and found[0].numel() == outputs:
+        return torch.zeros(found.shape)
+    return torch.zeros(2) if task.targets == "values" and outputs == 1 else torch.zeros(2, outputs)
 
 
-def _shapes(found: Any) -> Any:
-    return tree_map(lambda leaf: tuple(leaf.shape), found)
+def _in_words(outputs: Any, targets: Tensor) -> str:
+    return f"{tree_map(lambda x: tuple(x.shape), outputs)}, and targets {tuple(targets.shape)}"
+
+
+def _refused(called: str, shapes: str, error: Exception) -> str:
+    return f"{called} must take outputs of shape {shapes}: {type(error).__name__}: {error}"

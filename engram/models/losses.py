@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import grad, vjp
-from torch.nn import functional
+from torch.func import grad, vjp, vmap
 
 from engram.checks import must
 from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators
@@ -21,17 +20,17 @@ __all__ = [
     "mean_loss",
     "penalized_loss",
     "represented",
+    "rows_of",
     "squared_error",
 ]
 
 
 def mean_loss(model: Model, task: Task) -> LossFn:
-    """Builds the mean over a batch's rows of the task's loss, in training.
+    """Builds the task's loss of a batch, in training.
 
     A batch is ``(inputs, targets)``, and ``(inputs, targets, key)`` for a network that is noisy; or
     such a batch ``Weighted``.
     """
-    mean = _mean(task.loss)
 
     def loss(params: Params, batch: Batch) -> Tensor:
         batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
@@ -40,7 +39,9 @@ def mean_loss(model: Model, task: Task) -> LossFn:
             outputs = model.apply(params, inputs)
         else:
             outputs = model.train(params, inputs, *(key or [None]))
-        return mean(outputs, targets) if weights is None else task.loss(outputs, targets) @ weights
+        if weights is None:
+            return task.loss(outputs, targets)
+        return rows_of(task)(outputs, targets) @ weights
 
     return loss
 
@@ -58,12 +59,12 @@ def penalized_loss(
     Raises:
         ValueError: If the network has no representation.
     """
-    mean, represent = _mean(task.loss), represented(model)
+    represent = represented(model)
 
     def loss(params: Params, batch: Batch) -> Tensor:
         inputs, targets, *key = batch
         outputs, z = represent(params, inputs, *(key or [None]), None, True)
-        return mean(outputs, targets) + penalty(params, z, targets)
+        return task.loss(outputs, targets) + penalty(params, z, targets)
 
     return loss
 
@@ -89,21 +90,37 @@ def cohort_losses(model: Model, task: Task) -> LossFn | None:
     def losses(params: Params, batch: Batch) -> Tensor:
         batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
         inputs, targets = batch
-        rows = _rows(task.loss, together(params, inputs), targets)
-        return rows.mean(1) if weights is None else torch.einsum("ck,ck...->c...", rows, weights)
+        outputs = together(params, inputs)
+        if weights is None:
+            return _losses(task, outputs, targets)
+        rows = _rows(rows_of(task), outputs, targets)
+        return torch.einsum("ck,ck...->c...", rows, weights)
 
     return losses
 
 
-def _rows(loss: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Returns the losses (c, k) of outputs (c, k, ...) and targets (c, k, ...)."""
-    return loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
+def _losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the losses (c,) of batches: outputs (c, k, ...) and targets (c, k, ...)."""
+    if task.rows is None:
+        return vmap(task.loss)(outputs, targets)
+    return _rows(task.rows, outputs, targets).mean(1)
 
 
-def _mean(loss: RowLoss) -> Callable[[Tensor, Tensor], Tensor]:
-    if loss is CLASSIFICATION.loss:
-        return functional.cross_entropy  # one operation for all rows
-    return lambda outputs, targets: loss(outputs, targets).mean()
+def _rows(rows: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the losses (c, k) of rows."""
+    return rows(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
+
+
+def rows_of(task: Task) -> RowLoss:
+    """Returns the task's loss of each row.
+
+    Raises:
+        ValueError: If it is not known as a mean over rows.
+    """
+    if task.rows is None:
+        expected = "a mean over rows, whose losses can be weighted, for this method"
+        raise ValueError(must("loss", task.own, expected))
+    return task.rows
 
 
 def cross_entropy(model: Model) -> LossFn:
@@ -131,20 +148,22 @@ def dense_loss_of(
     """
     if task.loss is CLASSIFICATION.loss:
         return dense_loss(layers, CROSS_ENTROPY), lambda targets: indicators(targets, outputs)
-    return dense_loss(layers, _by_autograd(task.loss)), lambda targets: targets
+    return dense_loss(layers, _by_autograd(task)), lambda targets: targets
 
 
-def _by_autograd(rows: RowLoss) -> Output:
+def _by_autograd(task: Task) -> Output:
     """Returns a loss of outputs z (c, k, out), whose derivatives by z are autograd's.
 
-    Each row's loss depends on this row's outputs alone, so one pass is right for all of them.
+    Each batch's loss depends on this batch's outputs alone, so one pass is right for all of them.
     """
 
     def total(z: Tensor, targets: Tensor) -> Tensor:
-        return rows(z.flatten(0, 1), targets.flatten(0, 1)).sum() / z.shape[1]
+        if task.rows is None:
+            return _losses(task, z, targets).sum()
+        return task.rows(z.flatten(0, 1), targets.flatten(0, 1)).sum() / z.shape[1]
 
     def value(z: Tensor, targets: Tensor) -> Tensor:
-        return _rows(rows, z, targets).mean(1)
+        return _losses(task, z, targets)
 
     def gradient(z: Tensor, targets: Tensor) -> Tensor:
         found: Tensor = grad(total)(z, targets)

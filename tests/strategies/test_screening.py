@@ -6,6 +6,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from engram.aggregates import mean
+from engram.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from federation.flower import local_run
 from federation.wire import to_record
 from strategies.screening import Accepted, Rejected, screen
@@ -38,7 +39,7 @@ def reply(params=None, metrics=None, details=None, error=None):
     return Message(content, reply_to=query)
 
 
-def verdict(message, aggregate=None, most=10**6, losses=True):
+def verdict(message, aggregate=None, most=10**6, losses=True, loss=CLASSIFICATION.metric):
     return screen(
         message,
         server_round=5,
@@ -47,7 +48,7 @@ def verdict(message, aggregate=None, most=10**6, losses=True):
         examples=EXAMPLES,
         most=most,
         aggregate=aggregate or mean(),
-        losses=losses,
+        loss=loss if losses else None,
     )
 
 
@@ -66,6 +67,16 @@ def test_one_loss_does_not_make_the_mean_and_is_no_reason_to_refuse_a_model():
         accepted = verdict(reply(details=clients(losses=[0.5, told])))
         assert isinstance(accepted, Accepted)
         assert accepted.losses == [0.5, counted]
+
+
+def test_losses_are_screened_by_the_tasks_own_range(plug_ins):
+    loss(torch.nn.functional.gaussian_nll_loss)
+    likelihood = task_of("regression", "gaussian-nll-loss").metric
+    told = reply(details=clients(losses=[-250.0, 2e6]))  # a log density has no bounds
+    assert verdict(told, loss=likelihood).losses == [-250.0, 2e6]
+    assert verdict(told, loss=REGRESSION.metric).reason == "losses must be 0 or more"
+    above = reply(details=clients(losses=[3e5, 2e6]))  # squares of values in their own units
+    assert verdict(above, loss=REGRESSION.metric).losses == [3e5, 2e6]
 
 
 def test_losses_are_there_if_and_only_if_they_were_asked_for():

@@ -1,0 +1,119 @@
+"""A trial of losses and metrics on rows of a client, before anything is trained or written."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from client.training.scoring import measure
+from engram.checks import must
+from engram.metrics import BUILT_IN, Metric
+from engram.models import Model, row_loss, rows_of, tried
+from engram.models.base import Inputs, Outputs
+from engram.tasks import Task
+from engram.tree import part
+from engram.types import Params
+from federation.data.federated import FederatedData, Split
+from federation.data.partitions import RowNumbers
+
+__all__ = ["on_rows"]
+
+_TRAINED, _SCORED = 8, 256  # rows that the loss, and metrics, are tried on, at most
+
+
+def on_rows(
+    task: Task, metrics: Sequence[Metric], network: Model, model: Params, data: FederatedData
+) -> Task:
+    """Tries a task's loss, and metrics, on rows of the first client that has some.
+
+    What is built in is tried where targets have several axes; for others its network's outputs
+    have been checked already.
+
+    Args:
+        task: The task.
+        metrics: What models are scored by.
+        network: The network.
+        model: Parameters of it.
+        data: The rows.
+
+    Returns:
+        The task, with what has been found out about its loss.
+
+    Raises:
+        ValueError: If one of them does not take what the network returns, or gives something else
+            than it should.
+    """
+    client = next((c for c, rows in enumerate(data.train.rows) if len(rows)), None)
+    own = [metric for metric in metrics if metric.name not in BUILT_IN and metric.name != "loss"]
+    if client is None or not (task.own or own or data.train.y.ndim > 1):
+        return task
+    name = data.names.get(client, client)
+    served = None if network.candidates is None else network.candidates(model)
+    w = part(model) if served is None else served.models[0]
+    x, y = _taken(data.train, _varied(data.train, client))
+    with torch.no_grad():
+        if network.train is None:
+            outputs = network.apply(w, x)
+        else:
+            outputs = network.train(w, x, torch.zeros((), dtype=torch.int64, device=y.device))
+    found = tried(task.of(name), outputs, y)
+    task = task._replace(vectorizes=found.vectorizes and not task.named)
+    if served is not None and served.weights is not None:
+        task = task._replace(rows=row_loss(task.of(name), outputs, _spread(task, y, data.outputs)))
+        rows_of(task)
+    split = data.test if len(data.test.rows[client]) else data.train
+    x, y = _taken(split, _some(split, client, _SCORED))
+    with torch.no_grad():
+        outputs = network.apply(w, x)
+    for metric in metrics:
+        _try_metric(metric.of(name), task, outputs, y)
+    return task
+
+
+def _try_metric(metric: Metric, task: Task, outputs: Outputs, y: Tensor) -> None:
+    several = task.targets == "classes" and y.ndim > 1
+    if several and metric.name in BUILT_IN - {"accuracy"}:
+        expected = "accuracy, or one of your own, where a row has several classes"
+        raise ValueError(must("metrics", metric.name, expected))
+    outputs, y = tree_map(lambda leaf: leaf[None], outputs), y[None]
+    every = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device)
+    try:
+        measure(metric, outputs, y, every)
+    except Exception as error:  # a metric may be anybody's
+        shapes = tree_map(lambda leaf: tuple(leaf.shape[1:]), outputs)
+        takes = f"outputs of shape {shapes}, and targets {tuple(y.shape[1:])}"
+        said = f"{type(error).__name__}: {error}"
+        text = str(error) if metric.name in str(error) else f"must take {takes}: {said}"
+        raise ValueError(f"metric {metric.name} {text}") from error
+
+
+def _taken(split: Split, rows: RowNumbers) -> tuple[Inputs, Tensor]:
+    return split.take(torch.from_numpy(rows).to(split.y.device))
+
+
+def _some(split: Split, client: int, most: int) -> RowNumbers:
+    """Returns some of a client's rows, from the first to the last."""
+    own = split.rows[client]
+    return own[np.linspace(0, len(own) - 1, min(most, len(own))).astype(np.int64)]
+
+
+def _varied(split: Split, client: int) -> RowNumbers:
+    """Returns some of a client's rows, two at least, with different targets if it has some."""
+    rows = _some(split, client, _SCORED)
+    kinds = split.y[torch.from_numpy(rows).to(split.y.device)].reshape(len(rows), -1).cpu()
+    first = np.unique(kinds.numpy(), axis=0, return_index=True)[1]
+    ordered = np.concatenate([first, np.setdiff1d(np.arange(len(rows)), first)])
+    return np.resize(rows[ordered[:_TRAINED]], max(2, min(_TRAINED, len(rows))))
+
+
+def _spread(task: Task, y: Tensor, outputs: int) -> Tensor:
+    """Returns targets of all kinds that there are; those that are numbers stay as they are.
+
+    So all nodes find the same, whatever their own clients' rows are.
+    """
+    if task.targets == "values":
+        return y
+    count = 2 if task.targets == "labels" else outputs
+    return (torch.arange(y.numel(), device=y.device) % count).view_as(y).to(y)
