@@ -2,13 +2,13 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.protection import spent
-from strategies.cohorts import draw_cohort
 
 
 class PrivacyAccountant:
@@ -23,30 +23,39 @@ class PrivacyAccountant:
         done: The round of the last checkpoint: rounds 1 to this one are done.
         file: Where each round's clients are recorded before they are asked; None if a repeated
             round has the same noise, and so releases nothing new.
+        rows: The metrics of the rounds that are done, whose cohorts count where there is no file.
+            A round whose metrics were lost counts for every client.
 
     Raises:
         Refused: If the file is damaged.
     """
 
-    def __init__(self, experiment: Experiment, done: int, file: Path | None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        done: int,
+        file: Path | None,
+        rows: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self._experiment = experiment
         self._file = file
         self._asked: Counter[int] = Counter()
         e = experiment
         if e.privacy == "none":
             return
-        if file is None:  # a simulation, which all clients have joined
+        if file is None:
+            cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
             for server_round in range(1, done + 1):
-                size, shards = e.clients_per_round, e.shards
-                self._asked.update(
-                    draw_cohort(e.seed, server_round, e.num_clients, size, shards=shards)
-                )
-        elif file.is_file():
+                self._asked.update(cohorts.get(server_round, range(e.num_clients)))
+        elif done or file.is_file():
             try:
-                for line in file.read_text().splitlines():
+                lines = file.read_text().splitlines()
+                for line in lines:
                     self._asked.update(int(client) for client in line.split())
-            except ValueError as error:
+            except (OSError, ValueError) as error:
                 raise Refused(f"{file} is damaged: {error}") from error
+            if len(lines) < done:
+                raise Refused(f"{file} is damaged: it has {len(lines)} of {done} rounds")
 
     def note(self, clients: Sequence[int]) -> None:
         """Records the clients of a round, before they are asked."""

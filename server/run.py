@@ -86,7 +86,7 @@ def run(
         course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
         checkpoint = course.begin()
         asked = folder / "clients-asked.txt" if noise is secret_noise else None
-        accountant = PrivacyAccountant(e, checkpoint.server_round, asked)
+        accountant = PrivacyAccountant(e, checkpoint.server_round, asked, record.rows())
         arrays = course.rounds(checkpoint, accountant)
         rows = record.rows()
         times = [row["ms"] for row in rows if "ms" in row]

@@ -84,12 +84,22 @@ class Run:
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """A row for each client that was scored, by name or number, and a column for each score."""
+        """A row for each client that was scored, by name or number, and a column for each score.
+
+        Names that are all whole numbers are numbers in its index. Where some clients never train,
+        a column ``unseen`` says which.
+        """
+        import numpy as np  # noqa: PLC0415 - slow to import
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         columns = dict(self.results["clients"])
         ids = columns.pop("ids", None)
         called = columns.pop("names", ids)
+        if "unseen" in self.results:
+            columns["unseen"] = np.isin(ids, self.results["unseen"])
+        numbers = [int(name) for name in called or () if str(name).isdecimal()]
+        if [str(name) for name in called or ()] == list(map(str, numbers)):
+            called = numbers
         return pd.DataFrame(columns, index=pd.Index(called, name="client") if called else None)
 
     @property
@@ -115,7 +125,7 @@ class Run:
         method also looks at the client's rows, it is the network by which it does.
 
         Args:
-            client: Its number, or its name.
+            client: Its name, text or a number; without names, its number from 0.
 
         Raises:
             Refused: If there is no such client, or its memories are on nodes of their own.
@@ -143,8 +153,8 @@ class Run:
         """Writes a model into a folder, with a card that says what it is; see ``load_model``.
 
         Args:
-            client: Whose model, by number or name: the one that the method serves the client by,
-                whatever it consists of. None: the common model.
+            client: Whose model, as in ``personal_model``: the one that the method serves the
+                client by, whatever it consists of. None: the common model.
             out: The folder, a new one; by default one in this folder, named for the client.
             format: ``safetensors``, ``torch`` or ``onnx``.
 

@@ -14,6 +14,7 @@ from federation.data.federated import FederatedData, federated_data, model_for
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
 from federation.methods.local import KEPT, LocalMethod
+from federation.names import shown_name
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
 from server.record import Checkpoint, RunRecord
@@ -100,22 +101,17 @@ class Learned:
         return isinstance(self.experiment.own, LocalMethod)
 
     def number(self, client: int | str) -> int:
-        """Returns a client's number, given that or its name.
+        """Returns a client's number, given its name: that number, where it has no other name.
 
         Raises:
             Refused: If there is no such client.
         """
-        count, names = self.experiment.num_clients, self.record.names
-        if isinstance(client, str):
-            numbers = {names.get(number, str(number)): number for number in range(count)}
-            if client.isdecimal() and client not in numbers:
-                return self.number(int(client))
-            if client not in numbers:
-                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
-            return numbers[client]
-        if not 0 <= client < count:
-            raise Refused(must("client", client, f"in 0..{count - 1}"))
-        return client
+        names = self.record.names
+        numbers = {names.get(n, str(n)): n for n in range(self.experiment.num_clients)}
+        if (name := shown_name(client)) not in numbers:
+            all_of = f"in 0..{len(numbers) - 1}" if not names else f"one of {few_names(numbers)}"
+            raise Refused(must("client", client, all_of))
+        return numbers[name]
 
     def called(self, client: int) -> str:
         """Returns a client's name, or its number."""

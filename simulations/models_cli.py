@@ -40,7 +40,7 @@ def export(
     run: _Run,
     client: Annotated[
         str | None,
-        typer.Option(metavar="CLIENT", help="Whose model: a client's number, or its name."),
+        typer.Option(metavar="CLIENT", help="A client's name, or its number if it has none."),
     ] = None,
     common: Annotated[
         bool, typer.Option("--common", help="Instead, the model that all clients share.")

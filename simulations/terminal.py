@@ -239,4 +239,5 @@ def _after(folder: Path) -> str:
     if record.results is None:
         return f"run --resume {place}"
     exported = "clients" in record.results and record.config["engine"] != "flower"
-    return f"export {place} --client 0" if exported else f"report {place}"
+    first = shlex.quote(record.names.get(0, "0"))
+    return f"export {place} --client {first}" if exported else f"report {place}"

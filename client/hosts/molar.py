@@ -64,7 +64,7 @@ class TableSites:
     def _rows(self, client: int) -> Rows:
         rows = self.data.train[client]
         if rows is None:
-            raise EngramError(f"client {client} has no rows here")
+            raise EngramError(f"client {self.data.names.get(client, client)} has no rows here")
         return rows.with_ones() if self.own.intercept else rows
 
     def estimate(self, client: int) -> tuple[SiteEstimate, str | None]:

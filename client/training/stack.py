@@ -50,13 +50,15 @@ def likeness(trainer: Trainer) -> Hashable:
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
     # Lazily read rows of several seeds are not joined: they may not fit into memory.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
+    drawn = trainer.constants
     return (
         *settings,
         *(getattr(rule, flag) for flag in _FLAGS),
         rule.moments is None,
         *trainer.ways,
         str(trainer.data.kind),
-        e.seed if read else None,
+        drawn and drawn(),
+        e.seed if read or (drawn and drawn() is None) else None,
     )
 
 

@@ -83,6 +83,7 @@ class Trainer:
         rule: The method's local rule.
         sampler: Draws the rows of each round.
         tailored: The parameters that the server makes for each client.
+        constants: As ``Model.constants``.
         ways: By name, the ways to run a cohort that may be the fastest.
         block: The largest number of clients that are trained at once.
 
@@ -135,6 +136,7 @@ class Trainer:
             device=experiment.device,
         )
         self.tailored = self._network.tailored
+        self.constants = self._network.constants
         vectorized = engine == "vectorized" and self._network.vectorizes and self._task.vectorizes
         self.ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}

@@ -51,6 +51,8 @@ class Model(NamedTuple):
             that layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
         candidates: As ``LocalRule.candidates``.
+        constants: Returns a digest of what the network holds beside its parameters, and may have
+            drawn, or None if there is no such digest. None if all that is made so are alike.
         module: ``params -> module``, a plain module that computes what ``apply`` does with these
             parameters, and holds them; None if there is none.
     """
@@ -77,4 +79,5 @@ class Model(NamedTuple):
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
     width: int = 0
     candidates: Callable[[Params], Candidates] | None = None
+    constants: Callable[[], bytes | None] | None = None
     module: Callable[[Params], nn.Module] | None = None

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
 from engram.models.base import Inputs, Model
+from engram.models.constants import digest_of_constants
 from engram.models.functional import NORMS, Statistics
 from engram.models.skeleton import Skeleton, called, parameters_of, rows_of
 from engram.types import Params
@@ -91,6 +93,9 @@ def from_module(
         tokens=skeleton.tokens,
         represent=skeleton.represent if skeleton.width else None,
         width=skeleton.width,
+        constants=None
+        if isinstance(make, nn.Module)
+        else cache(partial(digest_of_constants, module, parameters_of(module, running).keys())),
         module=holding,
     )
     _check_pure(model, parameters_of(module, running), example)

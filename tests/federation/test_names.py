@@ -15,10 +15,15 @@ def test_data_name_clients():
 def test_a_name_that_is_taken_is_followed_by_the_number():
     names = checked_names({0: "park", 1: "elm", 6: "park"}, 7)
     assert names == {0: "park (number 0)", 1: "elm", 6: "park (number 6)"}
-    # Schools 1 and 101: the first would be taken for client 1.
+    # Schools 1 and 101: the first would be taken for client 1, which has no name.
     assert checked_names({0: "1", 2: "101"}, 3) == {0: "1 (number 0)", 2: "101"}
     forged = checked_names({0: "park", 1: "park", 2: "park (number 1)"}, 3)
     assert len(set(forged.values())) == 3
+
+
+def test_numbers_that_name_clients_are_their_names():
+    assert checked_names({0: "10", 1: "2", 2: "1"}, 3) == {0: "10", 1: "2", 2: "1"}
+    assert checked_names({0: "2", 1: "0", 2: "1"}, 3) == {0: "2", 1: "0", 2: "1"}
 
 
 def test_a_name_is_one_short_line():

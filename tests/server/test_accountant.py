@@ -41,7 +41,8 @@ def test_the_client_asked_most_often_counts(tmp_path):
 
 
 def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
-    accountant = PrivacyAccountant(small(**(CENTRAL | {"privacy": "local"})), 1, None)
+    accountant = PrivacyAccountant(small(**(CENTRAL | {"privacy": "local"})), 0, None)
+    accountant.note(cohort(1))
     assert accountant.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
 
 
@@ -61,15 +62,29 @@ def test_where_noise_is_secret_repeated_rounds_count_again(tmp_path):
     assert resumed.spent == first.spent
     resumed.note(cohort(2))
     assert resumed.spent["epsilon"] == pytest.approx(epsilon(3.0, most([1, 2, 2, 3]), 1e-5))
-    simulated = PrivacyAccountant(e, 1, None)
+    simulated = PrivacyAccountant(e, 1, None, [{"round": 1, "cohort": cohort(1)}])
     simulated.note(cohort(2))
     assert simulated.spent["epsilon"] == pytest.approx(epsilon(3.0, most([1, 2]), 1e-5))
+
+
+def test_a_round_whose_metrics_were_lost_counts_for_every_client():
+    rows = [{"round": 0}, {"round": 1, "cohort": cohort(1)}]
+    found = PrivacyAccountant(small(**CENTRAL), 3, None, rows).spent["epsilon"]
+    assert found == pytest.approx(epsilon(3.0, 3, 1e-5))
 
 
 def test_a_damaged_file_is_one_line(tmp_path):
     (tmp_path / "begun").write_text("1\nx\n")
     with pytest.raises(Refused, match="begun is damaged: invalid literal"):
         PrivacyAccountant(small(**CENTRAL), 0, tmp_path / "begun")
+
+
+def test_a_file_that_lacks_rounds_is_one_line(tmp_path):
+    for text, reason in ((None, "No such file"), ("1 2\n", "it has 1 of 2 rounds")):
+        if text:
+            (tmp_path / "begun").write_text(text)
+        with pytest.raises(Refused, match=f"begun is damaged: .*{reason}"):
+            PrivacyAccountant(small(**CENTRAL), 2, tmp_path / "begun")
 
 
 @pytest.mark.parametrize("privacy", ["local", "central"])
@@ -115,6 +130,30 @@ def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
     one, two = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("whole", "part"))
     assert_same(one.model, two.model)
     assert whole["epsilon"] == resumed["epsilon"]
+
+
+@pytest.mark.parametrize("stop", range(1, 7))
+def test_wherever_a_run_stops_epsilon_is_that_of_a_run_that_does_not(tmp_path, monkeypatch, stop):
+    e = small(**CENTRAL, method="fedavg", num_rounds=6, unseen_clients=14, checkpoint_every=2)
+    train, folder = coordinator.train_round, tmp_path / "run"
+
+    def fails(*args, **options):
+        if args[2] == stop:
+            raise RunStopped("power failure")
+        return train(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator, "train_round", fails)
+        with pytest.raises(RunStopped):
+            simulate(e, folder)
+    found = simulate(e.model_copy(update={"resume": str(folder)}), folder)
+    rows = RunRecord.open(folder).rows()[1:]
+    asked: Counter[int] = Counter()
+    for row in rows:  # of the six that train, and no others
+        asked.update(row["cohort"])
+        assert row["epsilon"] == pytest.approx(epsilon(3.0, max(asked.values()), 1e-5))
+    assert len(asked) == 6
+    assert found["epsilon"] == rows[-1]["epsilon"]
 
 
 def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_time(tmp_path):

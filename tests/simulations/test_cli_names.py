@@ -44,6 +44,23 @@ def test_clients_keep_the_names_that_their_data_give_them(engram, hospitals):
     assert json.loads(out.splitlines()[-1])["names"] == NAMED
 
 
+def test_sites_that_numbers_name_are_found_by_these(engram, hospitals):
+    table = pd.read_csv("h.csv")
+    numbers = dict(zip(NAMED, (10, 2, 7), strict=True))
+    table.assign(task=table["task"].map(numbers)).to_csv("h.csv", index=False)
+    words = [*hospitals, *let("dataset=csv:h.csv", "partition=natural", "clients-per-round=3")]
+    assert engram("run", "ditto", *words, *let("num-rounds=2"), "--out", "d")[0] == 0
+    assert RunRecord.open(Path("d")).names == {0: "2", 1: "7", 2: "10"}
+    assert engram("show", "d")[1].endswith("next: engram export d --client 2\n")
+    assert engram("export", "d", "--client", "2")[0] == 0  # client 10 is the one in position 2
+    card = Path("client-2-model/card.md").read_text()
+    assert "rows of client 2" in card
+    status, _, err = engram("export", "d", "--client", "0")
+    assert (status, err) == (2, "engram: client must be one of 2, 7, 10, got '0'\n")
+    _, _, err = engram("run", "fedavg", *words, "--set", "eta=1e30")
+    assert "the models of clients [2, 7, 10] became non-finite" in err
+
+
 @pytest.mark.usefixtures("drawn")
 def test_tables_and_plots_call_sites_by_their_names(engram, hospitals, monkeypatch):
     labels = []

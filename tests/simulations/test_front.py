@@ -103,10 +103,13 @@ def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
     pd.testing.assert_frame_equal(
         one.clients, two.clients.reset_index(drop=True), check_names=False
     )
-    assert torch.equal(*(two.personal_model(c)["dense0.weight"] for c in ("hill", 2)))
+    of = [two.personal_model("hill"), one.personal_model(2)]
+    assert torch.equal(*(model["dense0.weight"] for model in of))
     assert torch.equal(*(one.personal_model(c)["dense0.weight"] for c in ("2", 2)))
     with pytest.raises(Refused, match="client must be one of park, lake, hill, port, got 'elm'"):
         two.personal_model("elm")
+    with pytest.raises(Refused, match="client must be one of park, lake, hill, port, got 2"):
+        two.personal_model(2)  # a position is no name
     x, y = (np.concatenate(part) for part in zip(*clients(), strict=True))
     given_out = engram.simulate(
         (x, y), partition="iid", num_clients=4, clients_per_round=4, out=tmp_path / "x", **QUICK
@@ -207,6 +210,28 @@ def test_every_client_has_a_model_of_its_own(tmp_path, method):
         run.personal_model(4)
 
 
+@pytest.mark.parametrize("kind", [int, str])
+def test_clients_that_are_named_by_numbers_are_found_by_these(tmp_path, kind):
+    names, quick = [10, 2, 7, 1], {**QUICK, "clients_per_round": 3, "unseen_clients": 1}
+    data = dict(zip(map(kind, names), clients(), strict=True))
+    one = engram.simulate(clients(), method="ditto", out=tmp_path / "one", **quick)
+    two = engram.simulate(data, method="ditto", out=tmp_path / "two", **quick)
+    assert two.clients.index.tolist() == names
+    assert two.clients["unseen"].tolist() == one.clients["unseen"].tolist()
+    assert two.clients["unseen"].sum() == 1
+    for number, name in enumerate(names):
+        plain = one.personal_model(number)["dense0.weight"]
+        for called in (name, str(name), np.int64(name)):
+            assert torch.equal(two.personal_model(called)["dense0.weight"], plain)
+    for stranger in (0, "3", -1):
+        with pytest.raises(Refused, match="client must be one of 10, 2, 7, 1, got"):
+            two.personal_model(stranger)
+    folder = two.export(2, out=tmp_path / "of-2")
+    weights = engram.load_model(folder).state_dict()
+    plain = engram.load_model(one.export(1, out=tmp_path / "of-1")).state_dict()
+    assert all(torch.equal(weights[name], plain[name]) for name in plain)
+
+
 def test_a_table_of_each_client_is_regressed_on(tmp_path):
     rng = np.random.default_rng(1)
     tables = {}
@@ -215,11 +240,11 @@ def test_a_table_of_each_client_is_regressed_on(tmp_path):
         tables[name] = (x, x @ [1.0, -2.0, 3.0] + 0.1 * rng.normal(size=200))
     run = engram.simulate(tables, method="molar", out=tmp_path / "run", progress=False)
     np.testing.assert_allclose(run.results["shared"]["coef"][:3], [1, -2, 3], atol=0.05)
-    coef = [float(run.personal_model(0)[f"x{k}"][0]) for k in range(3)]
+    coef = [float(run.personal_model("park")[f"x{k}"][0]) for k in range(3)]
     np.testing.assert_allclose(coef, [1, -2, 3], atol=0.1)
     assert sorted(run.clients.index) == ["hill", "lake", "park"]
     assert run.clients.index.tolist() == run.results["clients"]["names"]
-    assert run.personal_model("hill").keys() == run.personal_model(0).keys()
+    assert run.personal_model("hill").keys() == run.personal_model("lake").keys()
     assert run.plot().axes[0].get_xlabel() == run.plot("losses").axes[0].get_xlabel() == "site"
     with pytest.raises(Refused, match="metric must be one of losses, got 'accuracy'"):
         run.plot("accuracy")

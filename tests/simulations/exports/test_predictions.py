@@ -79,7 +79,7 @@ def test_what_is_wrong_with_rows_is_told_at_once(model, tmp_path):
 
 
 def test_rows_where_none_may_be_missing(tmp_path):
-    model = run_on(hospitals(), tmp_path, method="fedavg").export(0, out="model")
+    model = run_on(hospitals(), tmp_path, method="fedavg").export("s0", out="model")
     rows = hospitals().iloc[:4]
     rows.loc[2, "dose"] = None
     rows.to_csv("rows.csv", index=False)
@@ -156,7 +156,7 @@ def test_from_a_run_to_a_prediction_by_commands_alone(tmp_path, monkeypatch, cap
 def test_text_is_taken_as_it_is_written(tmp_path):
     # By itself, a column of "01" would be read as numbers, and "1" is another value.
     frame = hospitals().assign(zip=["01", "1", "02", "A"] * (len(hospitals()) // 4))
-    model = run_on(frame, tmp_path, method="fedavg").export(0, out="model")
+    model = run_on(frame, tmp_path, method="fedavg").export("s0", out="model")
     frame.iloc[:4].to_csv("rows.csv", index=False)
     frame.iloc[:1].to_csv("row.csv", index=False)
     several = predict(model, tmp_path / "rows.csv", tmp_path / "several.csv").table
@@ -191,7 +191,7 @@ def test_predictions_take_no_columns_place_and_may_be_read_by_others(model, tmp_
 
 @pytest.mark.parametrize("data", [b"", b"junk", {"a": [1]}, [1, 2]])
 def test_a_file_of_something_else_is_refused_in_one_line(data, tmp_path):
-    model = run_on(hospitals(), tmp_path, method="fedavg").export(0, out="model", format="torch")
+    model = run_on(hospitals(), tmp_path, method="fedavg").export("s0", out="model", format="torch")
     if not isinstance(data, bytes):
         torch.save(data, model / "model.pt")
         data = (model / "model.pt").read_bytes()
