@@ -54,6 +54,7 @@ class Aggregate(NamedTuple):
         tailored: ``(model, state, clients) -> arrays``: the arrays that the server makes for each
             of these clients, with a leading client axis, which take the place of the model's; None
             if all clients are sent the same.
+        statistics: Names of running statistics, which are no parameters; see ``averaging``.
     """
 
     init: Callable[[Params], Params]
@@ -63,6 +64,7 @@ class Aggregate(NamedTuple):
     bounded: bool = False
     means: bool = False
     tailored: Callable[[Params, Params, Sequence[int]], Params] | None = None
+    statistics: Set[str] = frozenset()
 
 
 def sent(
@@ -117,16 +119,24 @@ def mean(weighting: Weighting = "clients") -> Aggregate:
     return mixed_mean(1.0, weighting)
 
 
-def averaging(aggregate: Aggregate, names: Set[str]) -> Aggregate:
-    """Returns an aggregate that takes the mean of some arrays, and merges the others as before.
+def averaging(
+    aggregate: Aggregate,
+    names: Set[str],
+    center: Callable[[Sequence[Update]], Params] = weighted_mean,
+) -> Aggregate:
+    """Returns an aggregate that averages running statistics, and merges the others as before.
+
+    Statistics are no parameters: a bound on an update's norm does not count them, and no noise and
+    no step of a server's optimizer moves them, which might make a variance negative.
 
     Args:
         aggregate: Merges all but them.
-        names: Arrays that are no parameters, such as running statistics: a step of a server's
-            optimizer might make a variance negative. Those that the model lacks are passed over.
+        names: Their names. Those that the model lacks are passed over.
+        center: Their average, by which those of one client may have any influence if it is the
+            mean.
     """
     if not names or aggregate.means:
-        return aggregate
+        return aggregate._replace(statistics=names)
 
     def some(params: Params, *, averaged: bool) -> Params:
         return {name: leaf for name, leaf in params.items() if (name in names) == averaged}
@@ -140,7 +150,7 @@ def averaging(aggregate: Aggregate, names: Set[str]) -> Aggregate:
             for which in (True, False)
         )
         merged, state = aggregate.merge(some(model, averaged=False), state, rest)
-        merged |= weighted_mean(plain)
+        merged |= center(plain)
         return {name: merged[name] for name in model}, state
 
     def tailored(model: Params, state: Params, clients: Sequence[int]) -> Params:
@@ -148,4 +158,7 @@ def averaging(aggregate: Aggregate, names: Set[str]) -> Aggregate:
         return aggregate.tailored(some(model, averaged=False), state, clients)
 
     own = aggregate.tailored and tailored
-    return aggregate._replace(init=init, merge=merge, tailored=own)
+    bounded = aggregate.bounded and center is not weighted_mean
+    return aggregate._replace(
+        init=init, merge=merge, tailored=own, statistics=names, bounded=bounded
+    )

@@ -95,7 +95,7 @@ def with_optimizer(
     momentum: float = 0.9,
     weight_decay: float = 0.0,
     clip: float = 0.0,
-    undecayed: Set[str] = frozenset(),
+    statistics: Set[str] = frozenset(),
 ) -> LocalRule:
     """Returns a rule that moves along the same directions by an optimizer.
 
@@ -117,7 +117,8 @@ def with_optimizer(
         weight_decay: >= 0.
         clip: Largest Euclidean norm of d, over all parameters of a model; longer ones are scaled
             down to it. 0: no bound.
-        undecayed: Names of w that are no parameters, and do not decay.
+        statistics: Names of w that are no parameters: they do not decay, and have no part in d's
+            norm.
 
     Raises:
         ValueError: If a value is out of range, or the rule has no direction.
@@ -138,7 +139,7 @@ def with_optimizer(
             momentum=momentum,
             weight_decay=weight_decay,
             clip=clip,
-            undecayed=undecayed,
+            statistics=statistics,
         )
 
     then = rule.then and (rule.then[0], optimized(rule.then[1]))
@@ -159,8 +160,8 @@ def with_optimizer(
     def init(w: Params, batch: Batch | None) -> Params:
         return rule.init(w, batch) | moments(w)
 
-    def decayed(w: Params) -> Params:
-        return {key: leaf for key, leaf in w.items() if key not in undecayed}
+    def learned(w: Params) -> Params:
+        return {key: leaf for key, leaf in w.items() if key not in statistics}
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         if direction is None:
@@ -168,12 +169,12 @@ def with_optimizer(
             return w, u | own
         g, own = direction(w, model_part(u), batches)
         if clip:
-            g = _clipped(g, clip)
+            g = g | _clipped(learned(g), clip)
         x = {key: w[key] for key in g}
         if weight_decay and name == "adamw":
-            x = x | add_scaled(decayed(x), -eta * weight_decay, x)
+            x = x | add_scaled(learned(x), -eta * weight_decay, x)
         elif weight_decay:
-            g = g | {key: g[key] + weight_decay * leaf for key, leaf in decayed(x).items()}
+            g = g | {key: g[key] + weight_decay * leaf for key, leaf in learned(x).items()}
         if name == "sgd":
             return w | add_scaled(x, -eta, g), u | own
         first = {key: u[_FIRST + key] for key in g}
@@ -204,7 +205,7 @@ def _clipped(g: Params, most: float) -> Params:
         own = {key: leaf for key, leaf in g.items() if key.rpartition("/")[0] == mark}
         factor = (most / (norm(own) + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_ has it
         found |= {key: leaf * factor for key, leaf in own.items()}
-    return {key: found[key] for key in g}
+    return found
 
 
 def _correction(beta: float, steps: Tensor) -> Tensor:

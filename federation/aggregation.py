@@ -8,7 +8,7 @@ from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
-from federation.protection import protected
+from federation.protection import average, protected
 from federation.settings.protection import ProtectionSettings
 
 
@@ -35,14 +35,16 @@ def aggregate_of(
             method.aggregate(experiment) if network is None else method.server(network, experiment)
         )
         running = frozenset[str]() if network is None else network.running
-        merged = protected(averaging(own, running), experiment, noise)
+        merged = protected(own, experiment, noise)
     except ValueError as error:
         raise Refused(str(error)) from error
-    if experiment.server_step == "replace":
-        return merged
-    from engram.online.server_step import universal_step  # noqa: PLC0415 - numba is slow to import
+    if experiment.server_step == "universal":
+        from engram.online.server_step import (  # noqa: PLC0415 - numba is slow to import
+            universal_step,
+        )
 
-    return universal_step(merged, experiment.server_radius)
+        merged = universal_step(merged, experiment.server_radius)
+    return averaging(merged, running, average(experiment))
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:

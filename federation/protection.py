@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 import torch
 from torch.func import vmap
 
-from engram.aggregates import Aggregate
+from engram.aggregates import Aggregate, Update, weighted_mean
 from engram.privacy import add_normal, clip, clipped, epsilon, private_mean
 from engram.robust import Center, centered, krum, median, trimmed_mean
 from engram.types import Params
@@ -45,6 +45,18 @@ def _center(e: ProtectionSettings) -> Center:
     return partial(trimmed_mean, cut=e.num_malicious)
 
 
+def average(e: ProtectionSettings) -> Callable[[Sequence[Update]], Params]:
+    """Returns the average of running statistics, as robust as the settings' merge of parameters.
+
+    Krum chooses a client by its parameters, which tell nothing of its statistics: with it they are
+    the median. A mean or median of variances, which are at least 0, is at least 0.
+    """
+    if e.merge == "mean":
+        return weighted_mean
+    center = median if e.merge == "krum" else _center(e)
+    return lambda updates: center([update.params for update in updates])
+
+
 def _deviation(e: ProtectionSettings) -> float:
     """Returns the standard deviation of the noise that each client adds."""
     return e.noise_multiplier * e.clip if e.privacy == "local" else 0.0
@@ -55,6 +67,7 @@ def leave_client(
     models: Params,
     model: Params,
     *,
+    statistics: Set[str],
     clients: Sequence[int],
     server_round: int,
     noise: Noise,
@@ -69,16 +82,21 @@ def leave_client(
         e: The settings; ``clip`` is positive.
         models: The trained models, each leaf with a leading axis of ``len(clients)``.
         model: The common model that they were trained from.
+        statistics: Names of running statistics, which leave as they are.
         clients: The models' clients.
         server_round: The round.
         noise: Source of the noise.
     """
-    models = vmap(clip, in_dims=(0, None, None))(models, model, e.clip)
-    if e.privacy != "local":
-        return models
-    size = sum(leaf.numel() for leaf in model.values())
-    drawn = [noise(size, Stream.CLIENT_NOISE, server_round, client) for client in clients]
-    return add_normal(models, _deviation(e), torch.stack(drawn))
+    learned, start = (
+        {name: leaf for name, leaf in params.items() if name not in statistics}
+        for params in (models, model)
+    )
+    learned = vmap(clip, in_dims=(0, None, None))(learned, start, e.clip)
+    if e.privacy == "local":
+        size = sum(leaf.numel() for leaf in start.values())
+        drawn = [noise(size, Stream.CLIENT_NOISE, server_round, client) for client in clients]
+        learned = add_normal(learned, _deviation(e), torch.stack(drawn))
+    return models | learned
 
 
 def spent(e: ProtectionSettings, rounds: int) -> float:

@@ -106,11 +106,13 @@ class Run:
     def model(self) -> Params:
         """The arrays that all clients share after the last checkpoint, by name.
 
-        Of a network of your own, these are its parameters, as ``load_state_dict`` takes them.
+        Of a network of your own, these are its parameters and running statistics, as
+        ``load_state_dict`` takes them.
+
+        Raises:
+            Refused: If clients share several networks.
         """
-        learned = self.learned
-        found = learned.checkpoint.model
-        return learned.named(found) if learned.trains_network else found
+        return self.learned.shared
 
     @cached_property
     def learned(self) -> Learned:
@@ -141,7 +143,7 @@ class Run:
         if weights is not None:
             method = self.experiment.method
             raise Refused(f"{method} serves clients by a mixture of {len(models)} models")
-        return learned.named(models[0])
+        return learned.parameters(models[0], models[0].keys())
 
     def export(
         self,

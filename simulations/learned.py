@@ -1,6 +1,9 @@
 """What a run has learned: the common model, and the models that clients are served by."""
 
+from collections.abc import Iterator, Set
 from functools import cached_property
+
+from torch import Tensor, nn
 
 from client.memory import DiskStore, RamStore
 from client.remembered import ADAPT_THERE
@@ -8,6 +11,8 @@ from client.serving import Client, serving
 from engram.aggregates import sent
 from engram.checks import must
 from engram.models import Model
+from engram.models.plain import Shifted
+from engram.tree import part
 from engram.types import Candidates, Params
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
@@ -191,7 +196,51 @@ class Learned:
                 f"its rows, which are not here ({error}): {ADAPT_THERE}"
             ) from error
 
-    def named(self, model: Params) -> Params:
-        """Returns a network's arrays by the names that its module has for them."""
-        names = self.network.names
-        return {names.get(name, name): leaf for name, leaf in model.items()}
+    @property
+    def shared(self) -> Params:
+        """The arrays that all clients share: of a network, its parameters, as ``parameters``.
+
+        Raises:
+            Refused: If there are several networks.
+        """
+        found = self.checkpoint.model
+        if not self.trains_network:
+            return found
+        w, candidates = self.common, self.network.candidates
+        if candidates is not None and len(several := candidates(w).models) > 1:
+            raise Refused(
+                f"{self.experiment.method} has {len(several)} common models: export a client's"
+            )
+        return self.parameters(w, part(found).keys())
+
+    def parameters(self, w: Params, some: Set[str]) -> Params:
+        """Returns a network's parameters by the names that its module has for them.
+
+        Those that are shared between layers stand under each of their names.
+
+        Args:
+            w: The network's parameters, and running statistics.
+            some: Names of those that are wanted.
+
+        Raises:
+            Refused: If the module that predicts with them is another than the network's own.
+        """
+        network = self.network
+        assert network.module is not None  # for mypy: networks have it
+        module = network.module(part(w))
+        if isinstance(module, Shifted):
+            if some & network.personal:
+                raise Refused(
+                    f"{self.experiment.method} has a bias before the last layer, which has none "
+                    "of its own: export the client's model"
+                )
+            module = module.network
+        names = {network.names.get(name, name) for name in some}
+        wanted = {id(leaf) for name, leaf in _arrays(module) if name in names}
+        return {name: leaf.detach() for name, leaf in _arrays(module) if id(leaf) in wanted}
+
+
+def _arrays(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields parameters and buffers, under each of their names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

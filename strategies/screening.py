@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
 from engram.metrics import Metric
+from engram.models.functional import VARIANCE
 from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.columns import Column
@@ -86,8 +87,8 @@ class Rejected(NamedTuple):
             ``size``: its number of examples differs from the roster's, or its model lies much
             farther from the old one than others do. ``names``: its arrays have other names.
             ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
-            NaN, infinite or too large for float32. ``scores``: a score, a loss or a number of
-            queries is impossible.
+            NaN, infinite or too large for float32, or a running variance is below zero.
+            ``scores``: a score, a loss or a number of queries is impossible.
             The other kinds are of replies that do not count, see ``first_answers``. ``sender``:
             another node was asked. ``replay``: the message was answered before. ``stray``: the
             message was not sent in this round.
@@ -184,6 +185,9 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         return params
     if not (is_finite(params) and all(abs(loss) <= _LARGEST for loss in details.losses)):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
+    averaged = params.keys() & aggregate.statistics
+    if any(params[name].min() < 0 for name in averaged if name.endswith(VARIANCE)):
+        return _rejected("non-finite", "a running variance is below zero")
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
     if min(details.losses, default=low) < low - _ROUNDING:
         return _rejected("scores", f"losses must be {low:g} or more")

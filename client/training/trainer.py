@@ -166,7 +166,7 @@ class Trainer:
             momentum=e.momentum,
             weight_decay=e.weight_decay,
             clip=e.gradient_clip,
-            undecayed=self._network.running,
+            statistics=self._network.running,
         )
         return scaled(rule, factor)
 
@@ -380,6 +380,7 @@ class Trainer:
             self.experiment,
             done.models.stack(),
             model,
+            statistics=self._network.running,
             clients=clients,
             server_round=server_round,
             noise=self._noise,

@@ -14,7 +14,7 @@ from engram.checks import require
 from engram.federated.observed import SEEN, noted, observing, received, with_observed
 from engram.models import Model, penalized_loss, represented
 from engram.models.base import Inputs, Outputs
-from engram.models.plain import Shifted
+from engram.models.plain import shifted
 from engram.tasks import Task
 from engram.tree import interpolate, marked, part
 from engram.types import LocalRule, LossFn, Params, Scale
@@ -63,7 +63,7 @@ def with_bias(model: Model) -> Model:
     def module(params: Params) -> nn.Module:
         rest = {name: leaf for name, leaf in params.items() if name != BIAS}
         assert model.module is not None  # for mypy: a network has it
-        return Shifted(model.module(rest), params[BIAS]).eval()
+        return shifted(model.module(rest), params[BIAS]).eval()
 
     return beside._replace(
         init=init,

@@ -17,9 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from engram.derivatives import differentiates_twice
 
-__all__ = ["NORMS", "Pure", "Statistics", "decomposes", "uniform"]
+__all__ = ["NORMS", "VARIANCE", "Pure", "Statistics", "decomposes", "uniform"]
 
 Statistics = Literal["average", "local", "fixed"]
+
+VARIANCE: Final = "running_var"
+"""Name of a batch norm's running variance."""
 
 NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
 

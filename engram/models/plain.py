@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from engram.metrics import Targets
@@ -13,7 +14,7 @@ from engram.models.base import Inputs, Outputs
 from engram.models.skeleton import called
 from engram.types import Params, Recall
 
-__all__ = ["Mean", "Mixture", "Recalling", "Shifted", "layered"]
+__all__ = ["Mean", "Mixture", "Recalling", "Shifted", "layered", "shifted"]
 
 Mean = Literal["linear", "logistic", "poisson"]
 
@@ -35,6 +36,24 @@ class Shifted(nn.Module):
         """Returns the network's outputs."""
         with _tapped(self.network, lambda z: z + self.bias):
             return called(self.network, named or args)
+
+
+def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
+    """Returns a network whose last layer takes its representation plus a bias.
+
+    It is the network itself where its last layer is linear and has a bias of its own, which is
+    changed: ``W (z + b) + c = W z + (W b + c)``.
+
+    Args:
+        network: The network.
+        bias: b, shape (width,).
+    """
+    layer = _last(network)
+    if not (isinstance(layer, nn.Linear) and layer.bias is not None):
+        return Shifted(network, bias)
+    with torch.no_grad():
+        layer.bias += layer.weight @ bias
+    return network
 
 
 class Mixture(nn.Module):
@@ -106,13 +125,17 @@ class Recalling(nn.Module):
 @contextmanager
 def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Changes what a network's last layer that has parameters takes, as long as this lasts."""
-    last = [name for name, leaf in network.named_parameters() if leaf.requires_grad][-1]
-    layer = network.get_submodule(last.rpartition(".")[0])
-    handle = layer.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+    handle = _last(network).register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
     try:
         yield
     finally:
         handle.remove()
+
+
+def _last(network: nn.Module) -> nn.Module:
+    """Returns a network's last layer that has parameters."""
+    last = [name for name, leaf in network.named_parameters() if leaf.requires_grad][-1]
+    return network.get_submodule(last.rpartition(".")[0])
 
 
 class Exponential(nn.Module):

@@ -208,7 +208,15 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
         if not isinstance(own, LocalMethod):
             return model
         model = own.network(model, kind.outputs)
-        return with_companions(model, own.rule(own.loss(model, task_of(e.task, e.loss))))
+        model = with_companions(model, own.rule(own.loss(model, task_of(e.task, e.loss))))
+        require(
+            e.privacy == "none" or model.running <= model.personal,
+            "statistics",
+            e.statistics,
+            "local or fixed (or norm group) where there is privacy: averaged ones would leave "
+            "clients without noise",
+        )
+        return model
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
 

@@ -140,7 +140,7 @@ def test_what_a_rule_does_not_move_stays_and_has_no_moments(name):
 
 
 def test_running_statistics_do_not_decay():
-    rule = with_optimizer(RULES["fedavg"], "sgd", weight_decay=0.5, undecayed={"running"})
+    rule = with_optimizer(RULES["fedavg"], "sgd", weight_decay=0.5, statistics={"running"})
     zero = {"w": torch.zeros(DIM, dtype=torch.float64), "running": torch.ones(2)}
     w, _ = rule.step(zero, {}, (batch(1),))
     assert torch.equal(w["running"], zero["running"])
