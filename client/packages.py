@@ -47,4 +47,4 @@ class Package(NamedTuple):
 def check_free(folder: Path) -> None:
     """Refuses a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{folder} is there already: name another --out")
+        raise Refused(f"{folder} is there already: give out another folder")

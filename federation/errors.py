@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from engram.brief import brief
 
@@ -20,7 +20,9 @@ __all__ = [
     "few",
     "few_names",
     "one_line",
+    "refusals",
     "together",
+    "told_with",
 ]
 
 # Codes of the errors in a node's replies. They are here and not in federation/wire.py because a
@@ -31,6 +33,8 @@ UNUSABLE: Final = 1004  # in place of a reply that is too large or cannot be rea
 UNFINISHED: Final = 1005  # in place of a reply some of whose parts did not arrive
 
 UNNAMED: Final[Mapping[int, str]] = MappingProxyType({})  # names of clients that have none
+
+T = TypeVar("T")
 
 _LONGEST: Final = 300  # characters of quoted text that a message shows
 _MESSAGE: Final = 2000  # characters of a message
@@ -68,6 +72,36 @@ def together(error: Refused, check: Callable[[], object]) -> Refused:
     except (ValueError, AttributeError):
         return error
     return error
+
+
+def refusals(check: Callable[[], object]) -> list[str]:
+    """Returns what a check refuses: a line, or none."""
+    try:
+        check()
+    except Refused as error:
+        return [str(error)]
+    return []
+
+
+def told_with(wrong: Sequence[str], read: Callable[[], T]) -> T:
+    """Returns what is read, unless something is wrong already; all faults are told at once.
+
+    Args:
+        wrong: A line for each fault that was found before.
+        read: Reads, and changes nothing.
+
+    Raises:
+        Refused: If there are such lines, or what is read is impossible.
+    """
+    try:
+        found = read()
+    except Refused as error:
+        if not wrong:
+            raise
+        raise Refused("; ".join([*wrong, str(error)])) from error
+    if wrong:
+        raise Refused("; ".join(wrong))
+    return found
 
 
 def few(clients: Sequence[int], names: Mapping[int, str] = UNNAMED) -> str:

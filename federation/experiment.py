@@ -27,6 +27,7 @@ __all__ = [
     "lists_settings",
     "owners_of",
     "read_by",
+    "validated",
 ]
 
 _TOLD: Final = 10  # unknown settings that a message lists
@@ -185,9 +186,9 @@ def default_config() -> dict[str, Scalar]:
     return config
 
 
-def read_by(method: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def read_by(method: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``config`` without the settings that a method does not read."""
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         return dict(config)
     unread = {key_of(field) for field in METHODS[method].unread}
     own = METHODS[method].all_keys()
@@ -231,7 +232,7 @@ def _read(config: Mapping[str, Any]) -> _Read:
     keys = SharedSettings.all_keys()
     given = {key: value for key, value in config.items() if key in keys}
     others = {key: value for key, value in config.items() if key not in keys and key != "method"}
-    shared, bad, wrong = _validated(SharedSettings, given)
+    shared, bad, wrong = validated(SharedSettings, given)
     if method is None:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
         strange, _ = _strange(unowned, None)
@@ -242,7 +243,7 @@ def _read(config: Mapping[str, Any]) -> _Read:
         for key, value in others.items()
         if key.removeprefix(prefix) in method.all_keys()
     }
-    chosen, bad_own, wrong_own = _validated(method, own, prefix)
+    chosen, bad_own, wrong_own = validated(method, own, prefix)
     unknown = {key: value for key, value in others.items() if key.removeprefix(prefix) not in own}
     strange, meant = _strange(unknown, method)
     unread = [
@@ -266,7 +267,7 @@ def _without(keys: Collection[str], settings: S) -> S:
     return left
 
 
-def _validated(
+def validated(
     group: type[S], values: Mapping[str, Any], prefix: str = ""
 ) -> tuple[S, set[str], list[str]]:
     """Validates a group of settings.
@@ -283,7 +284,7 @@ def _validated(
         # A fault that is in no field may be in any of those given.
         bad = {str(key) for fault in error.errors() for key in fault["loc"][:1] or values}
         rest = {key: value for key, value in values.items() if key not in bad}
-        settings, worse, _ = _validated(group, rest)  # whose faults the defaults may have caused
+        settings, worse, _ = validated(group, rest)  # whose faults the defaults may have caused
         return settings, bad | worse, wrong_values(error, prefix)
 
 

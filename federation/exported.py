@@ -11,6 +11,7 @@ import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -179,6 +180,8 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
     Raises:
         Refused: If the folder holds no model, or one that has been altered.
     """
+    if not isinstance(folder, str | PathLike):
+        raise Refused(must("folder", folder, "a path"))
     folder = Path(folder)
     if not (folder / _ABOUT).is_file():
         raise Refused(f"{folder} must be the folder of an exported model: it has no {_ABOUT}")

@@ -86,7 +86,7 @@ def _given(
     module: str, data: "Data | None", method: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     add_plugins(module.partition(".")[0])
-    return settings_of(data, method or "", settings)
+    return settings_of(data, method, settings)
 
 
 def _with(given: Mapping[str, Any], context: Context) -> Context:

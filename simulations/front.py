@@ -10,12 +10,13 @@ from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from engram.checks import must
 from engram.types import Params
-from federation.errors import Refused, RunStopped
+from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations import plots
+from simulations.arguments import arguments
 from simulations.comparison import Runs, contestants, planned, record_plan
 from simulations.engine import simulate as run_in_process
 from simulations.exports.exporting import exported_into
@@ -26,7 +27,7 @@ from simulations.options import begun, data_name, find_run, new_folder, read_exp
 from simulations.references import write_references
 from simulations.reports import PLOTS
 from simulations.rows import report_rows
-from simulations.several import check_counts, named_methods
+from simulations.several import named_methods
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
@@ -255,22 +256,26 @@ def simulate(
         Refused: If settings or data are impossible; nothing has been written.
         RunStopped: If the run diverged.
     """
-    before: Engine = "vectorized"
-    if resume is None:
-        experiment = read_experiment(settings_of(data, method or FIRST, settings))
-        default = f"{experiment.method}-{data_name(experiment)}"
-        folder = new_folder(None if out is None else Path(out), default)
+    if resume is not None and out is not None:
+        raise Refused("out and resume exclude each other: a run stays in its folder")
+    given, wrong = arguments(engine=engine, out=out, resume=resume, progress=progress)
+    if given.resume is None:
+        chosen = FIRST if method is None else method
+        experiment = told_with(wrong, lambda: read_experiment(settings_of(data, chosen, settings)))
+        _check(experiment, using := given.engine or "vectorized")
+        folder = new_folder(given.out, f"{experiment.method}-{data_name(experiment)}")
     else:
-        if out is not None:
-            raise Refused("out and resume exclude each other: a run stays in its folder")
-        folder = find_run(str(resume))
+        folder = find_run(str(given.resume))
         own, before = begun(folder, method)
         if data is not None:
             del own["dataset"]
-        experiment = read_experiment(settings_of(data, own["method"], own | settings))
-        RunRecord.open(folder).check_resumable(experiment, engine=engine or before)
-    _check(experiment, engine or before)
-    return _run(experiment, folder, engine or before, progress)
+        whole = own | settings
+        experiment = told_with(
+            wrong, lambda: read_experiment(settings_of(data, own["method"], whole))
+        )
+        RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
+        _check(experiment, using := given.engine or before)
+    return _run(experiment, folder, using, progress)
 
 
 def _check(experiment: Experiment, engine: Engine) -> None:
@@ -333,6 +338,7 @@ def compare(
     methods: Sequence[str] = (),
     seeds: int = 3,
     out: str | Path | None = None,
+    engine: Engine = "vectorized",
     progress: bool = True,
     **settings: "Unpack[Given]",
 ) -> Comparison:
@@ -344,19 +350,23 @@ def compare(
             every comparison has are added.
         seeds: Runs of each, from the setting ``seed`` upwards.
         out: Folder of the comparison; by default a new one in ``runs/``.
+        engine: As for ``simulate``.
         progress: Whether to show it.
         **settings: Shared settings, and those of methods, each of which is for all that have it.
 
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
-    check_counts(seeds=seeds)
-    chosen = contestants(named_methods(methods))
-    plan = planned(settings_of_several(data, chosen, settings), seeds)
-    engine: Engine = "vectorized"
+    given, wrong = arguments(engine=engine, seeds=seeds, out=out, progress=progress)
+
+    def plans() -> dict[str, Experiment]:
+        chosen = contestants(named_methods(methods))
+        return planned(settings_of_several(data, chosen, settings), given.seeds)
+
+    plan = told_with(wrong, plans)
     for experiment in plan.values():
         _check(experiment, engine)
-    place = new_folder(None if out is None else Path(out), "compare")
+    place = new_folder(given.out, "compare")
     record_plan(place, engine, plan)
     runs: dict[str, list[Run]] = {}
     stopped = []
@@ -384,7 +394,8 @@ def load_run(run: str | Path) -> Run:
     Raises:
         Refused: If there is none.
     """
-    return Run(find_run(str(run)))
+    given, wrong = arguments(run=run)
+    return Run(told_with(wrong, lambda: find_run(str(given.run))))
 
 
 def methods() -> dict[str, str]:

@@ -15,7 +15,7 @@ from federation.data.in_memory import hold
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.settings.fields import key_of
-from simulations.several import absent, settings_of_one
+from simulations.several import possible, settings_of_one
 
 if TYPE_CHECKING:
     from federation.data.datasets import Data
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["settings_of", "settings_of_several"]
 
 
-def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(
+    data: "Data | None", method: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns settings by key, with a name in place of everything that is given itself.
 
     Args:
         data: As ``engram.simulate`` takes it; its rows are kept for the rest of the process.
-        method: The method's name; empty if it is not known yet.
+        method: The method's name; None if it is not known yet.
         settings: Settings by name. ``model``, ``loss`` and ``augment`` may be what they name.
 
     Raises:
@@ -38,7 +40,8 @@ def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -
     given = {key_of(name): value for name, value in settings.items()}
     if data is not None and "dataset" in given:
         raise Refused(must("dataset", given["dataset"], "left out where data are given"))
-    found = {**_of_data(data, method), **given, **({"method": method} if method else {})}
+    named = {} if method is None else {"method": method}
+    found = {**_of_data(data, method), **given, **named}
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
@@ -59,15 +62,14 @@ def settings_of_several(
     """Returns each method's settings, as ``settings_of`` does: those of these that it has.
 
     Raises:
-        Refused: None of the methods has one of the settings.
+        Refused: As ``possible`` says.
     """
     given = {key_of(name): value for name, value in settings.items()}
-    if wrong := absent(methods, given):
-        raise Refused("; ".join(wrong))
-    return {name: settings_of(data, name, settings_of_one(name, given)) for name in methods}
+    each = {name: settings_of(data, name, settings_of_one(name, given)) for name in methods}
+    return possible(each, given)
 
 
-def _of_data(data: "Data | None", method: str) -> dict[str, Any]:
+def _of_data(data: "Data | None", method: str | None) -> dict[str, Any]:
     """Returns the settings that follow from data in memory."""
     if data is None:
         return {}

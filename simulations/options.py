@@ -106,8 +106,8 @@ Resume = Annotated[
     str | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or its name in runs/.")
 ]
 Processes = Annotated[
-    int | None,
-    typer.Option(min=1, help="Methods that are tuned at once; default: one for each core."),
+    str | None,
+    typer.Option(metavar="N", help="Methods that are tuned at once; default: one for each core."),
 ]
 Ray = Annotated[
     str | None,
@@ -207,9 +207,9 @@ def new_folder(named: Path | None, default: str) -> Path:
         try:
             used = named.exists() and (not named.is_dir() or any(named.iterdir()))
         except OSError as error:
-            raise Refused(f"--out {named} cannot be used: {error.strerror}") from error
+            raise Refused(f"{named} cannot be used: {error.strerror}") from error
         if used:
-            raise Refused(f"{named} is there already: name another --out, or --resume it")
+            raise Refused(f"{named} is there already: give out another folder, or resume it")
         return named
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
     names = (f"{default}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))

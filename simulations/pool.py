@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from engram.checks import must
 from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
@@ -59,9 +60,7 @@ class Pool:
             Refused: If both ``processes`` and ``ray`` are given.
         """
         if ray is not None and processes is not None:
-            raise Refused(
-                "--ray and --processes exclude each other: a cluster's cores are all used"
-            )
+            raise Refused("ray and processes exclude each other: a cluster's cores are all used")
         self.new_line = new_line
         self.at_once = 1 if ray else processes or os.cpu_count() or 1  # on this machine
         self._folder, self._begin, self._ray = folder, begin, ray
@@ -235,7 +234,7 @@ def _join(address: str) -> type[Exception]:
             address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise Refused(f"--ray {address}: no cluster answers there") from error
+        raise Refused(must("ray", address, "the address of a cluster that answers")) from error
     return RayError
 
 

@@ -14,12 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from federation.addresses import CONTROL
-from federation.errors import Refused, RunStopped
+from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
 from federation.names import Names
+from simulations.arguments import arguments
 from simulations.comparison import (
+    PLAN,
     SEARCHED,
     STUDY,
     TUNING,
@@ -107,17 +109,18 @@ def run(
 
         run_on(overrides, federation, control, out, resume, as_json)
         return
+    if resume is not None and out is not None:
+        raise Refused("--out and --resume exclude each other: a run stays in its folder")
+    given, wrong = arguments("--", engine=engine, out=out)
     if resume is None:
-        experiment = read_experiment(in_project(overrides))
-        folder = new_folder(out, f"{experiment.method}-{data_name(experiment)}")
-        chosen = _engine(engine or "vectorized")
+        experiment = told_with(wrong, lambda: read_experiment(in_project(overrides)))
+        folder = new_folder(given.out, f"{experiment.method}-{data_name(experiment)}")
+        chosen = given.engine or "vectorized"
     else:
-        if out is not None:
-            raise Refused("--out and --resume exclude each other: a run stays in its folder")
         folder = find_run(resume)
         settings, before = begun(folder, overrides.get("method"))
-        experiment = read_experiment(settings | overrides)
-        chosen = _engine(engine or before)
+        experiment = told_with(wrong, lambda: read_experiment(settings | overrides))
+        chosen = given.engine or before
     run_all({folder: experiment}, _simulate(chosen, track), f"engram run --resume {folder}")
     show_found(folder, as_json)
 
@@ -150,8 +153,8 @@ def compare(
         typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=1000, help="Runs of each, from `seed` upwards; default 3."),
+        str | None,
+        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 3."),
     ] = None,
     sets: Set = None,
     config: Config = None,
@@ -163,8 +166,8 @@ def compare(
         typer.Option("--tuned", help="Tune each method first, on other seeds, as engram tune."),
     ] = False,
     trials: Annotated[
-        int | None,
-        typer.Option(min=1, max=100_000, help="Settings that --tuned tries of each; default 32."),
+        str | None,
+        typer.Option(metavar="N", help="Settings that --tuned tries of each; default 32."),
     ] = None,
     processes: Processes = None,
     track: Track = None,
@@ -175,20 +178,28 @@ def compare(
     --set METHOD.KEY=VALUE is for one method alone; --set KEY=VALUE for all that have KEY.
     """
     whom = contestants(methods or ())
+    given, wrong = arguments(
+        "--",
+        engine=engine,
+        seeds=seeds or 3,
+        trials=trials or 32,
+        processes=processes,
+        out=out,
+    )
     if resume is None:
-        chosen = _engine(engine or "vectorized")
+        chosen = given.engine or "vectorized"
         if trials and not tuned:
             raise Refused("--trials is for --tuned: without it nothing is tried")
         if processes and not tuned:
             raise Refused("--processes is for --tuned: runs are compared one after the other")
-        given = settings_of_each(whom, overrides_of(config, sets))
-        plan = planned(given, seeds or 3)
-        folder = new_folder(out, f"compare-{data_name(next(iter(plan.values())))}")
+        each = told_with(wrong, lambda: settings_of_each(whom, overrides_of(config, sets)))
+        plan = planned(each, given.seeds)
+        folder = new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}")
     else:
         if methods or seeds or sets or config or out or engine or tuned or trials:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = find_run(resume)
-        chosen, plan = _resumed_plan(folder)
+        chosen, plan = told_with(wrong, lambda: _resumed_plan(folder))
     with end_at_once():
         from federation.data.federated import federated_data, model_for
         from simulations.references import write_references
@@ -199,15 +210,14 @@ def compare(
         held = federated_data(experiment)
         model_for(experiment, held.kind)
     if resume is None:
-        tuning = (
-            new_tuning(given, [], trials or 32, seeds or 3, after=seeds or 3) if tuned else None
-        )
+        counts = given.trials, given.seeds
+        tuning = new_tuning(each, [], *counts, after=given.seeds) if tuned else None
         record_plan(folder, chosen, plan)
         if tuning is not None:
             tuning.save(folder / TUNING)
     if (folder / TUNING).is_dir():
         again = f"engram compare --resume {folder}"
-        plan = tuned_plan(plan, folder / TUNING, again, processes)
+        plan = tuned_plan(plan, folder / TUNING, again, given.processes)
     stopped = run_all(_work(folder, plan), execute, f"engram compare --resume {folder}")
     write_references(folder, plan.values())
     show_found(folder, as_json)
@@ -328,11 +338,7 @@ def _work(folder: Path, plan: Mapping[str, Experiment]) -> dict[Path, Experiment
 def _resumed_plan(folder: Path) -> tuple["Engine", dict[str, Experiment]]:
     plan = read_plan(folder)
     runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
-    return _engine(plan["engine"]), runs
-
-
-def _engine(name: str) -> "Engine":
-    engines: dict[str, Engine] = {"vectorized": "vectorized", "sequential": "sequential"}
-    if name not in engines:
-        raise Refused(f"--engine must be {' or '.join(engines)}, got {name!r}")
-    return engines[name]
+    given, wrong = arguments(f"{folder / PLAN} is damaged: ", engine=plan["engine"] or "")
+    if wrong or given.engine is None:
+        raise Refused("; ".join(wrong))
+    return given.engine, runs

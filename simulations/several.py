@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engram.checks import must
 from federation.errors import Refused
 from federation.experiment import Experiment, owners_of
 from federation.methods import METHODS, family, unknown_method
@@ -11,9 +10,8 @@ from federation.methods.local import LocalMethod
 from simulations.options import in_project, read_experiment, refuse_keys
 
 __all__ = [
-    "absent",
-    "check_counts",
     "named_methods",
+    "possible",
     "settings_of_each",
     "settings_of_one",
     "trained_methods",
@@ -46,17 +44,6 @@ def named_methods(given: object) -> list[str]:
     return list(dict.fromkeys(map(str, names)))
 
 
-def check_counts(**counts: object) -> None:
-    """Refuses numbers of runs and trials, given by name, of which there would be none."""
-    wrong = [
-        must(name, count, "a whole number, at least 1")
-        for name, count in counts.items()
-        if not isinstance(count, int) or count < 1
-    ]
-    if wrong:
-        raise Refused("; ".join(wrong))
-
-
 def settings_of_each(
     methods: Sequence[str], overrides: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
@@ -65,9 +52,7 @@ def settings_of_each(
     A file of one method's settings, which names it, is for all methods if that one takes part.
 
     Raises:
-        Refused: A setting is none of these commands. Or in one line: those for methods that do not
-            take part, and what is wrong with the others; with the data, as ``read_experiment``
-            says for the first method that it refuses.
+        Refused: A setting is none of these commands; or as ``possible`` says.
     """
     given = dict(overrides)
     if (named := given.pop("method", None)) not in (None, *methods):
@@ -76,16 +61,27 @@ def settings_of_each(
     refuse_keys({key.rpartition(".")[2]: None for key in given}, one_run)
     refuse_keys(given, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
     found = {name: in_project({"method": name, **settings_of_one(name, given)}) for name in methods}
+    return possible(found, given)
+
+
+def possible(each: dict[str, dict[str, Any]], given: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns each method's settings, if all can be.
+
+    Raises:
+        Refused: In one line: which of the given settings are for methods that do not take part,
+            and what is wrong with the others; with the data, as ``read_experiment`` says for the
+            first method that it refuses.
+    """
     refused: list[str] = []
-    for own in found.values():
+    for own in each.values():
         read = Experiment.from_config if refused else read_experiment
         try:
             read(own)
         except Refused as error:
             refused += str(error).split("; ")
-    if wrong := dict.fromkeys([*absent(methods, given), *refused]):
+    if wrong := dict.fromkeys([*absent(list(each), given), *refused]):
         raise Refused("; ".join(wrong))
-    return found
+    return each
 
 
 def absent(methods: Sequence[str], keys: Iterable[str]) -> list[str]:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from federation.errors import Refused
+from federation.errors import Refused, told_with
 from federation.interrupts import end_at_once
+from simulations.arguments import arguments
 from simulations.options import (
     SEE_SETTINGS,
     Config,
@@ -32,15 +33,15 @@ def tune(
         list[str] | None, typer.Argument(metavar="METHOD...", help="What to find settings of.")
     ] = None,
     trials: Annotated[
-        int | None,
-        typer.Option(min=1, max=100_000, help="Settings to try, of each method; default 32."),
+        str | None,
+        typer.Option(metavar="N", help="Settings to try, of each method; default 32."),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=1000, help="Runs of each, from `seed` upwards; default 3."),
+        str | None,
+        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 3."),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop each method's search after so long.")
+        str | None, typer.Option(metavar="N", help="Stop each method's search after so long.")
     ] = None,
     search: Annotated[
         list[str] | None,
@@ -69,17 +70,26 @@ def tune(
         raise Refused(
             "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
         )
+    given, wrong = arguments(
+        "--",
+        trials=trials or 32,
+        seeds=seeds or 3,
+        minutes=minutes,
+        search=search or [],
+        processes=processes,
+        out=out,
+    )
     if resume is None and not methods:
         raise Refused(f"METHOD must be some of {', '.join(trained_methods('tune'))}, got none")
     trained_methods("tune", methods or ())
-    fixed = settings_of_each(methods or [], overrides_of(config, sets))
+    fixed = told_with(wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets)))
     with end_at_once():
         from simulations.tuning.command import Tuning, new_tuning, run_tuning
     if resume is not None:
         folder = find_run(resume)
-        tuning = Tuning.open(folder)._replace(minutes=minutes)
+        tuning = Tuning.open(folder)._replace(minutes=given.minutes)
     else:
-        tuning = new_tuning(fixed, search or [], trials or 32, seeds or 3, minutes)
-        folder = new_folder(out, f"tune-{data_name(tuning.first)}")
+        tuning = new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+        folder = new_folder(given.out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
-    run_tuning(tuning, folder, again, processes=processes, ray=ray, as_json=as_json)
+    run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)

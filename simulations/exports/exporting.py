@@ -16,9 +16,10 @@ from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
 from federation.data.unlabeled import InputColumn, class_names, input_columns
-from federation.errors import DataError, Refused
+from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, check_format
 from federation.roster import Kind
+from simulations.arguments import arguments
 from simulations.exports.evidence import Evidence, of_coefficients, of_network
 from simulations.exports.tables import coefficients_of
 from simulations.learned import Learned
@@ -211,15 +212,16 @@ def exported_into(
         out: The folder; None for one that is named for the client.
         format_: See ``federation.exported.FORMATS``.
     """
-    number = None if client is None else learned.number(client)
-    name = "common" if number is None else learned.called(number)
-    folder, checked = free_folder(out, name), check_format(format_)
+    given, wrong = arguments(out=out)
+    wrong += refusals(lambda: check_format(format_))
+    number = told_with(wrong, lambda: None if client is None else learned.number(client))
+    folder = free_folder(given.out, "common" if number is None else learned.called(number))
     found = package_of(learned, number)
-    found.write(folder, checked)
+    found.write(folder, check_format(format_))
     return Written(folder, found)
 
 
-def free_folder(out: str | Path | None, name: str) -> Path:
+def free_folder(out: Path | None, name: str) -> Path:
     """Returns the folder that a model is written to; by default one that is named for its owner.
 
     Raises:
@@ -227,6 +229,6 @@ def free_folder(out: str | Path | None, name: str) -> Path:
     """
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "client"
     plain = f"client-{plain}" if plain.isdecimal() else plain
-    folder = Path(f"{plain}-model" if out is None else out)
+    folder = Path(f"{plain}-model") if out is None else out
     check_free(folder)
     return folder

@@ -20,7 +20,7 @@ from federation.data.federated import model_for
 from federation.data.newcomer import Newcomer, read_newcomer
 from federation.data.partitions import RowNumbers
 from federation.data.ranges import inputs_in, ranges_of
-from federation.errors import Refused
+from federation.errors import Refused, told_with
 from federation.experiment import Experiment, read_by
 from federation.exported import check_format
 from federation.methods import METHODS
@@ -30,6 +30,7 @@ from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
 from federation.streams import Stream, generator, torch_generator
+from simulations.arguments import arguments
 from simulations.exports.evidence import intervals_on, of_network
 from simulations.exports.exporting import (
     Written,
@@ -66,9 +67,11 @@ def adapted_into(
         Refused: If the run is not finished, the rows are not such as its clients have, or its
             method adapts to nobody.
     """
+    given, wrong = arguments(data=data, out=out)
+    checked = told_with(wrong, lambda: check_format(format_))
     path = Path(data)
     name = path.stem
-    folder, checked = free_folder(out, name), check_format(format_)
+    folder = free_folder(given.out, name)
     if learned.record.results is None:
         raise Refused(f"{learned.record.folder} is not finished: resume it first")
     if learned.trains_network:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engram.checks import must
 from federation.data.in_memory import IN_MEMORY
-from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
@@ -74,13 +72,11 @@ def run_tuning(
         as_json: Whether to end with a line of JSON.
 
     Raises:
-        Refused: As ``Tuning.run`` says; or ``minutes`` is no time.
+        Refused: As ``Tuning.run`` says.
         RunStopped: As it says.
         SystemExit: Ctrl-C was pressed; status 130.
     """
     check_optuna()
-    if tuning.minutes is not None and not tuning.minutes >= 0:  # nor is NaN
-        raise Refused(must("--minutes", tuning.minutes, "a number of at least 0"))
     if not progress:
         return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 

@@ -126,7 +126,7 @@ class Tuning(NamedTuple):
                 except Impossible:
                     pass  # beside other values of other settings it may be possible
                 except Refused as error:
-                    raise Refused(f"--search {key}={value}: {error}") from error
+                    raise Refused(f"search {key}={value}: {error}") from error
 
     def run(
         self,
@@ -231,7 +231,7 @@ class Tuning(NamedTuple):
 
     def _nothing(self, trials: Sequence[Trial]) -> EngramError:
         if not trials:
-            return Refused(f"--minutes must suffice for one batch of trials, got {self.minutes:g}")
+            return Refused(f"minutes must suffice for one batch of trials, got {self.minutes:g}")
         return RunStopped(without_score(trials))
 
 
@@ -250,7 +250,7 @@ def _search_one(
     """
     if elsewhere and not (home.is_dir() and (folder / SEARCHED).is_file()):
         lacks = f"{socket.gethostname()} lacks {folder if home.is_dir() else home}"
-        raise Refused(f"--ray needs folders that all machines of the cluster share: {lacks}")
+        raise Refused(f"ray needs folders that all machines of the cluster share: {lacks}")
     with chdir(home):
         load_plugins()
         tuning.search(folder, name, tell)
@@ -262,7 +262,7 @@ def _for(name: str, text: str, methods: Sequence[str]) -> str:
     owner, _, rest = text.partition("=")[0].rpartition(".")
     if owner:
         if owner not in methods:
-            raise Refused(f"--search {text} is for a method that does not take part: {owner}")
+            raise Refused(f"search {text} is for a method that does not take part: {owner}")
         return text.removeprefix(f"{owner}.") if owner == name else ""
     others = {key for other in methods for key in METHODS[other].all_keys()}
     return "" if rest in others and rest not in METHODS[name].all_keys() else text

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from engram.checks import must
-from federation.errors import Refused
+from federation.errors import Refused, told_with
 from federation.experiment import Experiment, lists_settings
 from federation.settings.fields import Scalar
+from simulations.arguments import arguments
 from simulations.given import settings_of_several
 from simulations.options import new_folder
-from simulations.several import check_counts, named_methods, trained_methods
+from simulations.several import named_methods, trained_methods
 from simulations.tuning.command import Tuning, new_tuning, run_tuning
 from simulations.tuning.record import read_trials
 from simulations.tuning.results import draw_trials, trial_rows
@@ -46,13 +47,19 @@ class Tuned:
         """Returns a row for each trial of a method: its settings, state and score."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
+        self._check(method)
         return pd.DataFrame(trial_rows(read_trials(self.folder / method))).set_index("trial")
 
     def plot(self, method: str) -> "Figure":
         """Draws the score of every trial of a method against each setting that was searched."""
+        self._check(method)
         plan = Tuning.open(self.folder).searches()[method]
         metric = metric_of(Experiment.from_config(dict(plan.fixed)))
         return draw_trials(method, read_trials(self.folder / method), plan.space, metric)
+
+    def _check(self, method: object) -> None:
+        if method not in list(self.best):
+            raise Refused(must("method", method, f"one of {', '.join(self.best)}"))
 
 
 @lists_settings
@@ -89,15 +96,26 @@ def tune(
         Refused: Settings or data are impossible, nothing is to be searched, no trial was scored, or
             no cluster answers or can see the folder.
     """
-    check_counts(trials=trials, seeds=seeds)
-    chosen = named_methods(methods)
-    trained = trained_methods("tune", chosen)
-    if not chosen:
-        raise Refused(must("methods", methods, f"some of {', '.join(trained)}"))
-    fixed = settings_of_several(data, chosen, settings)
-    searched = [search] if isinstance(search, str) else list(search)
-    tuning = new_tuning(fixed, searched, trials, seeds, minutes)
-    folder = new_folder(None if out is None else Path(out), "tune")
+    given, wrong = arguments(
+        trials=trials,
+        seeds=seeds,
+        minutes=minutes,
+        search=search,
+        out=out,
+        progress=progress,
+        ray=ray,
+    )
+
+    def searches() -> Tuning:
+        chosen = named_methods(methods)
+        trained = trained_methods("tune", chosen)
+        if not chosen:
+            raise Refused(must("methods", methods, f"some of {', '.join(trained)}"))
+        fixed = settings_of_several(data, chosen, settings)
+        return new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+
+    tuning = told_with(wrong, searches)
+    folder = new_folder(given.out, "tune")
     hint = f"engram tune --resume {folder}"
     shown = progress and threading.current_thread() is threading.main_thread()
     try:

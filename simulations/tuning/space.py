@@ -84,17 +84,17 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
     for text in asked:
         key, within = _parsed(text)
         if wrong := _not_searched(key, within, method, known, fixed):
-            raise Refused(f"--search {brief(text)}: {wrong}")
+            raise Refused(f"search {brief(text)}: {wrong}")
         try:
             ranges[key] = _typed(key, within, method)
         except ValidationError as error:
             owner = f"{name}." if key in method.all_keys() else ""
             wrong = "; ".join(wrong_values(error, owner))
-            raise Refused(f"--search {brief(text)}: {wrong}") from error
+            raise Refused(f"search {brief(text)}: {wrong}") from error
     if not ranges:
         raise Refused(
             f"{name} has nothing to be tuned: no setting of its own declares a range, or all that "
-            "do are fixed; leave one free, or search another by engram tune --search"
+            "do are fixed; leave one free, or search another by search"
         )
     return tuple(
         Dimension(key, within, known[key].default, known[key].annotation is int)
@@ -132,7 +132,7 @@ def _not_searched(
             "protection and fine-tuning"
         )
     if key in fixed:
-        return f"{key} is fixed by --set or --config"
+        return f"{key} is fixed"
     if isinstance(within, Range) and known[key].annotation not in (int, float):
         return f"{key} is no number: give {key}=VALUE,VALUE"
     return ""
@@ -152,7 +152,7 @@ def _typed(key: str, within: Within, method: type[Method]) -> Within:
 
 def _parsed(text: str) -> tuple[str, Within]:
     key, equals, value = (part.strip() for part in text.partition("="))
-    words = must("--search", text, "KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=VALUE,VALUE,...")
+    words = must("search", text, "KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=VALUE,VALUE,...")
     if not (key and equals and value):
         raise Refused(words)
     if ".." not in value:

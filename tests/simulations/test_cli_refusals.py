@@ -119,8 +119,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["compare", *let("method=apfl")], "method apfl, of --config or --set, does not take part"),
         (["run", "fedavg", *let("method=apfl")], "METHOD must be apfl, as --config or --set says"),
         (["compare", "nonsense"], "method must be one of"),
-        (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
-        (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
+        (["compare", "--seeds", "0"], "--seeds must be greater than or equal to 1, got '0'"),
+        (["compare", "--seeds", str(10**12)], "--seeds must be less than or equal to 1000, got"),
         (
             ["reproduce", "one-shot", "cnn", "--seeds", str(10**12), "--iterations", "0"],
             "method must be one of .*, got 'cnn'; iterations must be at least 1, got 0; seeds must "

@@ -298,7 +298,7 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
         (engram.compare, {"methods": ["fedavg", "foo"]}, "method must be one of .*, got 'foo'"),
         (engram.compare, {"methods": [None]}, "method must be one of .*, got None"),
         (engram.compare, {"methods": 5}, "method must be one of .*, got 5"),
-        (engram.compare, {"seeds": 0}, "seeds must be a whole number, at least 1, got 0"),
+        (engram.compare, {"seeds": 0}, "seeds must be greater than or equal to 1, got 0"),
         (engram.compare, {"methods": ["fedavg", "pfedme"], "lambda_": -1}, "pfedme.lambda must be"),
         (engram.tune, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
         (engram.tune, {"methods": "foo"}, "method must be one of .*, got 'foo'"),
@@ -306,7 +306,7 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
         (
             engram.tune,
             {"seeds": 0, "trials": 0.5},
-            "trials must be a whole number, at least 1, got 0.5; seeds must be .*, got 0",
+            "seeds must be .*, got 0; trials must be a valid integer, .*got 0.5",
         ),
     ],
 )

@@ -196,7 +196,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path, monkey
     with pytest.raises(Refused, match="onnx needs more packages: pip install 'engram"):
         run.export(1, format="onnx")
     run.export(1)
-    with pytest.raises(Refused, match="client-1-model is there already: name another --out"):
+    with pytest.raises(Refused, match="client-1-model is there already: give out another"):
         run.export(1)
     simulate(run.experiment.model_copy(update={"num_rounds": 1}), tmp_path / "short")
     (tmp_path / "short" / "results.json").unlink()

@@ -120,7 +120,7 @@ def test_a_finished_study_is_shown_again(run, tmp_path, monkeypatch):
         (["euro"], "coin must be one of penny, dime, got 'euro'"),
         (["dime", "dime"], "coins must be named once each, got dime, dime"),
         (["--tosses", 0], "tosses must be at least 1, got 0"),
-        (["--ray", "auto"], "--ray and --processes exclude each other"),
+        (["--ray", "auto"], "ray and processes exclude each other"),
     ],
 )
 def test_what_is_not_possible_is_refused_before_anything_is_written(run, tmp_path, words, message):

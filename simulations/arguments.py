@@ -1,0 +1,71 @@
+"""Arguments of commands and of functions, checked alike whoever gives them."""
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from engram.checks import require
+from federation.errors import refusals
+from federation.experiment import validated
+from federation.settings.fields import Float, Int, Settings
+from simulations.options import new_folder
+
+__all__ = ["Arguments", "arguments"]
+
+_ENGINES: Final = ("vectorized", "sequential")
+_ON_RAY: Final = (
+    " (Ray runs what `engram app FOLDER` writes, or the apps of engram.make_server_app and "
+    "engram.make_client_app, by `flwr run FOLDER`)"
+)
+
+
+def _engine(value: object) -> object:
+    more = _ON_RAY if value == "ray" else ""
+    require(value in _ENGINES, "value", value, f"{' or '.join(_ENGINES)}{more}")
+    return value
+
+
+def _path(value: object) -> object:
+    require(isinstance(value, str | PathLike), "value", value, "a path")
+    return value
+
+
+def _texts(value: object) -> object:
+    each = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    require(all(isinstance(one, str) for one in each), "value", value, "text, or a list of texts")
+    return each
+
+
+_Path = Annotated[Path, BeforeValidator(_path)]
+
+
+class Arguments(Settings):
+    """What commands and functions take beside settings."""
+
+    engine: Annotated[Literal["vectorized", "sequential"], BeforeValidator(_engine)] | None = None
+    out: _Path | None = None
+    resume: _Path | None = None
+    run: _Path | None = None
+    data: _Path | None = None
+    progress: bool = Field(True, strict=True)
+    seeds: Int = Field(3, ge=1, le=1000)
+    trials: Int = Field(32, ge=1, le=100_000)
+    minutes: Float | None = Field(None, ge=0)
+    processes: Int | None = Field(None, ge=1)
+    search: Annotated[list[str], BeforeValidator(_texts)] = Field(default_factory=list)
+    ray: str | None = None
+
+
+def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[str]]:
+    """Returns arguments as they are meant, and what is wrong with them, a line for each fault.
+
+    Args:
+        prefix: What stands before names in these lines: ``--`` on the command line.
+        given: The arguments by name; ``out`` must be a new folder.
+    """
+    found, _, wrong = validated(Arguments, given, prefix)
+    free = refusals(lambda: new_folder(found.out, ""))
+    return found, [*wrong, *free]
