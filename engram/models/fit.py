@@ -1,18 +1,24 @@
 """Whether a network's outputs, a task's targets and its loss go together."""
 
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.checks import require
 from engram.models.base import Inputs, Model, Outputs
+from engram.models.skeleton import called as outputs_of
 from engram.tasks import Loss, RowLoss, Task
 from engram.types import Params
 
 __all__ = ["check_fit", "row_loss", "tried"]
+
+_WANTED: Final = {
+    "classes": "of 2 axes or more, the second of {} classes (if there are more, set num-classes)",
+    "tokens": "of 3 axes or more, the last of {} classes or more",
+}
 
 
 def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs: int) -> None:
@@ -26,7 +32,8 @@ def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs
         outputs: Number of classes, or of values or labels to predict.
 
     Raises:
-        ValueError: If outputs and targets do not fit each other; the message has both shapes.
+        ValueError: If outputs and targets do not fit each other; the message has both shapes, and
+            names the layer that gives the outputs.
     """
     if task.own:
         return
@@ -34,15 +41,15 @@ def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs
         found = model.apply(params, example)
         targets = _targets(task, found, outputs)
         shapes = _in_words(found, targets)
-        if task.targets in ("classes", "tokens") and isinstance(found, Tensor):
-            least, axis = (2, 1) if task.targets == "classes" else (3, -1)
-            fits = found.ndim >= least and found.shape[axis] >= outputs
-            wanted = f"of {least} axes, the last of {outputs} classes or more, for {task.name}"
-            require(fits, "outputs", shapes, wanted)
+        if isinstance(found, Tensor) and not _fits(task, found, outputs):
+            wanted = _WANTED[task.targets].format(outputs)
+            layer = _last_layer(model, params, example)
+            raise ValueError(f"outputs must be {wanted}, for {task.name}, got {shapes}{layer}")
         try:
             task.loss(found, targets)
         except Exception as error:  # outputs may be anything that a module returns
-            raise ValueError(_refused("the loss", shapes, error)) from error
+            layer = _last_layer(model, params, example)
+            raise ValueError(_refused("the loss", shapes, error) + layer) from error
 
 
 def tried(task: Task, outputs: Outputs, targets: Tensor) -> Task:
@@ -137,3 +144,28 @@ def _in_words(outputs: Any, targets: Tensor) -> str:
 
 def _refused(called: str, shapes: str, error: Exception) -> str:
     return f"{called} must take outputs of shape {shapes}: {type(error).__name__}: {error}"
+
+
+def _fits(task: Task, found: Tensor, outputs: int) -> bool:
+    """Returns whether outputs are as many as a prediction is made of."""
+    if task.targets == "classes":
+        return found.ndim >= 2 and found.shape[1] == outputs
+    return task.targets != "tokens" or (found.ndim >= 3 and found.shape[-1] >= outputs)
+
+
+def _last_layer(model: Model, params: Params, example: Inputs) -> str:
+    """Names the last layer that a module calls; "" of what is no module."""
+    if model.module is None:
+        return ""
+    module, last = model.module(params), ""
+
+    def note(name: str, layer: nn.Module, inputs: Any, outputs: Any) -> None:
+        nonlocal last
+        del inputs, outputs
+        last = f"; the last layer is {type(layer).__name__}{name and f' {name!r}'}"
+
+    for name, layer in module.named_modules():
+        if not any(layer.children()):
+            layer.register_forward_hook(partial(note, name))
+    outputs_of(module, example)
+    return last

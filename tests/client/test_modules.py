@@ -126,13 +126,42 @@ def test_batch_norm_is_each_clients_own_under_fedbn(tmp_path):
         simulate(experiment("group norm", method="fedbn"), tmp_path / "none")
 
 
-def test_a_classifier_with_too_few_outputs_is_refused_with_both_shapes(tmp_path):
-    model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), "narrow")
-    e = experiment("convolutions", model="narrow")
-    words = r"outputs must be of 2 axes, the last of 3 classes or more, for classification, got"
+class _Head(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.head = nn.Linear(36, outputs)
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+@pytest.mark.parametrize("outputs", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("kind", "layer"),
+    [
+        (lambda outputs: nn.Sequential(nn.Flatten(), nn.Linear(36, outputs)), "1"),
+        (_Head, "head"),
+    ],
+)
+def test_a_classifier_with_other_outputs_than_classes_is_refused(
+    engine, outputs, kind, layer, tmp_path
+):
+    model(lambda: kind(outputs), "other")
+    e = experiment("convolutions", model="other")
+    words = (
+        r"outputs must be of 2 axes or more, the second of 3 classes \(if there are more, set "
+        rf"num-classes\), for classification, got \(2, {outputs}\), and targets \(2,\); the last layer is "
+        rf"Linear '{layer}'$"
+    )
     with pytest.raises(Refused, match=words):
-        simulate(e, tmp_path / "run")
+        simulate(e, tmp_path / "run", engine=engine)
     assert not (tmp_path / "run").exists()
+    if outputs == 7:
+        simulate(
+            experiment("convolutions", model="other", num_classes=7, num_rounds=1),
+            tmp_path / "more",
+        )
 
 
 def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
