@@ -5,8 +5,12 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from federation.interrupts import end_at_once
+
+if TYPE_CHECKING:
+    from click import NoSuchOption
 
 __all__ = ["main"]
 
@@ -34,6 +38,8 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         raise SystemExit(2) from None
+    except click.NoSuchOption as error:
+        _end(one_line(_without(error), longest=2000), error.exit_code)
     except click.ClickException as error:
         _end(one_line(error.format_message(), longest=2000), error.exit_code)
     except EngramError as error:
@@ -41,6 +47,20 @@ def main() -> None:
     except OSError as error:
         named = error.errno == errno.ENAMETOOLONG  # the user's fault: our own names are short
         _end(f"{one_line(str(error.filename or 'output'))}: {error.strerror}", 2 if named else 1)
+
+
+def _without(error: "NoSuchOption") -> str:
+    """Returns the words for an unknown option, and for a setting that is given as one."""
+    from federation.experiment import default_config
+    from federation.settings.fields import called_here, key_of
+
+    word = key_of(error.option_name.lstrip("-"))
+    settings = {key.rpartition(".")[2] for key in default_config()}
+    takes = error.ctx is not None and any("--set" in each.opts for each in error.ctx.command.params)
+    found = called_here(word)
+    if takes and found in settings:
+        return f"{error.message} Settings are given by --set: did you mean --set {found}=VALUE?"
+    return error.format_message()
 
 
 def _end(message: str, status: int) -> None:

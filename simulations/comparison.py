@@ -13,7 +13,7 @@ from federation.methods.base import Method
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations.options import make_folder, read_experiment
-from simulations.several import trained_methods
+from simulations.several import check_trained
 
 if TYPE_CHECKING:
     from client.hosts import Engine
@@ -36,8 +36,9 @@ def contestants(methods: Sequence[str]) -> list[str]:
     Raises:
         Refused: One of them trains no network.
     """
-    trained = trained_methods("compare", methods)
+    check_trained("compare", methods)
     chosen = list(methods) or family(LocalMethod.plug_in, compared=True)
+    trained = family(LocalMethod.plug_in)
     references = [name for name in trained if getattr(METHODS[name], "reference", False)]
     return [*(name for name in references if name not in chosen), *chosen]
 

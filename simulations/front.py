@@ -17,16 +17,25 @@ from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
-from simulations.comparison import Runs, contestants, planned, record_plan
+from simulations.comparison import (
+    Runs,
+    contestants,
+    is_evaluated,
+    planned,
+    record_plan,
+    trains_network,
+)
+from simulations.console import in_text
 from simulations.engine import simulate as run_in_process
 from simulations.exports.exporting import exported_into
 from simulations.exports.newcomers import adapted_into
 from simulations.given import settings_of, settings_of_several
 from simulations.learned import Learned
 from simulations.options import begun, data_name, find_run, new_folder, read_experiment
-from simulations.references import write_references
+from simulations.references import read_references, write_references
 from simulations.reports import PLOTS
-from simulations.rows import report_rows
+from simulations.reports.local import report_table
+from simulations.rows import others, report_rows
 from simulations.several import named_methods
 from simulations.terminal import run_all
 
@@ -55,6 +64,13 @@ class Run:
         state = "finished" if self._record.results is not None else "not finished"
         return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
 
+    def __str__(self) -> str:
+        """Returns a line about it, and its table; of a method without a network, its rounds."""
+        runs = {self._record.config["settings"]["method"]: [self._record]}
+        if trains_network(self._record) and is_evaluated(self._record):
+            return f"{self!r}\n{_shown(self.folder, runs)}"
+        return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
+
     @cached_property
     def experiment(self) -> Experiment:
         """Its settings.
@@ -81,7 +97,7 @@ class Run:
         """A row for each round, and a column for each metric."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        return pd.DataFrame(self._record.rows()).set_index("round")
+        return pd.DataFrame(self._record.rows() or {"round": []}).set_index("round")
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -313,12 +329,21 @@ class Comparison:
         self.runs = runs
         self.stopped = stopped
 
+    def __repr__(self) -> str:
+        return f"Comparison({str(self.folder)!r}: {', '.join(self.runs)})"
+
+    def __str__(self) -> str:
+        """Returns a line about it, its table, and a line for each run that has stopped."""
+        table = [_shown(self.folder, self._records)] if self.runs else []
+        return "\n".join([repr(self), *table, *(f"stopped: {line}" for line in self.stopped)])
+
     @property
     def table(self) -> "pd.DataFrame":
         """A row for each method: means over its runs, as ``engram compare`` prints them."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        return pd.DataFrame(report_rows(self._records)).set_index("method")
+        rows = report_rows(self._records) if self.runs else {"method": []}
+        return pd.DataFrame(rows).set_index("method")
 
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
@@ -378,6 +403,14 @@ def compare(
             stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
     write_references(place, plan.values())
     return Comparison(place, runs, stopped)
+
+
+def _shown(folder: Path, runs: Runs) -> str:
+    """Returns the table of the main metric, as `engram show` prints it."""
+    records = next(iter(runs.values()))
+    metric = records[0].metrics[0]
+    known = read_references(folder, records, metric.name)
+    return in_text(report_table(report_rows(runs), metric, others(runs, metric, known)))
 
 
 def _drawn(runs: Runs, name: str) -> "Figure":

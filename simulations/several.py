@@ -1,7 +1,7 @@
 """Methods that are run together, and settings that are given for all of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from federation.errors import Refused
 from federation.experiment import Experiment, owners_of
@@ -10,25 +10,24 @@ from federation.methods.local import LocalMethod
 from simulations.options import in_project, read_experiment, refuse_keys
 
 __all__ = [
+    "TRAINING_NETWORKS",
+    "check_trained",
     "named_methods",
     "possible",
     "settings_of_each",
     "settings_of_one",
-    "trained_methods",
 ]
 
 
-def trained_methods(command: str, given: Sequence[str] = ()) -> list[str]:
-    """Returns the methods that train networks.
+TRAINING_NETWORKS: Final = "some that train networks (`engram methods` lists them)"
 
-    Raises:
-        Refused: One that is given to the command is a known one, but none of these.
-    """
+
+def check_trained(command: str, given: Sequence[str]) -> None:
+    """Refuses known methods that train no network."""
     trained = family(LocalMethod.plug_in)
     others = [name for name in given if name in METHODS and name not in trained]
     if others:
         raise Refused(f"{command} takes methods that train networks, got {', '.join(others)}")
-    return trained
 
 
 def named_methods(given: object) -> list[str]:

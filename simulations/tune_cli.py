@@ -20,7 +20,7 @@ from simulations.options import (
     new_folder,
     overrides_of,
 )
-from simulations.several import settings_of_each, trained_methods
+from simulations.several import TRAINING_NETWORKS, check_trained, settings_of_each
 
 __all__ = ["app"]
 
@@ -80,8 +80,8 @@ def tune(
         out=out,
     )
     if resume is None and not methods:
-        raise Refused(f"METHOD must be some of {', '.join(trained_methods('tune'))}, got none")
-    trained_methods("tune", methods or ())
+        raise Refused(f"METHOD must be {TRAINING_NETWORKS}, got none")
+    check_trained("tune", methods or ())
     fixed = told_with(wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets)))
     with end_at_once():
         from simulations.tuning.command import Tuning, new_tuning, run_tuning

@@ -135,8 +135,8 @@ def method(made: _M) -> _M:
 
 def unknown_method(what: str, name: object) -> str:
     """Returns the error message for an unknown method."""
-    known = f"one of {', '.join(METHODS)}, or a plug-in's (--plugin NAME)"
-    return must(what, name, known + nearest(str(name), METHODS))
+    known = "one of those that `engram methods` lists, or a plug-in's (--plugin NAME)"
+    return must(what, name, known + nearest(str(name), METHODS, most=3))
 
 
 def family(plug_in: str, *, compared: bool = False) -> list[str]:

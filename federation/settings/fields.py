@@ -18,6 +18,7 @@ __all__ = [
     "Range",
     "Scalar",
     "Settings",
+    "called_here",
     "closest",
     "key_of",
     "nearest",
@@ -42,6 +43,17 @@ _WIDEST = 2**20  # of a layer
 _DEEPEST = 64  # hidden layers
 
 _LARGEST: Final = 2**32
+
+_OTHER_WORDS: Final = {
+    **dict.fromkeys(("lr", "learning-rate", "learningrate", "step-size", "stepsize"), "eta"),
+    **dict.fromkeys(("server-lr", "server-learning-rate", "global-lr"), "server-eta"),
+    **dict.fromkeys(("epochs", "num-epochs", "n-epochs", "local-ep"), "local-epochs"),
+    **dict.fromkeys(("batchsize", "bs", "local-bs", "batch"), "batch-size"),
+    **dict.fromkeys(("rounds", "n-rounds", "num-server-rounds", "comm-rounds"), "num-rounds"),
+    **dict.fromkeys(("clients", "n-clients", "nclients", "num-users"), "num-clients"),
+    **dict.fromkeys(("fraction-fit", "fraction-train", "frac", "join-ratio"), "clients-per-round"),
+}
+"""Settings by what other libraries call them."""
 
 Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
 """A whole number, bounded so that sums of many fit 64 bits."""
@@ -141,14 +153,25 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
     return f"{key} must be {message}, got {brief(detail['input'])}"
 
 
-def closest(name: str, known: Iterable[str]) -> list[str]:
-    """Returns the known name most like ``name``, if any is."""
-    return difflib.get_close_matches(one_line(name), list(known), n=1, cutoff=0.5)
+def called_here(key: str) -> str:
+    """Returns the name of a setting that other libraries call by another; or the same again."""
+    owner, dot, word = key.rpartition(".")
+    return f"{owner}{dot}{_OTHER_WORDS.get(word.lower(), word)}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns ``" (did you mean X?)"`` for the known name most like ``name``; "" if none is."""
-    return "".join(f" (did you mean {found}?)" for found in closest(name, known))
+def closest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """Returns the known name that ``name`` is another word for, or those most like it, if any."""
+    names = list(known)
+    meant = called_here(name)
+    if meant != name and meant in names:
+        return [meant]
+    return difflib.get_close_matches(one_line(name), names, n=most, cutoff=0.5)
+
+
+def nearest(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Returns ``" (did you mean X?)"`` for what ``closest`` finds; "" if that is nothing."""
+    found = closest(name, known, most)
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def widths(value: object) -> str:

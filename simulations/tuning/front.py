@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from engram.checks import must
+from engram.metrics import Metric
 from federation.errors import Refused, told_with
 from federation.experiment import Experiment, lists_settings
 from federation.settings.fields import Scalar
 from simulations.arguments import arguments
+from simulations.console import in_text
 from simulations.given import settings_of_several
 from simulations.options import new_folder
-from simulations.several import named_methods, trained_methods
+from simulations.several import TRAINING_NETWORKS, check_trained, named_methods
 from simulations.tuning.command import Tuning, new_tuning, run_tuning
-from simulations.tuning.record import read_trials
-from simulations.tuning.results import draw_trials, trial_rows
-from simulations.tuning.search import metric_of
+from simulations.tuning.record import Trial, read_trials
+from simulations.tuning.results import draw_trials, table_of, trial_rows
+from simulations.tuning.search import Search, metric_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,23 +45,33 @@ class Tuned:
     def __repr__(self) -> str:
         return f"Tuned({str(self.folder)!r}: {', '.join(self.best)})"
 
+    def __str__(self) -> str:
+        """Returns a line about it, and each method's table of the best trials."""
+        return "\n".join([repr(self), *map(self._shown, self.best)])
+
+    def _shown(self, method: str) -> str:
+        plan, trials, metric = self._found(method)
+        return in_text(table_of(method, trials, plan.space, metric))
+
     def table(self, method: str) -> "pd.DataFrame":
         """Returns a row for each trial of a method: its settings, state and score."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        self._check(method)
-        return pd.DataFrame(trial_rows(read_trials(self.folder / method))).set_index("trial")
+        _, trials, _ = self._found(method)
+        return pd.DataFrame(trial_rows(trials)).set_index("trial")
 
     def plot(self, method: str) -> "Figure":
         """Draws the score of every trial of a method against each setting that was searched."""
-        self._check(method)
-        plan = Tuning.open(self.folder).searches()[method]
-        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
-        return draw_trials(method, read_trials(self.folder / method), plan.space, metric)
+        plan, trials, metric = self._found(method)
+        return draw_trials(method, trials, plan.space, metric)
 
-    def _check(self, method: object) -> None:
+    def _found(self, method: str) -> tuple[Search, list[Trial], Metric]:
+        """Returns a method's search, its trials, and the metric of their scores."""
         if method not in list(self.best):
             raise Refused(must("method", method, f"one of {', '.join(self.best)}"))
+        plan = Tuning.open(self.folder).searches()[method]
+        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
+        return plan, read_trials(self.folder / method), metric
 
 
 @lists_settings
@@ -108,9 +120,9 @@ def tune(
 
     def searches() -> Tuning:
         chosen = named_methods(methods)
-        trained = trained_methods("tune", chosen)
+        check_trained("tune", chosen)
         if not chosen:
-            raise Refused(must("methods", methods, f"some of {', '.join(trained)}"))
+            raise Refused(must("methods", methods, TRAINING_NETWORKS))
         fixed = settings_of_several(data, chosen, settings)
         return new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
 

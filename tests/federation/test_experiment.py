@@ -108,9 +108,29 @@ def test_settings_are_given_by_name():
         ({"method": "meta-ban", "partition": "iid"}, "partition is not a setting of meta-ban"),
         ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
         ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
+        *(
+            (
+                {"method": "fedavg", word: 1},
+                rf"^{word} is not a setting \(did you mean {meant}\?\)$",
+            )
+            for word, meant in {
+                **dict.fromkeys(("lr", "learning-rate", "LR", "step-size"), "eta"),
+                **dict.fromkeys(("epochs", "num-epochs"), "local-epochs"),
+                **dict.fromkeys(("batchsize", "bs"), "batch-size"),
+                **dict.fromkeys(("rounds", "num-server-rounds"), "num-rounds"),
+                **dict.fromkeys(("clients", "n-clients"), "num-clients"),
+                "fraction-fit": "clients-per-round",
+                "fedavg.lr": r"fedavg\.eta",
+            }.items()
+        ),
+        # It has no step size of this name.
+        ({"method": "molar", "lr": 1}, "^lr is not a setting$"),
         ({"algorithm": "pfedme"}, "algorithm is called method now"),
         ({"method": "meta-ban", "tell-turns": 3}, "tell-turns is called report-every now"),
-        ({"method": "pfedmy"}, r"method must be one of .*\(did you mean pfedme\?\), got 'pfedmy'"),
+        (
+            {"method": "pfedmy"},
+            r"method must be one of .*\(did you mean pfedme or .*\?\), got 'pfedmy'",
+        ),
     ],
 )
 def test_a_setting_of_another_method_is_refused_by_its_name(settings, message):
@@ -191,7 +211,10 @@ def test_what_depends_on_an_impossible_setting_is_not_told(settings, message):
     ("settings", "message"),
     [
         ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
-        ({"method": "sgd"}, "method must be one of local-moml, per-fedavg, fedavg, fedprox"),
+        (
+            {"method": "sgd"},
+            "method must be one of those that `engram methods` lists, or a",
+        ),
         ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
         ({"num_rounds": True}, "num-rounds must be a number, got True"),
         ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),

@@ -147,7 +147,7 @@ def test_a_run_of_an_unknown_method_asks_for_its_plug_in(engram, plug_ins, monke
         status, _, err = engram(*words)
         assert status == 2
         assert re.fullmatch("engram: mine is a run of 'own', .* engram --plugin NAME\n", err)
-    assert engram("run", "own")[2].startswith("engram: method must be one of local-moml, ")
+    assert engram("run", "own")[2].startswith("engram: method must be one of those that ")
     assert engram("status", "mine")[0] == 0
     Path("pyproject.toml").write_text('[tool.engram]\nplugin = "one"\n')
     assert engram("run", "--resume", "mine", "--set", "num-rounds=6")[0] == 0

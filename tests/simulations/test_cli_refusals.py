@@ -154,7 +154,24 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["compare", "--out", "file/x"], "file/x cannot be made"),
         (["data", "--out", "file/x.png"], "file cannot be made"),
         (["run", "--out", "file/x"], "file/x cannot be made"),
-        (["run", *let("method=pfedm", "beta=2")], r"did you mean pfedme\?"),
+        (["run", *let("method=pfedm", "beta=2")], r"did you mean pfedme or "),
+        *(
+            (
+                ["run", "fedavg", f"--{word}", "1"],
+                rf"--{word}'\. Settings are .* --set {key}=VALUE\?",
+            )
+            for word, key in {
+                "lr": "eta",
+                "learning_rate": "eta",
+                "eta": "eta",
+                "rounds": "num-rounds",
+                "epochs": "local-epochs",
+                "batch_size": "batch-size",
+            }.items()
+        ),
+        (["tune", "fedavg", "--lr", "1"], "did you mean --set eta=VALUE"),
+        (["show", "full", "--lr"], "No such option '--lr'"),
+        (["run", "fedavq"], r"\(did you mean fedavg or [a-z-]* or [a-z-]*\?\), got 'fedavq'"),
         (["shwo"], "No such command 'shwo'"),
         (["reproduce", "sinewav"], r"No such command 'sinewav'. Did you mean 'sinewave'\?(?=\n)"),
         (["show", "x" * 5000], "x: File name too long"),

@@ -78,6 +78,7 @@ def test_a_list_of_clients_is_simulated(tmp_path):
     assert run.metrics.index.tolist() == [0, 1, 2, 3]
     assert run.metrics["accuracy"].notna().all()
     assert run.clients.index.tolist() == [0, 1, 2, 3]
+    assert "fedavg + fine-tuning" in str(run)
     assert run.clients["accuracy"].between(0, 1).all()
     assert {leaf.dtype for leaf in run.model.values()} == {torch.float32}
     assert run.plot().axes[0].get_xlabel() == "communication round"
@@ -180,6 +181,13 @@ def test_methods_are_compared(tmp_path, capsys):
     show_found(tmp_path / "c", as_json=True)  # as `engram show` does
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])["methods"]
     assert [row["accuracy"] for row in shown] == found.table["accuracy"].tolist()
+    first, *lines = str(found).splitlines()
+    assert first == repr(found) == f"Comparison({str(tmp_path / 'c')!r}: local, fedavg, pfedme)"
+    served = found.table.loc["pfedme", "accuracy-served"]
+    assert any(line.startswith(f" pfedme               {100 * served:.1f} ± ") for line in lines)
+    one = str(found.runs["pfedme"][0]).splitlines()
+    assert one[0].endswith("pfedme-seed0': pfedme, finished)")
+    assert any(line.startswith(" pfedme ") for line in one)
     with pytest.raises(Refused, match="compare takes methods that train networks, got molar"):
         engram.compare(clients(), methods=["molar"])
     with pytest.raises(Refused, match=r"^nu is for a method that does not take part: meta-ban$"):
@@ -194,6 +202,7 @@ def test_a_run_that_diverges_keeps_no_other_from_being_compared(tmp_path):
     assert list(found.runs) == ["fedavg", "local"]
     (words,) = found.stopped
     assert words.startswith("ditto with seed 0: round 1 diverged")
+    assert str(found).splitlines()[-1] == f"stopped: {words}"
     assert found.table.index.tolist() == ["fedavg", "fedavg + fine-tuning", "local"]
 
 
@@ -302,7 +311,7 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
         (engram.compare, {"methods": ["fedavg", "pfedme"], "lambda_": -1}, "pfedme.lambda must be"),
         (engram.tune, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
         (engram.tune, {"methods": "foo"}, "method must be one of .*, got 'foo'"),
-        (engram.tune, {"methods": []}, r"methods must be some of .*, got \[\]"),
+        (engram.tune, {"methods": []}, r"methods must be some that train networks .*, got \[\]"),
         (
             engram.tune,
             {"seeds": 0, "trials": 0.5},

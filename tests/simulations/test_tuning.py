@@ -200,7 +200,7 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "METHOD must be some of local-moml"),
+        ((), "METHOD must be some that train networks (`engram methods` lists them), got none"),
         (("nonsense",), "method must be one of"),
         (("molar",), "tune takes methods that train networks, got molar"),
         (("fedavg", "-s", "eta=0.1", "-s", "adapt-lr=0.1"), "fedavg has nothing to be tuned"),
@@ -285,6 +285,12 @@ def test_data_in_memory_are_tuned_on(tmp_path):
     assert table["eta"].between(0.01, 1).all()
     last = table[table["round"] == 4]
     assert found.best["fedavg"]["eta"] == last.loc[last["score"].idxmax(), "eta"]
+    first, *lines = str(found).splitlines()
+    assert first == f"Tuned({str(tmp_path / 't')!r}: fedavg)"
+    assert any(f"{found.best['fedavg']['eta']}" in line for line in lines)
+    for look in (found.table, found.plot):
+        with pytest.raises(Refused, match="method must be one of fedavg, got 'ditto'"):
+            look("ditto")
     assert found.plot("fedavg").axes[0].get_xscale() == "log"
     with pytest.raises(Refused, match="tune takes methods that train networks, got molar"):
         library.tune(data, methods=["molar"], **quick)
