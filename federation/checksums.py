@@ -5,6 +5,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from federation.files import parse_json
+
 Row = dict[str, Any]
 
 _SUM: Final = "crc32"  # key of the checksum of an object's other entries
@@ -28,9 +30,7 @@ def _checksum(contents: Mapping[str, Any]) -> str:
 def read_row(line: bytes) -> Row | None:
     """Parses a line of metrics; returns None if it is damaged."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return None
-    if not isinstance(row, dict) or type(row.get("round")) is not int:
-        return None
-    return checked(row)
+    return checked(row) if isinstance(row, dict) else None

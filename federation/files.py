@@ -7,26 +7,38 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from federation.errors import Refused, one_line
 
 NEW = ".new-"
 """Prefix of files that have not been moved into place yet."""
 
+_LARGEST: Final = 2**28  # bytes of a file of JSON
+_DEEPEST: Final = 32  # arrays and objects of JSON in each other
 
-def open_file(path: Path) -> BinaryIO:
+
+def open_file(path: Path, *, links: bool = True) -> BinaryIO:
     """Opens a regular file for reading; a pipe or a device, which could block, is an error.
+
+    Args:
+        path: The file.
+        links: Whether it may be a symbolic link, as a user's own data may; a file that Engram has
+            written is none.
 
     Raises:
         OSError: If it cannot be opened, or is not a regular file; ``strerror`` says so.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW))
     except ValueError as error:  # a NUL, or characters that cannot be encoded
         raise OSError(errno.EINVAL, "Not a possible file name") from error
+    except OSError as error:
+        if error.errno == errno.ELOOP and not links:
+            raise OSError(errno.ELOOP, "A link, which is not followed", str(path)) from error
+        raise
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
@@ -35,36 +47,61 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def read_file(path: Path, *, most: int | None = None) -> bytes:
+def read_file(path: Path, *, most: int | None = None, links: bool = True) -> bytes:
     """Returns the contents of a regular file of at most ``most`` bytes, if given.
 
     Raises:
         OSError: As for ``open_file``, or if the file is larger.
     """
-    with open_file(path) as file:
+    with open_file(path, links=links) as file:
         if most is None:
             return file.read()
-        data = file.read(most + 1)
-    if len(data) > most:
+        large = os.fstat(file.fileno()).st_size > most
+        data = b"" if large else file.read(most + 1)  # it may have grown
+    if large or len(data) > most:
         raise OSError(errno.EFBIG, f"Larger than {most} bytes")
     return data
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file.
+    """Returns the JSON object in a file, which is no link.
 
     Raises:
-        Refused: If the file cannot be read, or does not hold an object.
+        Refused: If the file cannot be read, is too large, or does not hold an object.
     """
     try:
-        contents = json.loads(read_file(path))
+        contents = parse_json(read_file(path, most=_LARGEST, links=False))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Refused(f"{path} is damaged: {one_line(str(error))}") from error
     if not isinstance(contents, dict):
         raise Refused(f"{path} is damaged: it does not hold an object")
     return contents
+
+
+def parse_json(data: bytes) -> Any:
+    """Returns what JSON of foreign origin holds.
+
+    Raises:
+        ValueError: If it is none, nests too deeply, or has text that is no Unicode.
+    """
+    try:
+        contents = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
+    level: list[Any] = [contents]
+    for _ in range(_DEEPEST):
+        inside = [part for one in level for part in _parts(one)]
+        "".join(part for part in inside if isinstance(part, str)).encode()  # refuses surrogates
+        level = [part for part in inside if isinstance(part, dict | list)]
+        if not level:
+            return contents
+    raise ValueError(f"it nests more than {_DEEPEST} levels deep")
+
+
+def _parts(of: Any) -> Iterable[Any]:
+    return [*of, *of.values()] if isinstance(of, dict) else of if isinstance(of, list) else [of]
 
 
 def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
@@ -113,8 +150,11 @@ def locked(path: Path) -> Iterator[None]:
         BlockingIOError: Another process holds it.
         OSError: It cannot be opened.
     """
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
+    handle = os.open(path, how | os.O_NOFOLLOW, 0o600)
     try:
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
@@ -124,15 +164,12 @@ def locked(path: Path) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of a file at this moment; nothing is made or changed."""
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open_file(path, links=False) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(handle)
+    except OSError:  # there is none, or it is none
+        pass
     return False
 
 

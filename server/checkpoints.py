@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from federation.errors import EngramError, Refused, one_line
 from federation.files import read_file, read_json, sync
+from federation.stored import Count, Stored, fits
 
 if TYPE_CHECKING:
     from engram.types import Params
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 _MANIFEST: Final = "manifest.json"
 _KEPT: Final = 2
 _NAME: Final = re.compile(r"round-(0|[1-9]\d{0,17})", re.ASCII)
+
+
+class _File(Stored):
+    bytes: Count
+    sha256: str
+
+
+class _Manifest(Stored):
+    round: Count
+    files: dict[str, _File]
 
 
 class DamagedCheckpoint(EngramError):
@@ -78,7 +89,8 @@ def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
         names = sorted(path.name for path in folder.iterdir() if path.name != _MANIFEST)
         if names != sorted(wanted):
             raise DamagedCheckpoint(f"it holds {names} instead of {sorted(wanted)}")
-        files = {name: read_file(folder / name) for name in names}
+        sizes = {name: wanted[name]["bytes"] for name in names}
+        files = {n: read_file(folder / n, most=size, links=False) for n, size in sizes.items()}
     except OSError as error:
         raise DamagedCheckpoint(f"it cannot be read: {error.strerror}") from error
     for name, described in wanted.items():
@@ -92,9 +104,9 @@ def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
         found = read_json(folder / _MANIFEST)
     except Refused as error:
         raise DamagedCheckpoint(f"its {_MANIFEST} cannot be read") from error
-    files = found.get("files")
-    if found.get("round") != server_round or not isinstance(files, dict):
+    if not fits(_Manifest, found) or found["round"] != server_round:
         raise DamagedCheckpoint(f"its {_MANIFEST} does not describe it")
+    files: dict[str, Any] = found["files"]
     return files
 
 

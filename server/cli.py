@@ -18,6 +18,7 @@ from rich.table import Table
 from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
+from federation.stored import readable
 from server.identity import add_client, init_federation, new_client_key, renew_server
 from server.launch import (
     ReplyLimits,
@@ -206,8 +207,9 @@ def status(
 ) -> None:
     """Show who is in a federation, or who took part in a run, and its cost."""
     if (target / "config.json").is_file():
-        rows = RunRecord.open(target).rows()
-        shares, cost = participation(rows), costs(rows)
+        with readable(target):
+            rows = RunRecord.open(target).rows()
+            shares, cost = participation(rows), costs(rows)
         if as_json:
             print(json.dumps({"clients": [share._asdict() for share in shares], "costs": cost}))
             return

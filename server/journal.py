@@ -5,13 +5,16 @@ import os
 from collections.abc import Iterable, Mapping
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from federation.checksums import Row, read_row, summed
 from federation.errors import Refused, few
 from federation.files import read_file, replace_file
+from federation.stored import Stored, fits
 
 _log = getLogger("flwr.engram")
+
+_LARGEST: Final = 2**30  # bytes of a file of rows
 
 
 class Journal:
@@ -19,10 +22,12 @@ class Journal:
 
     Args:
         path: The file; it need not exist yet.
+        kind: A row's model.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[Stored]) -> None:
         self.path = path
+        self._kind = kind
         self._told: list[int] = []  # damaged lines already warned of
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -43,10 +48,11 @@ class Journal:
         if not self.path.exists():
             return []
         try:
-            lines = read_file(self.path).split(b"\n")
+            lines = read_file(self.path, most=_LARGEST, links=False).split(b"\n")
         except OSError as error:
             raise Refused(f"{self.path} cannot be read: {error.strerror}") from error
-        rows = [read_row(line) for line in lines]
+        read = map(read_row, lines)
+        rows = [row if row is None or fits(self._kind, row) else None for row in read]
         damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
         if damaged and damaged != self._told:
             _log.warning("%s: lines %s are damaged, and left out", self.path, few(damaged))

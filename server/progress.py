@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from federation.errors import Refused
-from federation.files import NEW, read_json
+from federation.files import NEW
+from federation.stored import read_stored
+from server.contents import Progress
 
 __all__ = ["PROGRESS", "RunProgress"]
 
@@ -42,7 +44,7 @@ class RunProgress:
         self._written = 0.0
         if path is not None and path.is_file():
             with contextlib.suppress(Refused):
-                self._nodes = dict(read_json(path).get("nodes", {}))
+                self._nodes = read_stored(path, Progress)["nodes"]
 
     def begin(self, kind: str, asked: Mapping[int, Sequence[int]]) -> None:
         """Notes which nodes and clients an exchange asks.

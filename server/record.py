@@ -23,6 +23,7 @@ from federation.experiment import Experiment
 from federation.files import NEW, is_locked, locked, read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods import METHODS
+from federation.stored import of_kind
 from server.checkpoints import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -31,6 +32,7 @@ from server.checkpoints import (
     there,
     write_checkpoint,
 )
+from server.contents import Config, MetricsRow, Results, ScoresRow
 from server.journal import Journal
 
 if TYPE_CHECKING:
@@ -77,8 +79,8 @@ class RunRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._metrics = Journal(folder / "metrics.jsonl")
-        self._scores = Journal(folder / "scores.jsonl")
+        self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
+        self._scores = Journal(folder / "scores.jsonl", ScoresRow)
         self._told = 0  # number of lost rounds that was warned of
 
     @classmethod
@@ -161,17 +163,16 @@ class RunRecord:
                 f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
                 "--set, not here"
             )
-        kinds = {"settings": dict, "engine": str, "training": str}
-        missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
-        if missing:
-            raise Refused(f"{path} is damaged: it lacks {missing[0]}")
-        settings = config["settings"]
-        if "metrics" not in config or ("adapt-steps" in settings and "protocol" not in settings):
+        settings = config.get("settings")
+        known = settings if isinstance(settings, dict) else {}
+        old = "adapt-steps" in known and "protocol" not in known
+        if known and ("metrics" not in config or old):
             raise Refused(
                 f"{self.folder} was written by an earlier version of Engram, whose runs this one "
                 "neither shows nor goes on with"
             )
-        method = settings["method"]
+        of_kind(Config, config, path)
+        method = config["settings"]["method"]
         if method not in METHODS:
             raise Refused(
                 f"{self.folder} is a run of {brief(method)}, which is no method known here: name "
@@ -199,6 +200,9 @@ class RunRecord:
             raise Refused(
                 f"{path} is damaged: its checksum is missing or wrong; --resume makes it again"
             )
+        last, clients = of_kind(Results, results, path).last_client, self.config["settings"]
+        if last >= clients.get("num-clients", last + 1):
+            raise Refused(f"{path} is damaged: client {last} is none of this run's")
         return results
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:

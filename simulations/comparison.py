@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
 
 from federation.errors import Refused
 from federation.experiment import Experiment
@@ -11,6 +13,8 @@ from federation.files import replace_file
 from federation.methods import METHODS, family
 from federation.methods.base import Method
 from federation.methods.local import LocalMethod
+from federation.settings.fields import Scalar
+from federation.stored import Name, Seed, Settings, Stored, read_stored
 from server.record import RunRecord
 from simulations.options import make_folder, read_experiment
 from simulations.several import check_trained
@@ -71,6 +75,11 @@ def method_of(label: str) -> type[Method]:
     return METHODS[label.partition(",")[0]]
 
 
+class _Plan(Stored):
+    engine: str
+    runs: dict[Name, Settings]
+
+
 def read_plan(folder: Path) -> dict[str, Any]:
     """Returns a comparison's ``engine``, and the settings of its ``runs`` by name.
 
@@ -80,13 +89,50 @@ def read_plan(folder: Path) -> dict[str, Any]:
     path = folder / PLAN
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
-    try:
-        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not {"engine", "runs"} <= plan.keys():
-            raise ValueError("it lacks engine or runs")
-    except (ValueError, AttributeError) as error:
-        raise Refused(f"{path} is damaged: {error}") from error
-    return plan
+    return read_stored(path, _Plan)
+
+
+def runs_of(folder: Path, having: str = "config.json") -> list[Path]:
+    """Returns the folders of a comparison's runs that have a file; links are none of its runs.
+
+    Raises:
+        Refused: As ``read_plan``.
+    """
+    named = [folder / name for name in read_plan(folder)["runs"]]
+    return [run for run in named if (run / having).is_file() and not run.is_symlink()]
+
+
+class _Search(Stored, extra="forbid"):
+    fixed: Annotated[dict[Name, dict[str, Scalar]], Field(min_length=1)]
+    asked: list[str]
+    trials: Annotated[int, Field(ge=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
+    minutes: float | None = None
+
+
+def read_search(folder: Path) -> dict[str, Any]:
+    """Returns the plan of a folder of searches, as ``Tuning`` has it.
+
+    Raises:
+        Refused: If the folder has none, or the file is damaged.
+    """
+    path = folder / SEARCHED
+    if not path.is_file():
+        raise Refused(f"{folder} is not the folder of a search: it has no {SEARCHED}")
+    return read_stored(path, _Search)
+
+
+class _Study(Stored):
+    experiment: str
+
+
+def read_study(folder: Path) -> str:
+    """Returns the name of the study that a folder is of.
+
+    Raises:
+        Refused: If its file is damaged.
+    """
+    return str(read_stored(folder / STUDY, _Study)["experiment"])
 
 
 def trains_network(record: RunRecord) -> bool:
@@ -107,8 +153,7 @@ def find_runs(folder: Path) -> Runs:
     """
     parts = [folder]
     if (folder / PLAN).is_file():
-        named = [folder / name for name in read_plan(folder)["runs"]]
-        parts = [part for part in named if (part / "metrics.jsonl").is_file()]
+        parts = runs_of(folder, "metrics.jsonl")
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)

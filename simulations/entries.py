@@ -1,16 +1,25 @@
 """What a folder of runs holds: runs, comparisons, searches and studies."""
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused, few_names, one_line
-from federation.files import read_json
 from federation.methods.local import SERVED
 from federation.settings.shared import SharedSettings
+from federation.stored import readable
 from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, STUDY, read_plan
+from simulations.comparison import (
+    PLAN,
+    SEARCHED,
+    STUDY,
+    read_plan,
+    read_search,
+    read_study,
+    runs_of,
+)
 
 __all__ = ["Entry", "entries", "entry_of"]
 
@@ -51,16 +60,22 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Returns what a folder is; None if it is nothing that Engram makes."""
-    kind = next((kind for kind, (name, _) in _KINDS.items() if (path / name).is_file()), None)
+    """Returns what a folder is; None if it is nothing that Engram makes.
+
+    What is damaged says so in its state. A link is not followed: it may lead anywhere.
+    """
+    names = {kind: path / name for kind, (name, _) in _KINDS.items()}
+    kind = next((kind for kind, name in names.items() if os.path.lexists(name)), None)
     if kind is None:
         return None
-    name, read = _KINDS[kind]
     try:
-        begun = datetime.fromtimestamp((path / name).stat().st_mtime)
-        told = read(path)
-    except OSError:
-        return None  # it has just been removed
+        begun = datetime.fromtimestamp(names[kind].lstat().st_mtime)
+        with readable(path):
+            if path.is_symlink():
+                raise Refused("a link, which is not followed")
+            told = _KINDS[kind][1](path)
+    except (OSError, OverflowError):
+        return None  # it has just been removed; or its time is none
     except Refused as error:
         told = ("", "", one_line(str(error)), "")
     return Entry(path.name, kind, *told, f"{begun:%Y-%m-%d %H:%M:%S}")
@@ -72,7 +87,7 @@ _Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` a
 def _run(path: Path) -> _Told:
     record = RunRecord.open(path)
     settings, results = record.config["settings"], record.results
-    about = settings["method"], settings["dataset"]
+    about = settings["method"], one_line(settings["dataset"])
     if results is None:
         rows = record.rows()
         state = "running" if record.held else "stopped"
@@ -86,15 +101,14 @@ def _run(path: Path) -> _Told:
 
 
 def _comparison(path: Path) -> _Told:
-    runs = read_plan(path)["runs"]
-    done = sum((path / name / "results.json").is_file() for name in runs)
+    runs, done = read_plan(path)["runs"], len(runs_of(path, "results.json"))
     methods = (settings["method"] for settings in runs.values())
     state = "finished" if done == len(runs) else f"{done} of {len(runs)} runs are done"
     return _several(methods), _datasets(runs), state, ""
 
 
 def _search(path: Path) -> _Told:
-    fixed = read_json(path / SEARCHED).get("fixed", {})
+    fixed = read_search(path)["fixed"]
     known = sum((path / name / "best.toml").is_file() for name in fixed)
     finished = (path / "best.toml").is_file()  # which is written last
     state = (
@@ -105,7 +119,7 @@ def _search(path: Path) -> _Told:
 
 def _study(path: Path) -> _Told:
     state = "finished" if (path / "results.json").is_file() else "stopped"
-    return str(read_json(path / STUDY).get("experiment", "")), "", state, ""
+    return one_line(read_study(path)), "", state, ""
 
 
 _KINDS: Final = {

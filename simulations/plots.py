@@ -1,5 +1,6 @@
 """Plots: metrics against rounds, each client's metric, and the clients' data."""
 
+import io
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from engram.metrics import Metric
 from federation.data.federated import FederatedData
 from federation.errors import one_line
+from federation.files import replace_file
 from federation.methods import METHODS
 from federation.methods.local import COMMON, SERVED
 from server.record import RunRecord
@@ -21,10 +23,22 @@ from simulations.comparison import Runs
 from simulations.multiples import Curve, curve_of, draw_multiples
 from simulations.rows import curves_of
 
-__all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
+__all__ = ["draw_metric", "plot_clients", "plot_data", "png", "save", "tick_label"]
 
 _COLORS = list(mpl.color_sequences["tab10"])
 _TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
+
+
+def png(figure: Figure) -> bytes:
+    """Returns a figure as a file."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=150)
+    return data.getvalue()
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure in place of whatever is there; where that is a link, not of its target."""
+    replace_file(path, png(figure), shared=True)
 
 
 def draw_metric(runs: Runs, metric: Metric) -> Figure:
@@ -106,7 +120,7 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
     if metric.percent:
         axes.set_ylim(-3, 103)
     axes.grid(axis="y", alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def plot_data(data: FederatedData, path: Path) -> None:
@@ -126,7 +140,7 @@ def plot_data(data: FederatedData, path: Path) -> None:
             labels = [tick_label(data.names.get(client, client)) for client in ticks]
             axes.set_yticks(ticks, labels, parse_math=False)
         axes.set_ylabel("client" if title == "training" else "")
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def tick_label(client: object) -> str:

@@ -19,6 +19,7 @@ from federation.data.federated import FederatedData, Split, federated_data
 from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods.local import LocalMethod
+from federation.stored import Figure, Stored, read_stored
 from server.record import RunRecord
 
 __all__ = ["CONSTANT", "LINEAR", "read_references", "references", "write_references"]
@@ -67,6 +68,12 @@ def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]
     return found
 
 
+class _References(Stored):
+    """Scores of each client, by seed, reference and metric."""
+
+    __pydantic_extra__: dict[str, dict[str, dict[str, list[Figure | None]]]]
+
+
 def write_references(folder: Path, experiments: Iterable[Experiment]) -> None:
     """Keeps the references of a comparison's runs in its folder, by seed."""
     by_seed = {e.seed: e for e in experiments}
@@ -91,7 +98,7 @@ def read_references(
     path = folder / _FILE
     if not path.is_file():
         return {}
-    held = json.loads(path.read_text(encoding="utf-8"))
+    held = read_stored(path, _References)
     seeds = {
         str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records
     }

@@ -8,6 +8,7 @@ import typer
 from federation.errors import Refused
 from federation.files import replace_file
 from federation.interrupts import end_at_once
+from federation.stored import readable
 from simulations.console import out
 from simulations.extras import need
 from simulations.options import find_run
@@ -34,5 +35,7 @@ def report(
     need("plotly", "report")
     with end_at_once():
         from simulations.pages.page import page
-    replace_file(path, page(folder).encode(), shared=True)
+    with readable(folder):
+        text = page(folder)
+    replace_file(path, text.encode(), shared=True)
     out.print(f"page: {path}", soft_wrap=True)

@@ -19,6 +19,7 @@ from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
 from federation.names import Names
+from federation.stored import readable
 from simulations.arguments import arguments
 from simulations.comparison import (
     PLAN,
@@ -234,16 +235,17 @@ def show(
 ) -> None:
     """Show what a run, comparison, search or study has found, and draw its plots again."""
     folder = find_run(run)
-    if (folder / SEARCHED).is_file():
-        with end_at_once():
-            from simulations.tuning.command import Tuning, show_tuning
-        show_tuning(Tuning.open(folder), folder, as_json)
-    elif (folder / STUDY).is_file():
-        with end_at_once():
-            from simulations.studies.command import show_study
-        show_study(folder, as_json)
-    else:
-        show_found(folder, as_json)
+    with readable(folder):
+        if (folder / SEARCHED).is_file():
+            with end_at_once():
+                from simulations.tuning.command import Tuning, show_tuning
+            show_tuning(Tuning.open(folder), folder, as_json)
+        elif (folder / STUDY).is_file():
+            with end_at_once():
+                from simulations.studies.command import show_study
+            show_study(folder, as_json)
+        else:
+            show_found(folder, as_json)
 
 
 @app.command(epilog=SEE_SETTINGS)

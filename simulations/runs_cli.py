@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from federation.errors import one_line
 from simulations.console import out
 from simulations.entries import entries
 from simulations.options import Json
@@ -30,7 +31,7 @@ def runs(
     found = entries(folder)
     table = Table("name", "kind", "of", "data", "state", "score", "begun")
     for one in found:
-        table.add_row(*map(escape, one))
+        table.add_row(*map(escape, map(one_line, one)))
     if found:
         out.print(table)
     else:

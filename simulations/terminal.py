@@ -21,7 +21,7 @@ from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from server.record import RunRecord
-from simulations.comparison import PLAN, read_plan
+from simulations.comparison import PLAN, read_plan, runs_of
 from simulations.console import err, out
 
 __all__ = [
@@ -232,8 +232,7 @@ def _after(folder: Path) -> str:
     """Returns what one does after a run or a comparison: go on with it, or use its results."""
     place = shlex.quote(str(folder))
     if (folder / PLAN).is_file():
-        runs = [folder / name for name in read_plan(folder)["runs"]]
-        finished = all((run / "results.json").is_file() for run in runs)
+        finished = len(runs_of(folder, "results.json")) == len(read_plan(folder)["runs"])
         return f"report {place}" if finished else f"compare --resume {place}"
     record = RunRecord.open(folder)
     if record.results is None:

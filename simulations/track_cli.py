@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.comparison import PLAN, read_plan
+from simulations.comparison import PLAN, runs_of
 from simulations.console import out
 from simulations.options import find_run
 from simulations.tracking.sending import TRACKERS, check_tracker, send
@@ -38,5 +38,4 @@ def _begun(folder: Path) -> dict[Path, str]:
     """Returns the folders of runs that have begun, each with the name of its comparison."""
     if not (folder / PLAN).is_file():
         return {folder: ""}
-    parts = (folder / name for name in read_plan(folder)["runs"])
-    return {part: folder.name for part in parts if (part / "config.json").is_file()}
+    return dict.fromkeys(runs_of(folder), folder.name)

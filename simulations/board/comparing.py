@@ -10,7 +10,7 @@ from simulations.board.clients import client_columns, client_rows
 from simulations.board.one_run import metric_of
 from simulations.board.pieces import address, choices, graph, grid, plain_table
 from simulations.board.shelf import Shelf
-from simulations.comparison import Runs, read_plan, trains_network
+from simulations.comparison import Runs, runs_of, trains_network
 from simulations.gains import gain_lines
 from simulations.pages.content import figures_of, table_of
 
@@ -44,8 +44,7 @@ def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list
         return shelf.folder, list(query.get("run", ()))
     name = query["name"][0]
     folder = shelf.path(name)
-    there = [run for run in read_plan(folder)["runs"] if (folder / run / "config.json").is_file()]
-    return folder, [f"{name}/{run}" for run in there]
+    return folder, [f"{name}/{run.name}" for run in runs_of(folder)]
 
 
 def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:

@@ -7,7 +7,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from federation.errors import Refused
-from federation.files import read_json
+from federation.stored import read_stored
+from server.contents import Progress
 from server.progress import PROGRESS
 from server.record import RunRecord
 from server.status import participation
@@ -89,7 +90,7 @@ def _told(record: RunRecord) -> Mapping[str, Any]:
     """Returns what ``progress.json`` says; nothing if there is none, or it cannot be read."""
     path = record.folder / PROGRESS
     try:
-        return read_json(path) if path.is_file() else {}
+        return read_stored(path, Progress) if path.is_file() else {}
     except Refused:
         return {}
 

@@ -1,16 +1,17 @@
 """The runs of a folder, read again only when they have changed."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from federation.checksums import Row
-from federation.errors import Refused
+from federation.errors import Refused, one_line
 from server.progress import PROGRESS
 from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, Runs, is_evaluated, read_plan
+from simulations.comparison import PLAN, SEARCHED, Runs, is_evaluated, runs_of
 from simulations.entries import Entry, entry_of
 
 __all__ = ["Shelf", "Shelved", "differing"]
@@ -84,8 +85,8 @@ class Shelf:
     def everything(self) -> list[Shelved]:
         """Returns all that is there, the newest first; a comparison before its runs."""
         found = []
-        for path in sorted(self.folder.iterdir()):
-            one = self._look(path.name) if path.is_dir() else None
+        for name in sorted(os.listdir(self.folder)):
+            one = self._look(name) if os.path.isdir(self.folder / name) else None
             if one is not None:
                 found.append(one)
                 found += self._inside(one)
@@ -97,7 +98,7 @@ class Shelf:
         if one.entry.kind != "comparison":
             return []
         with contextlib.suppress(Refused):
-            names = [f"{one.name}/{run}" for run in read_plan(self.folder / one.name)["runs"]]
+            names = [f"{one.name}/{run.name}" for run in runs_of(self.folder / one.name)]
             return [run for name in names if (run := self._look(name)) is not None]
         return []
 
@@ -111,7 +112,7 @@ class Shelf:
         if entry is None:
             return None
         settings: Mapping[str, Any] = {}
-        if entry.kind == "run":
+        if entry.kind == "run" and not path.is_symlink():
             with contextlib.suppress(Refused):
                 settings = RunRecord.open(path).config["settings"]
         return Shelved(name, entry, settings, stamp)
@@ -123,7 +124,7 @@ class Shelf:
             with contextlib.suppress(OSError):
                 now = (path / part).stat()
                 found.append((part, now.st_mtime_ns, now.st_size))
-        if found and not (path / "results.json").exists():
+        if found and not os.path.exists(path / "results.json"):
             found.append(("held", int(RunRecord(path).held), 0))
         return tuple(found)
 
@@ -138,7 +139,7 @@ class Shelf:
         for folder in (path, path.parent):
             if (folder / PLAN).is_file():
                 below = folder.relative_to(self.folder)
-                names += [f"{below}/{run}" for run in read_plan(folder)["runs"]]
+                names += [f"{below}/{run.name}" for run in runs_of(folder)]
         return [self.stamp(one) for one in dict.fromkeys(names)]
 
     # --- One of them -------------------------------------------------------------------------
@@ -150,8 +151,9 @@ class Shelf:
             Refused: If it is none in this folder.
         """
         path, parts = self.folder / name, name.split("/")
-        if {"", ".", ".."} & {*parts} or not path.is_dir():
-            raise Refused(f"there is no {name} in {self.folder}")
+        inside = os.path.isdir(path) and path.resolve() == self.folder.resolve() / name
+        if {"", ".", ".."} & {*parts} or not inside:  # a link may lead anywhere
+            raise Refused(f"there is no {one_line(name)} in {self.folder}")
         return path
 
     def record(self, name: str) -> RunRecord:
@@ -190,12 +192,8 @@ class Shelf:
         """Returns the runs of the comparison that a run belongs to; itself alone if to none."""
         parent = self.path(name).parent
         if (parent / PLAN).is_file():
-            runs = read_plan(parent)["runs"]
-            return self.runs(
-                f"{parent.relative_to(self.folder)}/{run}"
-                for run in runs
-                if (parent / run / "metrics.jsonl").is_file()
-            )
+            below = parent.relative_to(self.folder)
+            return self.runs(f"{below}/{run.name}" for run in runs_of(parent, "metrics.jsonl"))
         return self.runs([name])
 
 

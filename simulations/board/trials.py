@@ -8,10 +8,9 @@ from dash import html
 from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Parcoords
 
-from federation.files import read_json
 from simulations.board.pieces import address, choices, graph, grid, number
 from simulations.board.shelf import Shelf
-from simulations.comparison import SEARCHED
+from simulations.comparison import read_search
 from simulations.tuning.record import TRIALS, Trial, read_trials
 from simulations.tuning.results import trial_rows
 
@@ -24,9 +23,7 @@ def trials(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows the trials of one method of a search."""
     name = query["name"][0]
     folder = shelf.path(name)
-    methods = [
-        m for m in read_json(folder / SEARCHED).get("fixed", {}) if (folder / m / TRIALS).is_file()
-    ]
+    methods = [m for m in read_search(folder)["fixed"] if (folder / m / TRIALS).is_file()]
     if not methods:
         return [html.H1(name), html.P("Nothing has been tried yet.")]
     method = next((m for m in query.get("method", ()) if m in methods), methods[0])

@@ -13,6 +13,8 @@ from server.record import RunRecord
 from simulations.comparison import Runs, find_runs, trains_network
 from simulations.pages.content import BAR, PageTable, figures_of, table_of
 from simulations.pages.repeat import repeating, settings_of
+from simulations.plots import png
+from simulations.reports import plots_of
 
 __all__ = ["page"]
 
@@ -61,7 +63,7 @@ def page(folder: Path) -> str:
     """Returns the page of a run or a comparison, with all that it needs.
 
     Runs of methods that train networks have interactive figures; others have the pictures that
-    ``engram show`` has drawn.
+    ``engram show`` draws.
 
     Raises:
         Refused: If the folder is neither, or nothing has been evaluated yet.
@@ -71,7 +73,7 @@ def page(folder: Path) -> str:
     pictures: dict[str, str] = {}
     alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
     if alone is not None and not trains_network(alone):
-        first, tables, pictures = alone, [_results(alone)], _pictures(folder)
+        first, tables, pictures = alone, [_results(alone)], _pictures(alone)
     elif runs:
         first = next(iter(runs.values()))[0]
         tables, figures = _of_networks(folder, runs)
@@ -104,9 +106,10 @@ def _results(record: RunRecord) -> PageTable:
     return PageTable("Results", ["", ""], list(told.items()))
 
 
-def _pictures(folder: Path) -> dict[str, str]:
-    paths = sorted(folder.glob("*.png"))
-    return {path.stem: base64.b64encode(path.read_bytes()).decode() for path in paths}
+def _pictures(record: RunRecord) -> dict[str, str]:
+    """Returns a run's plots, drawn from its record: a file beside it may be anybody's."""
+    found = plots_of(record)
+    return {name: base64.b64encode(png(figure)).decode() for name, figure in found.items()}
 
 
 def _of_networks(folder: Path, runs: Runs) -> tuple[list[PageTable], dict[str, Markup]]:

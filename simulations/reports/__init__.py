@@ -1,7 +1,7 @@
 """Reports, one file per family of methods. Importing this package registers them."""
 
 from simulations.reports import local, meta_ban, molar, molar_bandit
-from simulations.reports.base import PLOTS, REPORTS, reports, show_run
+from simulations.reports.base import PLOTS, REPORTS, pictures_of, plots_of, reports, show_run
 
 __all__ = [
     "PLOTS",
@@ -10,6 +10,8 @@ __all__ = [
     "meta_ban",
     "molar",
     "molar_bandit",
+    "pictures_of",
+    "plots_of",
     "reports",
     "show_run",
 ]

@@ -9,7 +9,7 @@ from federation.methods import METHODS
 from server.record import RunRecord
 from strategies import Row
 
-__all__ = ["PLOTS", "REPORTS", "Draw", "Show", "reports", "show_run"]
+__all__ = ["PLOTS", "REPORTS", "Draw", "Show", "pictures_of", "plots_of", "reports", "show_run"]
 
 Show = Callable[[Path, bool], None]
 Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
@@ -32,6 +32,19 @@ def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
         return show
 
     return register
+
+
+def plots_of(record: RunRecord) -> Mapping[str, Figure]:
+    """Draws a finished run; nothing where its family has no plots of its own."""
+    found, method = record.results, METHODS[record.config["settings"]["method"]]
+    draw = PLOTS.get(method.plug_in)
+    return draw(record, found) if draw and found is not None else {}
+
+
+def pictures_of(record: RunRecord) -> list[str]:
+    """Returns the names of the files in which ``show`` draws a finished run."""
+    network = [*(metric.name for metric in record.metrics[:-1]), "clients"]  # the last is the loss
+    return [f"{name}.png" for name in plots_of(record) or network]
 
 
 def show_run(folder: Path, as_json: bool) -> bool:

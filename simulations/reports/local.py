@@ -86,11 +86,11 @@ def show(folder: Path, as_json: bool) -> None:
     if rows:
         *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
         for metric in chosen:
-            plots.draw_metric(runs, metric).savefig(folder / f"{metric.name}.png", dpi=150)
+            plots.save(plots.draw_metric(runs, metric), folder / f"{metric.name}.png")
         if any(record.results for records in runs.values() for record in records):
             plots.plot_clients(runs, chosen[0], folder / "clients.png")
         if figure := draw_gains(comparable(runs), chosen[0]):
-            figure.savefig(folder / _FIRST, dpi=150)
+            plots.save(figure, folder / _FIRST)
         if (folder / PLAN).is_file():
             replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
         for metric in chosen:
@@ -99,8 +99,8 @@ def show(folder: Path, as_json: bool) -> None:
             if found := differences_from(runs, rows, metric, known):
                 out.print("\n".join(in_words(*found, metric)), soft_wrap=True, highlight=False)
     _warn(runs, rows)
-    pictures = sorted((p.name for p in folder.glob("*.png")), key=lambda n: (n != _FIRST, n))
-    possible = (*pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
+    pictures = sorted(p.name for p in folder.glob("*.png") if p.name != _FIRST)
+    possible = (_FIRST, *pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
     files = [name for name in possible if (folder / name).exists()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:

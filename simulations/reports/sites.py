@@ -16,6 +16,7 @@ from engram.arrays import Array
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations.console import err, out
+from simulations.plots import save
 from simulations.reports.base import Draw
 from strategies import STRATEGIES, Row
 
@@ -54,7 +55,7 @@ def show_sites(
     out.print(strategy.in_words(found), soft_wrap=True)
     plots = {f"{name}.png": figure for name, figure in draw(record, found).items()}
     for name, figure in plots.items():
-        figure.savefig(folder / name, dpi=150)
+        save(figure, folder / name)
     files = [*plots, "results.json", "metrics.jsonl"]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:

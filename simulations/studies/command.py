@@ -11,8 +11,7 @@ import typer
 
 from engram.checks import must
 from federation.errors import Refused
-from federation.files import read_json
-from simulations.comparison import STUDY
+from simulations.comparison import STUDY, read_study
 from simulations.options import Json, Out, Ray
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_learning.settings import (
@@ -98,7 +97,7 @@ def show_study(folder: Path, as_json: bool) -> None:
     Raises:
         Refused: It is not finished, or not known here.
     """
-    name = read_json(folder / STUDY).get("experiment")
+    name = read_study(folder)
     study = next((each for each in STUDIES if each.name == name), None)
     if study is None:
         names = ", ".join(each.name for each in STUDIES)

@@ -4,15 +4,17 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
+from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
-from federation.errors import Refused
-from federation.files import replace_file
-from simulations.comparison import STUDY
+from federation.errors import Refused, one_line
+from federation.files import read_json, replace_file
+from federation.settings.fields import wrong_values
+from simulations.comparison import STUDY, read_study
 from simulations.options import find_run, make_folder, new_folder
 from simulations.pool import Pool, Row
 from simulations.studies.settings import StudySettings, option_of
@@ -165,16 +167,13 @@ def read_plan(folder: Path, study: Study) -> StudySettings:
     path = folder / STUDY
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a reproduction: it has no {STUDY}")
-    make: Callable[..., StudySettings] = study.settings
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        name = given.pop("experiment")
-        known = given.keys() <= {each.name for each in dataclasses.fields(study.settings)}
-        if name == study.name and known:
-            lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-            return make(**given | lists)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise Refused(f"{path} is damaged: {error}") from error
-    if name == study.name:
+    name, given = read_study(folder), read_json(path)
+    if name != study.name:
+        raise Refused(f"{folder} is one of engram reproduce {one_line(name)}, not {study.name}")
+    given.pop("experiment")
+    if not given.keys() <= {each.name for each in dataclasses.fields(study.settings)}:
         raise Refused(f"{folder} was begun by another version of Engram, with other settings")
-    raise Refused(f"{folder} is one of engram reproduce {name}, not {study.name}")
+    try:
+        return TypeAdapter(study.settings).validate_python(given)
+    except ValidationError as error:
+        raise Refused(f"{path} is damaged: {wrong_values(error)[0]}") from error

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from federation.errors import Refused, one_line
-from federation.files import read_json, replace_file
+from federation.files import read_file, replace_file
+from federation.stored import Stored, read_stored
 from server.record import RunRecord
 from simulations.extras import need
 from simulations.tracking.base import About, Ending, Tracker
@@ -24,6 +25,8 @@ __all__ = ["TRACKERS", "check_tracker", "follow", "send"]
 _log = getLogger("flwr.engram")
 
 _SENT: Final = "tracked.json"
+_TRACKERS_OWN: Final = ("tensorboard", "wandb")  # folders in a run's that trackers write to
+_LARGEST: Final = 2**24  # bytes of a picture
 _NOT_SCORES: Final = frozenset({"ids", "names", "queries"})  # columns of clients that are none
 
 Row = Mapping[str, Any]
@@ -122,6 +125,17 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
             safely(sending.close)
 
 
+class _Told(Stored):
+    round: int
+    finished: bool
+
+
+class _Sent(Stored):
+    """``tracked.json``: the last round that each tracker was told."""
+
+    __pydantic_extra__: dict[str, _Told]
+
+
 class _Sending:
     """A run's way to a tracker, which is asked for once there is something to tell."""
 
@@ -136,6 +150,9 @@ class _Sending:
             record.folder.absolute(),
             config["settings"],
         )
+        for name in _TRACKERS_OWN:
+            if (record.folder / name).is_symlink():
+                raise Refused(f"{record.folder / name} is a link, which is not followed: remove it")
         sent = self._sent().get(kind, {})
         self._finished = bool(sent.get("finished", False))
         self._told: int = sent.get("round", -1)
@@ -179,17 +196,28 @@ class _Sending:
             self._note()
 
     def _files(self) -> list[Path]:
+        """Returns the files that go with a run: known ones, as Engram has written them."""
+        from simulations.reports import pictures_of  # noqa: PLC0415 - loads matplotlib
+
+        folder = self._record.folder
         names = ("config.json", "results.json", "metrics.jsonl")
-        return [self._record.folder / name for name in names] + sorted(
-            self._record.folder.glob("*.png")
-        )
+        pictures = [folder / name for name in pictures_of(self._record)]
+        return [folder / name for name in names] + [*filter(_is_picture, pictures)]
 
     def _sent(self) -> dict[str, Any]:
-        return read_json(self._path) if self._path.is_file() else {}
+        return read_stored(self._path, _Sent) if self._path.is_file() else {}
 
     def _note(self) -> None:
         sent = self._sent() | {self._kind: {"round": self._told, "finished": self._finished}}
         replace_file(self._path, json.dumps(sent).encode())
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether a file is a PNG, and neither a link nor too large to be one of ours."""
+    try:
+        return read_file(path, most=_LARGEST, links=False).startswith(b"\x89PNG\r\n")
+    except OSError:
+        return False
 
 
 def _numbers(row: Row) -> dict[str, float]:

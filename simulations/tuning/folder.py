@@ -17,9 +17,10 @@ from federation.files import replace_file
 from federation.methods import METHODS
 from federation.plugins import load_plugins
 from federation.settings.fields import Scalar
-from simulations.comparison import SEARCHED
+from simulations.comparison import SEARCHED, read_search
 from simulations.console import err
 from simulations.options import make_folder
+from simulations.plots import save
 from simulations.pool import Pool, Progress, Row
 from simulations.terminal import Tell
 from simulations.tuning.record import Trial, append, best_of, mend, read_trials
@@ -64,13 +65,7 @@ class Tuning(NamedTuple):
         Raises:
             Refused: There is none, or it is damaged.
         """
-        path = folder / SEARCHED
-        if not path.is_file():
-            raise Refused(f"{folder} is not the folder of a search: it has no {SEARCHED}")
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise Refused(f"{path} is damaged: {error}") from error
+        return cls(**read_search(folder))
 
     def save(self, folder: Path) -> None:
         """Writes the plan, from which ``open`` reads it."""
@@ -194,8 +189,9 @@ class Tuning(NamedTuple):
             return {}
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        pd.DataFrame(trial_rows(trials)).to_csv(folder / "trials.csv", index=False)
-        draw_trials(name, trials, plan.space, metric).savefig(folder / "trials.png", dpi=150)
+        table = pd.DataFrame(trial_rows(trials)).to_csv(index=False)
+        replace_file(folder / "trials.csv", table.encode(), shared=True)
+        save(draw_trials(name, trials, plan.space, metric), folder / "trials.png")
         self._write_best(folder, [told(best, metric)], plan.settings_with(best.settings))
         return best.settings
 

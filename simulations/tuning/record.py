@@ -1,12 +1,15 @@
 """What was tried: an append-only file of JSON lines, which survives a crash at any instant."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from pydantic import TypeAdapter
 
 from federation.errors import Refused
-from federation.files import replace_file
+from federation.files import parse_json, read_file, replace_file
 from federation.settings.fields import Scalar
 
 __all__ = ["TRIALS", "State", "Trial", "append", "best_of", "mend", "read_trials"]
@@ -46,6 +49,10 @@ class Trial(NamedTuple):
         return self.state != "going"
 
 
+_TRIAL: Final = TypeAdapter(Trial)
+_LARGEST: Final = 2**28  # bytes of a file of trials
+
+
 def append(folder: Path, trial: Trial) -> None:
     """Writes a trial as it is now."""
     with (folder / TRIALS).open("a", encoding="utf-8") as file:
@@ -72,13 +79,16 @@ def read_trials(folder: Path) -> list[Trial]:
         Refused: The file is damaged before its last line, which a crash may have cut off.
     """
     path = folder / TRIALS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    try:
+        data = read_file(path, most=_LARGEST, links=False) if os.path.lexists(path) else b""
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    lines = data.splitlines()
     found: dict[int, Trial] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            row: dict[str, Any] = json.loads(line)
-            trial = Trial(**row | {"scores": tuple(row["scores"])})
-        except (ValueError, TypeError, KeyError) as error:
+            trial = _TRIAL.validate_python(parse_json(line))
+        except ValueError as error:
             if number == len(lines):
                 break
             raise Refused(f"{path} is damaged: line {number} is no trial") from error

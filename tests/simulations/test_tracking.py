@@ -186,7 +186,7 @@ def test_runs_are_tracked_as_they_go_and_later(engram):
         "mine: 0 rounds sent to tensorboard\n"
     )
     Path("both").mkdir()
-    plan = {"engine": "vectorized", "runs": {"one": {}, "two": {}}}
+    plan = {"engine": "vectorized", "runs": {"one": {"method": "a"}, "two": {"method": "b"}}}
     Path("both/comparison.json").write_text(json.dumps(plan))
     Path("mine").rename("both/one")
     shutil.rmtree("both/one/tensorboard")
