@@ -12,6 +12,7 @@ from engram.networks import model
 from engram.tasks import LOSSES, REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
+from federation.data.labels import likely_task
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.settings.fields import key_of
@@ -38,7 +39,8 @@ def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -
     given = {key_of(name): value for name, value in settings.items()}
     if data is not None and "dataset" in given:
         raise Refused(must("dataset", given["dataset"], "left out where data are given"))
-    found = {**_of_data(data, method), **given, **({"method": method} if method else {})}
+    named = {"method": method} if method else {}
+    found = {**_of_data(data, method, given), **given, **named}
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
@@ -67,15 +69,18 @@ def settings_of_several(
     return {name: settings_of(data, name, settings_of_one(name, given)) for name in methods}
 
 
-def _of_data(data: "Data | None", method: str) -> dict[str, Any]:
-    """Returns the settings that follow from data in memory."""
+def _of_data(data: "Data | None", method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that follow from data in memory, beside those that are given."""
     if data is None:
         return {}
     arrays = arrays_of(data)
-    values = np.asarray(arrays["y"]).dtype.kind == "f"
-    found: dict[str, Any] = {"dataset": hold(arrays)} | (
-        {"task": REGRESSION.name} if values else {}
-    )
+    found: dict[str, Any] = {"dataset": hold(arrays)}
+    y = np.asarray(arrays["y"])
+    if {"task", "loss"} & given.keys() or not read_by(method, {"task": ""}):
+        values = y.dtype.kind == "f"
+    else:
+        values = likely_task(y) == REGRESSION.name
+    found |= {"task": REGRESSION.name} if values else {}
     if isinstance(data, tuple | Dataset):
         return read_by(method, found | ({"partition": "iid"} if values else {}))
     most = min(len(data), Experiment.model_fields["clients_per_round"].default)
