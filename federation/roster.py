@@ -56,7 +56,7 @@ class Kind(NamedTuple):
     def from_json(cls, found: Mapping[str, Any]) -> "Kind":
         """Reads what JSON makes of ``_asdict``."""
         lists = {name: tuple(found.get(name, ())) for name in ("columns", "classes")}
-        return cls(**found | lists)
+        return cls(**dict(found) | lists)
 
     def unlike(self, most: "Kind") -> str:
         """Says how it differs from the kind that most nodes have."""

@@ -23,12 +23,12 @@ class Classes(NamedTuple):
 
     Attributes:
         numbers: The number of each row's class, (n,), int64.
-        count: How many classes there are.
+        outputs: How many classes there are.
         names: What they are called; empty where their numbers are their names.
     """
 
     numbers: npt.NDArray[np.int64]
-    count: int
+    outputs: int
     names: tuple[str, ...] = ()
 
 
@@ -76,12 +76,12 @@ def classes_of(
         found = Classes(y.astype(np.int64), 2, ("False", "True"))
     else:
         found = _numbers(place, _whole(place, y), column, values.needed, num_classes)
-    if num_classes and found.count > num_classes:
-        raise place.fault(f"of {num_classes} classes (num-classes)", f"{found.count}")
-    if found.count < 2:
+    if num_classes and found.outputs > num_classes:
+        raise place.fault(f"of {num_classes} classes (num-classes)", f"{found.outputs}")
+    if found.outputs < 2:
         raise DataError(f"{place.path}: {place.name} must hold at least 2 classes, got one")
     more = map(str, range(len(found.names), num_classes if found.names else 0))
-    return found._replace(count=num_classes or found.count, names=(*found.names, *more))
+    return found._replace(outputs=num_classes or found.outputs, names=(*found.names, *more))
 
 
 def _is_whole(name: str) -> bool:

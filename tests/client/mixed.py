@@ -3,6 +3,7 @@
 import numpy as np
 
 import engram
+from federation.experiment import Experiment
 
 CLIENTS = 3
 SETTINGS = {
@@ -19,6 +20,12 @@ SETTINGS = {
     "eta": 0.1,
     "timeout": 120.0,
 }
+
+
+def experiment(function):
+    """A CNN on one of these data sets."""
+    name = function.__name__.replace("_", "-")
+    return Experiment(dataset=name, model="cnn", **SETTINGS)
 
 
 def images(client):

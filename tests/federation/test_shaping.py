@@ -8,12 +8,14 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import engram
 from engram.networks import model
 from federation.data.datasets import arrays_of
 from federation.data.federated import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.errors import DataError
 from federation.experiment import Experiment
+from tests.client import mixed
 from tests.support import write_npz
 
 ROWS = 20
@@ -134,15 +136,12 @@ def test_grey_levels_are_scaled_whatever_the_others_have(grey, dtype, given):
 
 
 def test_a_node_alone_has_what_one_process_has(plug_ins):
-    from tests.client import mixed
-
     for function in (mixed.all_grey, mixed.some_grey, mixed.none_grey):
-        mixed.engram.data(function)
-        name = function.__name__.replace("_", "-")
-        e = Experiment(dataset=name, model="cnn", **mixed.SETTINGS)
+        engram.data(function)
+        e = mixed.experiment(function)
         whole = everyone(federated_data(e))
         for client in range(mixed.CLIENTS):
-            for part in (federated_data(e, hosted=[client]), own_data(e, name, client)):
+            for part in (federated_data(e, hosted=[client]), own_data(e, e.dataset, client)):
                 rows = part.train.rows[client], part.test.rows[client]
                 found = [
                     split.take(torch.from_numpy(own))[0]
