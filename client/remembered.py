@@ -20,7 +20,7 @@ from engram.tasks import TASKS
 from engram.types import Candidates, Params
 from federation.checksums import checked, summed
 from federation.data.federated import FederatedData, model_for
-from federation.data.unlabeled import InputColumn, class_names, input_columns
+from federation.data.unlabeled import InputColumn, input_columns
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from federation.exported import Exported
@@ -88,9 +88,8 @@ def read_training(folder: Path) -> Training:
     about = checked(read_json(path))
     if about is None:
         raise Refused(f"{path} is damaged: its checksum is missing or wrong")
-    kind = about["kind"]
     experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
-    return Training(experiment, Kind(**kind | {"columns": tuple(kind["columns"])}), about["source"])
+    return Training(experiment, Kind.from_json(about["kind"]), about["source"])
 
 
 def remembered_package(training: Training, client: int, memory: Params) -> Package:
@@ -108,7 +107,7 @@ def remembered_package(training: Training, client: int, memory: Params) -> Packa
     }
     if isinstance(e.own, LocalMethod):
         module, table = _network(training, client, memory), ""
-        classes, columns = _named(training)
+        classes, columns = training.kind.class_names, _columns(training)
         known |= {"kind": training.kind, "form": "network", "outputs": TASKS[e.task].targets}
     else:
         found = remembered(e, training.kind, memory)
@@ -148,10 +147,9 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
     return plain_module(e, network, found, no_rows, None)
 
 
-def _named(training: Training) -> tuple[list[str], list[InputColumn]]:
-    """Returns the names of classes and of input columns, if the data can still be read."""
-    e, outputs = training.experiment, training.kind.outputs
+def _columns(training: Training) -> list[InputColumn]:
+    """Returns the names of input columns, if the data can still be read."""
     try:
-        return class_names(e, outputs), input_columns(e)
+        return input_columns(training.experiment)
     except DataError:
-        return list(map(str, range(outputs))), []
+        return []

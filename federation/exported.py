@@ -122,7 +122,7 @@ class Exported(NamedTuple):
         """
         # What has a default, earlier versions did not write.
         known = {n: found[n] for n in cls._fields if n in found or n not in cls._field_defaults}
-        kind = Kind(**known["kind"] | {"columns": tuple(known["kind"]["columns"])})
+        kind = Kind.from_json(known["kind"])
         lists = {
             "columns": [InputColumn.from_json(column) for column in known["columns"]],
             "ranges": [Range.from_json(each) for each in known.get("ranges", ())],

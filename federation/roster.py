@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
-from federation.errors import UNNAMED, brief, one_line
+from federation.errors import UNNAMED, brief, few_names, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.names import Names
 from federation.shapes import example
@@ -23,17 +23,25 @@ class Kind(NamedTuple):
         inputs: Dtype and shape of an input row, see ``federation.shapes``; empty for tables.
         outputs: Number of classes, or of values or labels to predict; 0 for tables.
         columns: Names of a table's columns, in their order.
+        classes: Names of classes, in their order; empty where their numbers are their names.
     """
 
     inputs: str = ""
     outputs: int = 0
     columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of its classes, or their numbers; or those of values, labels or tokens."""
+        return list(self.classes or map(str, range(self.outputs)))
 
     def to_row(self) -> dict[str, Any]:
         """Returns its entries in the first row of a run's record."""
         if self.columns:
             return {"columns": list(self.columns)}
-        return {"inputs": self.inputs, "outputs": self.outputs}
+        named = {"classes": list(self.classes)} if self.classes else {}
+        return {"inputs": self.inputs, "outputs": self.outputs, **named}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Kind | None":
@@ -41,8 +49,14 @@ class Kind(NamedTuple):
         if "columns" in row:
             return cls(columns=tuple(row["columns"]))
         if "inputs" in row:
-            return cls(row["inputs"], row["outputs"])
+            return cls(row["inputs"], row["outputs"], classes=tuple(row.get("classes", ())))
         return None
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Kind":
+        """Reads what JSON makes of ``_asdict``."""
+        lists = {name: tuple(found.get(name, ())) for name in ("columns", "classes")}
+        return cls(**dict(found) | lists)
 
     def unlike(self, most: "Kind") -> str:
         """Says how it differs from the kind that most nodes have."""
@@ -57,7 +71,8 @@ class Kind(NamedTuple):
     def _in_words(self) -> str:
         if self.columns:
             return f"a table of {len(self.columns)} columns"
-        return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs"
+        named = f" ({few_names(self.classes)})" if self.classes else ""
+        return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs{named}"
 
 
 class NodeEntry(NamedTuple):
@@ -149,6 +164,7 @@ def describe_node(clients: Mapping[int, int], kind: Kind, names: Names = UNNAMED
             "inputs": kind.inputs,
             "outputs": kind.outputs,
             "columns": list(kind.columns),
+            "classes": list(kind.classes),
             "named": named,
             "names": [names[client] for client in named],
         }
@@ -168,7 +184,8 @@ def read_entry(content: RecordDict) -> NodeEntry:
         examples = read_list(entry, "examples", int)
         if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
             raise ValueError(f"clients must be 0 or more, and rows in 1..{_MOST_ROWS - 1}")
-        inputs, columns = str(entry["inputs"]), tuple(read_list(entry, "columns", str))
+        inputs = str(entry["inputs"])
+        columns, classes = (tuple(read_list(entry, key, str)) for key in ("columns", "classes"))
         if inputs:
             example(inputs)
         named = read_list(entry, "named", int)
@@ -178,7 +195,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
             clients=dict(zip(clients, examples, strict=True)),
-            kind=Kind(inputs, read_int(entry, "outputs"), columns),
+            kind=Kind(inputs, read_int(entry, "outputs"), columns, classes),
             names=dict(zip(named, read_list(entry, "names", str), strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:

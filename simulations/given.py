@@ -12,6 +12,7 @@ from engram.networks import model
 from engram.tasks import LOSSES, REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
+from federation.data.labels import likely_task
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.settings.fields import key_of
@@ -41,7 +42,7 @@ def settings_of(
     if data is not None and "dataset" in given:
         raise Refused(must("dataset", given["dataset"], "left out where data are given"))
     named = {} if method is None else {"method": method}
-    found = {**_of_data(data, method), **given, **named}
+    found = {**_of_data(data, method, given), **given, **named}
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
@@ -69,15 +70,18 @@ def settings_of_several(
     return possible(each, given)
 
 
-def _of_data(data: "Data | None", method: str | None) -> dict[str, Any]:
-    """Returns the settings that follow from data in memory."""
+def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that follow from data in memory, beside those that are given."""
     if data is None:
         return {}
     arrays = arrays_of(data)
-    values = np.asarray(arrays["y"]).dtype.kind == "f"
-    found: dict[str, Any] = {"dataset": hold(arrays)} | (
-        {"task": REGRESSION.name} if values else {}
-    )
+    found: dict[str, Any] = {"dataset": hold(arrays)}
+    y = np.asarray(arrays["y"])
+    if {"task", "loss"} & given.keys() or not read_by(method, {"task": ""}):
+        values = y.dtype.kind == "f"
+    else:
+        values = likely_task(y) == REGRESSION.name
+    found |= {"task": REGRESSION.name} if values else {}
     if isinstance(data, tuple | Dataset):
         return read_by(method, found | ({"partition": "iid"} if values else {}))
     most = min(len(data), Experiment.model_fields["clients_per_round"].default)

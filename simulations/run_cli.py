@@ -274,12 +274,12 @@ def data(
     make_folder(path.parent)
     plots.plot_data(held, path)
     table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
-    named = ["task"] if held.names else []
+    named, called = ["task"] if held.names else [], held.kind.class_names
     rows = [f"{part} rows" for part in counts]
     for heading in ("client", *named, *rows, "training rows of class"):
         table.add_column(heading, justify="left" if "class" in heading else "right")
     for client, own in enumerate(train):
-        classes = ", ".join(f"{label}: {n}" for label, n in enumerate(own) if n)
+        classes = ", ".join(f"{escape(called[k])}: {n}" for k, n in enumerate(own) if n)
         name = [escape(held.names.get(client, ""))] if named else []
         sizes = (str(part[client].sum()) for part in counts.values())
         table.add_row(str(client), *name, *sizes, classes)

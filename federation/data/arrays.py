@@ -8,8 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Targets
-from federation.data.lazy import Lazy
+from federation.data.labels import classes_of, is_text
+from federation.data.lazy import Joined, Lazy
 from federation.data.npz import named_labels
+from federation.data.places import Place
+from federation.data.shaping import TYPES, Shaping
+from federation.data.values import Values
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
@@ -24,16 +28,17 @@ class Arrays(NamedTuple):
     """A data set in memory, once.
 
     Attributes:
-        x_train: Inputs, shape (n, channels, height, width) or (n, features): uint8 for images
-            of 256 grey levels, which are scaled to [0, 1] when used, or float32 or int64, used as
-            is; or a tuple or dictionary of several inputs. Those that are ``Lazy`` are read as
-            they are drawn.
+        x_train: Inputs, shape (n, ...), of images (n, channels, height, width): uint8 for 256 grey
+            levels, which are scaled to [0, 1] when used, or float32 or int64, used as is; or a
+            tuple or dictionary of several inputs. Those that are ``Lazy`` are read as they are
+            drawn.
         y_train: Targets, shape (n,) or (n, ...), as ``engram.tasks.Task.targets`` says: classes
             0..outputs-1 or tokens, int64; values or labels, float32.
         x_test, y_test: The same for the test rows.
         task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
         outputs: Number of classes, or of values or labels.
         task_names: What each task is called.
+        class_names: What each class is called; empty where their numbers are their names.
     """
 
     x_train: Any
@@ -44,6 +49,7 @@ class Arrays(NamedTuple):
     task_test: _Array | None
     outputs: int
     task_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
 
 def part(
@@ -118,20 +124,24 @@ def _each(x: Any, function: Callable[[Any], Any]) -> Any:
 
 
 class Own(NamedTuple):
-    """How a user's arrays are read.
+    """Settings by which a user's arrays are read.
 
     Attributes:
         path: Where they are, for messages.
         targets: What targets are: see ``engram.tasks.Task``.
         num_classes: Classes, or tokens, that there are; 0 for those that the arrays hold.
-        whole_numbers: Whether whole numbers stay so.
+        shaping: How rows of a single input are shaped.
+        column: The name by which classes are declared.
+        values: Classes that are declared.
         clients: As for ``part``.
     """
 
     path: Path
     targets: Targets
-    num_classes: int
-    whole_numbers: bool
+    num_classes: int = 0
+    shaping: Shaping = Shaping()
+    column: str = "y"
+    values: Values = Values()
     clients: Sequence[int] | None = None
 
     def arrays(self, arrays: Mapping[str, Any], test_fraction: float, seed: int) -> Arrays:
@@ -139,37 +149,38 @@ class Own(NamedTuple):
         x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
         parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
         if x is not None and "y" in arrays and x_train is None and x_test is None:
-            y, outputs = self.labels(arrays["y"])
-            x = self._inputs("x", x, y)
-            task, names = self._task(arrays, y)
+            task, names = self._task(arrays, arrays["y"])
+            place = Place(self.path, "y", task, names)
+            y, outputs, called = self.labels(arrays["y"], place)
+            x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" else 0
             found = part(x, y, task, classes, test_fraction, seed, self.clients)
-            return found._replace(outputs=outputs, task_names=names)
+            return found._replace(outputs=outputs, task_names=names, class_names=called)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
                 f"x_test and y_test; it holds {', '.join(sorted(arrays)) or 'nothing'}"
             )
         train, test = arrays["y_train"], arrays["y_test"]
-        if train.ndim == 0 or train.shape[1:] != test.shape[1:]:
+        if train.ndim == 0 or train.shape[1:] != test.shape[1:] or is_text(train) != is_text(test):
             raise DataError(
-                f"{self.path}: y_train and y_test must hold rows alike, got shapes {train.shape} "
-                f"and {test.shape}"
+                f"{self.path}: y_train and y_test must hold rows alike, got {train.dtype} of shape "
+                f"{train.shape} and {test.dtype} of shape {test.shape}"
             )
-        y, outputs = self.labels(np.concatenate([train, test]))
-        cut, task, names = len(train), None, ()
+        both, cut, task, names = np.concatenate([train, test]), len(train), None, ()
         if {"task_train", "task_test"} <= set(arrays):
-            both = np.concatenate([arrays["task_train"], arrays["task_test"]])
-            task, names = self._task({**arrays, "task": both}, y)
-        x_train = self._inputs("x_train", x_train, y[:cut])
-        x_test = self._inputs("x_test", x_test, y[cut:])
+            tasks = np.concatenate([arrays["task_train"], arrays["task_test"]])
+            task, names = self._task({**arrays, "task": tasks}, both)
+        one, other = (None, None) if task is None else (task[:cut], task[cut:])
+        y, outputs, called = self.labels(both, Place(self.path, "y", task, names, cut))
+        x_train = self._inputs(Place(self.path, "x_train", one, names), x_train, y[:cut], arrays)
+        x_test = self._inputs(Place(self.path, "x_test", other, names), x_test, y[cut:], arrays)
         if _kind(x_train) != _kind(x_test):
             raise DataError(
                 f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
                 f"{_kind(x_test)}"
             )
-        one, other = (None, None) if task is None else (task[:cut], task[cut:])
-        return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, names)
+        return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, names, called)
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the inputs alone, as ``arrays`` has them.
@@ -183,7 +194,7 @@ class Own(NamedTuple):
             raise DataError(
                 f"{self.path} must hold x; it holds {', '.join(sorted(arrays)) or 'nothing'}"
             )
-        return self._inputs("x", x, np.zeros(len(leaves[0])))
+        return self._inputs(Place(self.path, "x"), x, np.zeros(len(leaves[0])), arrays)
 
     def _task(
         self, arrays: Mapping[str, _Array], y: _Array
@@ -198,16 +209,22 @@ class Own(NamedTuple):
         tasks, numbers = np.unique(task, return_inverse=True)
         return numbers, tuple(map(str, named_labels(self.path, arrays, "task", tasks).tolist()))
 
-    def labels(self, y: _Array) -> tuple[_Array, int]:
-        """Returns targets as tasks want them, and how many outputs they take.
+    def labels(self, y: _Array, place: Place) -> tuple[_Array, int, tuple[str, ...]]:
+        """Returns targets as tasks want them, how many outputs they take, and classes' names.
 
         Raises:
             DataError: If they are not what the task's targets may be.
         """
         if self.targets == "classes":
-            return _classes(self.path, y, self.num_classes)
+            return classes_of(
+                place,
+                y,
+                column=self.column,
+                values=self.values,
+                num_classes=self.num_classes,
+            )
         if self.targets == "tokens":
-            return _tokens(self.path, y, self.num_classes)
+            return *_tokens(self.path, y, self.num_classes), ()
         wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"
         axes = (1, 2) if self.targets == "values" else (2,)
         if y.ndim not in axes or y.dtype.kind not in "buif" or 0 in y.shape:
@@ -215,27 +232,48 @@ class Own(NamedTuple):
                 f"{self.path}: y must be {wanted} a row, got {y.dtype} of shape {y.shape}"
             )
         values = y.astype(np.float32)
-        if not np.isfinite(values).all():
-            raise DataError(f"{self.path}: y must be finite, got NaN or infinity in some rows")
-        if self.targets == "labels" and not np.isin(values, (0, 1)).all():
-            raise DataError(f"{self.path}: y must be {wanted} a row, got other numbers")
-        return values, y.shape[1] if y.ndim == 2 else 1
+        if not (finite := np.isfinite(values)).all():
+            raise place.fault("finite", place.first(values, ~finite))
+        if self.targets == "labels" and not (known := np.isin(values, (0, 1))).all():
+            raise place.fault(f"{wanted} a row", place.first(values, ~known))
+        return values, y.shape[1] if y.ndim == 2 else 1, ()
 
-    def _inputs(self, name: str, x: Any, y: _Array, *, of_several: bool = False) -> Any:
+    def _inputs(
+        self, place: Place, x: Any, y: _Array, arrays: Mapping[str, Any], *, several: bool = False
+    ) -> Any:
+        """Returns inputs as networks take them; of several, none is an image."""
         if isinstance(x, Lazy):
-            _same_length(self.path, name, x, y)
-            return x.then(
-                lambda rows: self._inputs(name, rows, _first(rows), of_several=of_several)
-            )
+            _same_length(self.path, place.name, x, y)
+            some = place._replace(task=None, drawn=True)
+            found = x.then(lambda rows: self._inputs(some, rows, _first(rows), {}, several=several))
+            self._check_alike(place, found)
+            return found
         if isinstance(x, dict | tuple):
-            names = x if isinstance(x, dict) else range(len(x))
-            found = [
-                self._inputs(f"{name}.{k}", leaf, y, of_several=True)
-                for k, leaf in zip(names, x.values() if isinstance(x, dict) else x, strict=True)
-            ]
-            return dict(zip(x, found, strict=True)) if isinstance(x, dict) else tuple(found)
-        whole = of_several or (self.whole_numbers and x.dtype.kind in "iu" and x.dtype != np.uint8)
-        return (_any_inputs if whole else _inputs)(self.path, name, x, y)
+            leaves = x if isinstance(x, dict) else dict(enumerate(x))
+            each = {
+                k: self._inputs(
+                    place._replace(name=f"{place.name}.{k}"), leaf, y, arrays, several=True
+                )
+                for k, leaf in leaves.items()
+            }
+            return each if isinstance(x, dict) else tuple(each.values())
+        _same_length(self.path, place.name, x, y)
+        types = arrays.get(TYPES + place.name)
+        if types is None:
+            return self.shaping.rows(place, x, several=several)
+        return self.shaping.mixed(place, x, types, several=several)
+
+    def _check_alike(self, place: Place, x: Lazy) -> None:
+        """Refuses data sets of several clients of which networks would get other rows."""
+        parts = x.parts if isinstance(x, Joined) else [x]
+        kinds = [_kind(part.like).replace("uint8", "float32") for part in parts]
+        for number, kind in enumerate(kinds):
+            if kind != kinds[0]:
+                raise DataError(
+                    f"{self.path}: rows of {place.name} of client {place.called(number)} must be "
+                    f"{kinds[0]} as those of client {place.called(0)}, got {kind}: give all in "
+                    "one type, or say by images what they are"
+                )
 
 
 def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
@@ -263,44 +301,6 @@ def _kind(x: Any) -> str:
     return ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())
 
 
-def _any_inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
-    """Returns inputs of any shape: whole numbers as they are, and others as float32."""
-    _same_length(path, name, x, y)
-    if x.dtype.kind not in "buif" or 0 in x.shape:
-        raise DataError(f"{path}: {name} must be numbers, got {x.dtype} of shape {x.shape}")
-    if x.dtype == np.uint8:
-        return np.ascontiguousarray(x)
-    if x.dtype.kind in "iu":
-        return np.ascontiguousarray(x, dtype=np.int64)
-    return _finite(path, name, np.ascontiguousarray(x, dtype=np.float32))
-
-
-def _classes(path: Path, y: _Array, num_classes: int) -> tuple[_Array, int]:
-    _check_labels(path, y)
-    numbers = np.unique(y)
-    if num_classes:
-        if numbers[-1] >= num_classes:
-            raise DataError(
-                f"{path}: y must hold classes 0 to {num_classes - 1} (num-classes is "
-                f"{num_classes}), got {numbers[-1]}"
-            )
-        return y.astype(np.int64), num_classes
-    if len(numbers) < 2 or numbers[-1] != len(numbers) - 1:
-        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-        raise DataError(
-            f"{path}: y must hold at least 2 classes, numbered from 0 without gaps, got {shown}"
-        )
-    return y.astype(np.int64), len(numbers)
-
-
-def _check_labels(path: Path, y: _Array) -> None:
-    whole = y.ndim == 1 and np.issubdtype(y.dtype, np.integer) and y.size > 0 and y.min() >= 0
-    if not whole:
-        raise DataError(
-            f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
-        )
-
-
 def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
     if y.ndim != 2 or y.dtype.kind not in "iu" or y.size == 0 or y.min() < -1 or y.max() < 0:
         raise DataError(
@@ -314,31 +314,6 @@ def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
             f"{most - 1}"
         )
     return y.astype(np.int64), num_tokens or most
-
-
-def _inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
-    _same_length(path, name, x, y)
-    channels = x.ndim != 4 or {x.shape[1], x.shape[3]} & {1, 3}
-    empty = 0 in x.shape[1:]
-    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif" or not channels or empty:
-        raise DataError(
-            f"{path}: {name} must be numbers of shape (rows, features), (rows, height, width), or "
-            "with 1 or 3 channels (rows, height, width, channels) or (rows, channels, height, "
-            f"width), got {x.dtype} of shape {x.shape}"
-        )
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in (1, 3):
-        x = np.moveaxis(x, 3, 1)
-    if x.dtype != np.uint8:
-        x = _finite(path, name, x.astype(np.float32))
-    return np.ascontiguousarray(x)
-
-
-def _finite(path: Path, name: str, x: _Array) -> _Array:
-    if not np.isfinite(x).all():
-        raise DataError(f"{path}: {name} must be finite, got NaN or infinity in some rows")
-    return x
 
 
 def _same_length(path: Path, name: str, array: _Array | Lazy, y: _Array) -> None:

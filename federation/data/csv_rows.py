@@ -72,11 +72,9 @@ def kinds_of(
         if name in frame.columns:
             check_there(path, name, frame[name].isna().to_numpy(), "a row needs one")
             found[key] = frame[name].to_numpy()
-    if targets == "classes":
-        found["y"] = numbered(path, columns, found["y"])
-    elif found["y"].dtype.kind not in "iuf":
+    if targets != "classes" and found["y"].dtype.kind not in "iuf":
         found["y"] = numbers(path, columns.target, frame[columns.target], "code it by numbers")
-    kind = found["y"] if targets == "classes" else np.zeros(len(frame))
+    kind = numbered(path, columns, found["y"]) if targets == "classes" else np.zeros(len(frame))
     owner = found.get("task", np.zeros(len(frame)))
     return found, owner, ~split(kind, found.get("task"))
 

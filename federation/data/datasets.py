@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must, require
+from federation.data.labels import is_text
+from federation.data.shaping import TYPES
 from federation.errors import DataError, brief, one_line
 
 if TYPE_CHECKING:
@@ -137,10 +139,30 @@ def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
                 like = f"of shape {first[name].shape[1:]} as those of {parts[0][0]}"
                 raise DataError(f"rows of {name} of {whose} must be {like}, got {array.shape[1:]}")
     together: Arrays = {name: np.concatenate([rows[name] for rows in found]) for name in first}
-    return together, [len(rows["y"]) for rows in found]
+    sizes = [len(rows["y"]) for rows in found]
+    for name in first:
+        types = [str(rows[name].dtype) for rows in found]
+        if name != "y" and len({_type(rows[name]) for rows in found}) > 1:
+            together[TYPES + name] = np.repeat(types, sizes)
+    _check_targets([(whose, rows["y"]) for (whose, _), rows in zip(parts, found, strict=True)])
+    return together, sizes
+
+
+def _type(x: npt.NDArray[Any]) -> str:
+    """Returns in which way a network is given numbers of a type."""
+    return "uint8" if x.dtype == np.uint8 else "int64" if x.dtype.kind in "iu" else "float32"
+
+
+def _check_targets(parts: Sequence[tuple[str, npt.NDArray[Any]]]) -> None:
+    """Refuses text beside numbers, of which NumPy would make text."""
+    (one, first), *others = parts
+    for whose, y in others:
+        if is_text(y) != is_text(first):
+            raise DataError(f"y of {whose} must be {first.dtype} as that of {one}, got {y.dtype}")
 
 
 def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
+    from federation.data.lazy import Joined  # noqa: PLC0415 - as above
     from federation.data.map_style import inputs_of, targets_of  # noqa: PLC0415 - as above
 
     for whose, part in parts:
@@ -151,8 +173,12 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]
             raise DataError(f"{whose} has no rows")
     try:
         ys = [targets_of(part) for _, part in parts]
-        x = inputs_of([part for _, part in parts])
+        inputs = [inputs_of(part) for _, part in parts]
+        _check_targets([(whose, y) for (whose, _), y in zip(parts, ys, strict=True)])
+        x = inputs[0] if len(inputs) == 1 else Joined(inputs)
         return {"x": x, "y": np.concatenate(ys)}, [len(y) for y in ys]
+    except DataError:
+        raise
     except Exception as error:  # anybody's data sets
         why = one_line(f"{type(error).__name__}: {error}")
         raise DataError(f"data must be data sets of pairs (x, y), got {why}") from error
@@ -184,6 +210,8 @@ def _array(name: str, value: Any) -> npt.NDArray[Any]:
         raise DataError(f"{name} must be an array of numbers, got {unlike}") from error
     except (TypeError, RuntimeError) as error:  # torch's: it is on a GPU, or has a gradient
         raise DataError(f"{name} must be an array of numbers: {error}") from error
+    if array.dtype.hasobject and array.ndim and all(isinstance(v, str) for v in array.flat):
+        return array.astype(str)
     if array.ndim == 0 or array.dtype.hasobject:
         got = f"{array.dtype} of shape {array.shape}" if array.ndim else brief(value)
         raise DataError(f"{name} must be an array of numbers, got {got}")

@@ -20,12 +20,13 @@ from engram.models import (
     with_personal,
 )
 from engram.models.base import Inputs
-from engram.networks import CHARACTERS, NETWORKS
+from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from federation.data.arrays import Arrays
 from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.partitions import RowNumbers, check_size, names_of, partition
+from federation.data.shaping import Shaping
 from federation.data.sources import load
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
@@ -153,6 +154,7 @@ class FederatedData(NamedTuple):
         outputs: Number of classes, or of values or labels to predict.
         names: What clients are called, where each is a task of the data.
         validation: Rows to choose settings and rounds by; None if none are held out.
+        classes: What classes are called; empty where their numbers are their names.
     """
 
     train: Split
@@ -160,11 +162,12 @@ class FederatedData(NamedTuple):
     outputs: int
     names: Names = UNNAMED
     validation: Split | None = None
+    classes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
         """What its rows are like."""
-        return Kind(described(self.train.like), self.outputs)
+        return Kind(described(self.train.like), self.outputs, classes=self.classes)
 
 
 def model_for(experiment: Experiment, kind: Kind) -> Model:
@@ -273,7 +276,7 @@ def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) ->
     """Loads a data set of which every row is one of these clients'; the others have none here."""
     several = by_client(dataset)
     clients = clients or [0]  # what rows are like, a node without clients says, too
-    arrays = _load(experiment, dataset, alone=not several, clients=clients)
+    arrays = _load(experiment, dataset, alone=True, clients=clients)
     train, test = (
         _to_clients(task if several else None, len(y), clients, experiment.num_clients)
         for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
@@ -306,7 +309,7 @@ def _load(
         test_fraction=experiment.test_fraction,
         task=experiment.task,
         num_classes=experiment.num_classes,
-        whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
+        shaping=Shaping.of(experiment.model, experiment.images),
         seed=experiment.seed,
         columns=Columns.of(experiment, alone=alone),
         clients=clients,
@@ -372,6 +375,7 @@ def _hold(
         validation=learned._replace(rows=[out for _, out in parts])
         if experiment.validates
         else None,
+        classes=arrays.class_names,
     )
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
-from federation.data.csv_rows import check_there, inputs_of, numbered, rows_of
+from federation.data.csv_rows import check_there, inputs_of, rows_of
 from federation.data.lazy import Lazy, Numbers
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
@@ -66,8 +66,6 @@ def read_columns(
     else:
         found = {"x": _inputs(path, rows, names, plain=kinds == {"number"})}
         y = _values(path, rows, columns.target)
-        if targets == "classes":
-            y = numbered(path, columns, y)
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
             found["task"] = _values(path, rows, columns.task)

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from federation.data.lazy import Lazy, Numbers
-from federation.data.values import Values
 from federation.errors import DataError
 from federation.files import open_file
 
@@ -21,12 +20,11 @@ CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
-def read_images(folder: Path, values: Values) -> dict[str, npt.NDArray[Any] | Lazy]:
+def read_images(folder: Path) -> dict[str, npt.NDArray[Any] | Lazy]:
     """Returns images ``x``, their classes ``y`` and, where there are clients, ``task``.
 
     Args:
         folder: The folder.
-        values: Gives classes their numbers.
 
     Raises:
         DataError: If there are no images, or the first cannot be read.
@@ -37,7 +35,7 @@ def read_images(folder: Path, values: Values) -> dict[str, npt.NDArray[Any] | La
             f"{folder} must hold images as CLASS/FILE or, of several clients, as CLIENT/CLASS/FILE"
         )
     files = flat or deep
-    y = values.numbered(folder, CLASS, np.array([file.parent.name for file in files]))
+    y = np.array([file.parent.name for file in files])
     tasks = {"task": np.array([file.parent.parent.name for file in files])} if deep else {}
     return {"x": decoded_images(files), "y": y, **tasks}
 

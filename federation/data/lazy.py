@@ -1,14 +1,15 @@
 """Rows that are read as they are drawn: a data set may be larger than the machine's memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from federation.data.shaping import scaled
 from federation.errors import DataError, one_line
 
-__all__ = ["Lazy", "UnreadableRow"]
+__all__ = ["Joined", "Lazy", "UnreadableRow"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -17,12 +18,14 @@ class UnreadableRow(DataError):
     """A row that was drawn, and cannot be read.
 
     Attributes:
-        position: Its number among the rows that were asked for one.
+        row: Its number in its source.
+        position: Its number among the rows that were asked for.
+        reason: Why not.
     """
 
     def __init__(self, row: int, position: int, reason: str) -> None:
         super().__init__(f"row {row} cannot be read: {reason}")
-        self.position = position
+        self.row, self.position, self.reason = row, position, reason
 
 
 class Lazy:
@@ -63,7 +66,47 @@ class Lazy:
                 row = self._numbers[position]
                 try:
                     self._read(self._numbers[[position]])
+                except UnreadableRow as error:  # of one of several sources
+                    raise UnreadableRow(error.row, position, error.reason) from error
                 except Exception as error:
                     reason = getattr(error, "strerror", None) or str(error) or repr(error)
                     raise UnreadableRow(row, position, one_line(reason)) from error
             raise
+
+
+class Joined(Lazy):
+    """Rows of several sources, one below the other, of which each is converted by itself.
+
+    Args:
+        parts: The sources.
+        numbers: Which of all rows these are, shape (n,); by default all of them.
+    """
+
+    def __init__(self, parts: Sequence[Lazy], numbers: Numbers | None = None) -> None:
+        self.parts, self._ends = parts, np.cumsum([len(part) for part in parts])
+        every = np.arange(self._ends[-1]) if numbers is None else numbers
+        super().__init__(self._of_parts, parts[0].like, every)
+
+    def __getitem__(self, some: Any) -> "Joined":
+        return Joined(self.parts, self._numbers[some])
+
+    def then(self, convert: Callable[[Any], Any]) -> "Joined":
+        """Returns the same rows, those of each source converted by themselves."""
+        return Joined([part.then(convert) for part in self.parts], self._numbers)
+
+    def _of_parts(self, numbers: Numbers) -> Any:
+        from torch.utils._pytree import tree_map  # noqa: PLC0415 - slow, not always needed
+
+        owner = np.searchsorted(self._ends, numbers, side="right")
+        found, at = [], []
+        for part in np.unique(owner):
+            at.append(np.flatnonzero(owner == part))
+            start = self._ends[part] - len(self.parts[part])
+            found.append(self.parts[part].take(numbers[at[-1]] - start))
+        back = np.argsort(np.concatenate(at))
+
+        def together(*leaves: Any) -> Any:
+            alike = len({leaf.dtype == np.uint8 for leaf in leaves}) == 1
+            return np.concatenate(leaves if alike else [*map(scaled, leaves)])[back]
+
+        return tree_map(together, *found)

@@ -1,27 +1,26 @@
 """``torch.utils.data.Dataset``s as rows that are read as they are drawn."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils._pytree import tree_map
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import Dataset
 
 from federation.data.lazy import Lazy, Numbers
 
 __all__ = ["inputs_of", "targets_of"]
 
 
-def inputs_of(parts: Sequence[Dataset[Any]]) -> Lazy:
-    """Returns the inputs of map-style data sets of pairs (inputs, targets), one below the other."""
-    every: ConcatDataset[Any] = ConcatDataset(parts)
+def inputs_of(part: Dataset[Any]) -> Lazy:
+    """Returns the inputs of a map-style data set of pairs (inputs, targets)."""
+    rows: Any = part
 
     def read(numbers: Numbers) -> Any:
-        items = [every[number][0] for number in numbers.tolist()]
+        items = [rows[number][0] for number in numbers.tolist()]
         return tree_map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *items)
 
-    return Lazy(read, read(np.zeros(1, dtype=np.int64)), np.arange(len(every)))
+    return Lazy(read, read(np.zeros(1, dtype=np.int64)), np.arange(len(rows)))
 
 
 def targets_of(part: Any) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from federation.data.images import CLASS
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.partitions import RowNumbers
+from federation.data.places import Place
 from federation.data.tables import numbers, read_frame
 from federation.data.unlabeled import InputColumn, fill_of, read_unlabeled
 from federation.data.values import Columns, Values
@@ -79,16 +80,22 @@ def read_newcomer(
     e = experiment
     if path.suffix == ".csv" and e.missing == "median":
         columns = _filled(path, columns, e)
-    found = read_unlabeled(path, kind, columns, e.missing)
+    found = read_unlabeled(path, kind, columns, e.to_config())
     if not found.size:
         raise DataError(f"{path} must hold some rows")
-    y = _targets(path, found.others, classes, e)
+    y, column = _targets(path, found.others, e)
     if y is None:
         return Newcomer(found.x, None, found.size, kind.outputs, list(columns))
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
-    own = Own(path, TASKS[e.task].targets, kind.outputs, whole_numbers=False)
-    labels, outputs = own.labels(y)
+    own = Own(
+        path,
+        TASKS[e.task].targets,
+        kind.outputs,
+        column=column,
+        values=Values({column: tuple(classes)}),
+    )
+    labels, outputs, _ = own.labels(y, Place(path, column))
     if outputs != kind.outputs:
         raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")
     return Newcomer(found.x, torch.from_numpy(labels), found.size, kind.outputs, list(columns))
@@ -109,27 +116,21 @@ def _filled(path: Path, columns: Sequence[InputColumn], e: Experiment) -> list[I
     return list(map(filled, columns))
 
 
-def _targets(
-    path: Path, others: Mapping[str, Sequence[Any]], classes: Sequence[str], e: Experiment
-) -> Any:
-    """Returns targets as the source has them, with classes by their numbers; None for none."""
+def _targets(path: Path, others: Mapping[str, Sequence[Any]], e: Experiment) -> tuple[Any, str]:
+    """Returns targets as the source has them, None for none, and what they are called there."""
     if path.suffix == ".csv":
-        return _in_table(path, classes, e) if e.target_column in others else None
+        target = e.target_column
+        return (_in_table(path, e) if target in others else None), target
     if "file" not in others:
-        return (read_npy(path) if path.is_dir() else read_npz(path)).get("y")
+        return (read_npy(path) if path.is_dir() else read_npz(path)).get("y"), "y"
     folders = [Path(file).parent for file in others["file"]]
-    named = np.array([folder.name for folder in folders])
-    known = Values({CLASS: tuple(classes)})
-    return None if path in folders else known.numbered(path, CLASS, named)
+    return None if path in folders else np.array([folder.name for folder in folders]), CLASS
 
 
-def _in_table(path: Path, classes: Sequence[str], e: Experiment) -> Any:
+def _in_table(path: Path, e: Experiment) -> Any:
     target = e.target_column
     y = read_frame(path, [target])[target]
     check_there(path, target, y.isna().to_numpy(), "a row needs one")
     if TASKS[e.task].targets != "classes":
         return numbers(path, target, y, "code it by numbers")
-    plain = list(classes) == list(map(str, range(len(classes))))
-    if plain and y.dtype.kind in "iu":
-        return y.to_numpy()
-    return Values({target: tuple(classes)}).numbered(path, target, y.to_numpy().astype(str))
+    return y.to_numpy()

@@ -20,6 +20,7 @@ from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
+from federation.data.shaping import Shaping
 from federation.data.values import Columns
 from federation.errors import DataError, brief
 from federation.settings.data import FILES, HUB
@@ -29,6 +30,7 @@ __all__ = ["PERMUTED", "fetch", "load"]
 _Array = npt.NDArray[Any]
 PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
 _PLAIN: Final = Columns()
+_AS_GIVEN: Final = Shaping()
 _DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 
 
@@ -40,7 +42,7 @@ def load(
     seed: int,
     task: str = CLASSIFICATION.name,
     num_classes: int = 0,
-    whole_numbers: bool = False,
+    shaping: Shaping = _AS_GIVEN,
     columns: Columns = _PLAIN,
     clients: Sequence[int] = (),
 ) -> Arrays:
@@ -55,7 +57,7 @@ def load(
         task: What is learned: a user's arrays hold its targets; the others hold classes.
         num_classes: Classes of a user's arrays, of which they may lack some; 0 for those that
             they hold.
-        whole_numbers: Whether a user's inputs that are whole numbers, but no grey levels, stay so.
+        shaping: How a user's inputs are shaped.
         columns: What the columns of a file with a header are, and which values are in them.
         clients: Whose rows are read, ascending, of a user's data set whose clients are read one by
             one. They are its tasks 0, 1, ... in this order.
@@ -68,9 +70,9 @@ def load(
     if named or (colon and (in_memory or kind in (*FILES, HUB))):
         path = Path(dataset if named else "data" if in_memory else name)
         target = CLASS if kind == "images" else columns.target
-        classes = num_classes or len(columns.values.declared.get(target, ()))
         alone = clients if by_client(dataset) else None
-        own = Own(path, TASKS[task].targets, classes, whole_numbers, alone)
+        targets, values = TASKS[task].targets, columns.values
+        own = Own(path, targets, num_classes, shaping, target, values, alone)
         split = partial(held_out, fraction=test_fraction, seed=seed)
         if named:
             arrays: Mapping[str, Any] = read_named(dataset, clients)
@@ -95,7 +97,7 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     if kind == "npy":
         return read_npy(own.path)
     if kind == "images":
-        return read_images(own.path, columns.values)
+        return read_images(own.path)
     if kind == "csv":
         from federation.data.csv_rows import read_csv  # noqa: PLC0415 - slow to import
 

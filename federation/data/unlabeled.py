@@ -15,10 +15,11 @@ from engram.tasks import TASKS
 from federation.data.arrays import Own, held_out
 from federation.data.csv_rows import check_there, indicators, inputs_of, kinds_of, typed, usual
 from federation.data.federated import seen_as
-from federation.data.images import CLASS, decoded_images, images_in
+from federation.data.images import decoded_images, images_in
 from federation.data.lazy import Lazy
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
+from federation.data.shaping import Shaping
 from federation.data.tables import numbers, read_frame
 from federation.data.values import Columns, Values
 from federation.errors import DataError, few_names
@@ -26,7 +27,7 @@ from federation.experiment import Experiment
 from federation.roster import Kind
 from federation.shapes import described
 
-__all__ = ["InputColumn", "Unlabeled", "class_names", "input_columns", "read_unlabeled"]
+__all__ = ["InputColumn", "Unlabeled", "input_columns", "read_unlabeled"]
 
 _LACKING: Final = "the model has learned from rows where none is missing"
 
@@ -103,30 +104,8 @@ def fill_of(column: Any, *, text: bool) -> float | str | None:
     return str(usual(column)) if text else float(usual(column))
 
 
-def class_names(experiment: Experiment, outputs: int) -> list[str]:
-    """Returns what classes are called, or their numbers; or those of values, labels or tokens.
-
-    Args:
-        experiment: The settings.
-        outputs: How many there are.
-
-    Raises:
-        DataError: If the data cannot be read.
-    """
-    e, (kind, _, name) = experiment, experiment.dataset.partition(":")
-    values, named = Columns.of(e).values, tuple[str, ...]()
-    if TASKS[e.task].targets == "classes" and kind == "csv":
-        column = read_frame(Path(name), [e.target_column])[e.target_column]
-        if e.target_column in values.declared or column.dtype.kind not in "iuf":
-            named = values.of(Path(name), e.target_column, column.to_numpy().astype(str))
-    elif kind == "images":
-        folders = {file.parent.name for file in images_in(Path(name))}
-        named = values.of(Path(name), CLASS, np.array(sorted(folders)))
-    return list(named) if len(named) == outputs else list(map(str, range(outputs)))
-
-
 def read_unlabeled(
-    path: Path, kind: Kind, columns: Sequence[InputColumn], missing: str
+    path: Path, kind: Kind, columns: Sequence[InputColumn], settings: Mapping[str, Any]
 ) -> Unlabeled:
     """Reads rows: a .csv or .npz file, a folder of .npy files, or one of images.
 
@@ -134,7 +113,7 @@ def read_unlabeled(
         path: Where they are.
         kind: What the rows are like that the model has learned from.
         columns: The inputs, where those were a table's.
-        missing: What is done where a value of a table is missing, as the setting says.
+        settings: Those of the run, by key, as its exports have them.
 
     Raises:
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
@@ -145,7 +124,7 @@ def read_unlabeled(
         if not columns:
             expected = "an .npz file or a folder, since the model's inputs have no names"
             raise DataError(f"{path} must be {expected}")
-        return _table(path, columns, np.float32, missing)
+        return _table(path, columns, np.float32, settings.get("missing", "refuse"))
     if path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         found: Mapping[str, Any] = {"x": decoded_images(files)}
@@ -154,8 +133,10 @@ def read_unlabeled(
         found, others = read_npy(path) if path.is_dir() else read_npz(path), {}
     if kind.columns:
         return _matrix(path, found, kind)
-    whole = kind.inputs.startswith("int64")
-    x = seen_as(Own(path, "values", 0, whole).inputs(found))
+    shaping = Shaping.of(settings.get("model", ""), settings.get("images", "auto"))
+    whole = kind.inputs.startswith("int64")  # the network may be unknown here
+    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole))
+    x = seen_as(own.inputs(found))
     if described(x) != kind.inputs:
         raise DataError(f"{path} must hold rows of {kind.inputs}, got {described(x)}")
     return Unlabeled(x, len(tree_leaves(x)[0]), others)

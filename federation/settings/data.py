@@ -68,12 +68,19 @@ class DataSettings(Settings):
     categories: str = Field(
         "",
         description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
-        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: "
-        "those in the data",
+        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, "
+        "the classes, as y=cat|dog; empty: those in the data",
     )
     missing: Literal["refuse", "median", "indicator"] = Field(
         "refuse",
         description="csv, and tables of parquet, arrow and hf: what is done where a value is "
         "missing: refuse, median (of the client's training rows; of text, the commonest), "
         "indicator (0, and a column that says where)",
+    )
+    images: Literal["auto", "none", "grey", "channels-last"] = Field(
+        "auto",
+        description="which rows of your own are images, which networks take as (channels, height, "
+        "width): auto (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all "
+        "rows for cnn, resnet and torchvision's), none (rows keep their shape), grey (rows are "
+        "(height, width)), channels-last (rows are (height, width, channels))",
     )

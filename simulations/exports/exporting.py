@@ -15,7 +15,7 @@ from engram.models.plain import Mixture, Recalling, layered
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
-from federation.data.unlabeled import InputColumn, class_names, input_columns
+from federation.data.unlabeled import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, check_format
 from federation.roster import Kind
@@ -77,13 +77,13 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
 
 def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[InputColumn]]:
     """Returns what classes and columns of inputs are called, as far as this machine knows."""
-    e, outputs = learned.experiment, learned.kind.outputs
+    classes = learned.kind.class_names
     try:
-        return class_names(e, outputs), input_columns(e, owner)
+        return classes, input_columns(learned.experiment, owner)
     except DataError:  # the rows are on the nodes alone
         if learned.checkpoint.memories is not None:
             raise
-        return list(map(str, range(outputs))), []
+        return classes, []
 
 
 def personal_model(learned: Learned, client: int) -> nn.Module:

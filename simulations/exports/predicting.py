@@ -52,7 +52,7 @@ def predict(model: Path, rows: Path, out: Path, level: float | None = None) -> P
     exported, runs = runner(model)
     interval = _interval(model, exported.intervals, level)
     missing = exported.settings.get("missing", "refuse")
-    found = read_unlabeled(rows, exported.kind, exported.columns, missing)
+    found = read_unlabeled(rows, exported.kind, exported.columns, exported.settings)
     try:
         outputs = outputs_of(runs, found.x, found.size)
         predicted = columns_of(exported.outputs, outputs, exported.classes)

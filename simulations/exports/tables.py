@@ -81,7 +81,7 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
             f"{learned.experiment.method} learns by acting, and adapts to no rows: a newcomer "
             "joins its federation instead"
         )
-    e, rows = learned.experiment, read_unlabeled(path, learned.kind, [], "refuse")
+    e, rows = learned.experiment, read_unlabeled(path, learned.kind, [], {})
     if not rows.size:
         raise DataError(f"{path} must hold some rows")
     targets = _targets(path, rows, e.target_column)

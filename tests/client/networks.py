@@ -119,6 +119,16 @@ CASES = {
         IMAGES,
         {},
     ),
+    "sequence": (
+        lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3)),
+        IMAGES | {"x": numbers(3, 8)},
+        {},
+    ),
+    "volume": (
+        lambda: nn.Sequential(nn.Conv3d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3)),
+        IMAGES | {"x": numbers(2, 4, 4, 4)},
+        {},
+    ),
     "viewed images": (Viewed, IMAGES | {"x": numbers(3, 6, 6)}, {}),
     "batch norm and dropout": (Normed, IMAGES, {}),
     "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),

@@ -103,8 +103,8 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
         ({"x": np.ones((79, 5))}, r"x must have one row for each of the 80 entries of y, got .*79"),
         ({"x": np.ones((5, 80)).T}, r"x\.npy must be in C order: write numpy"),
         ({"x": np.array([{}] * 80)}, r"x\.npy must be a plain array, as numpy\.save"),
-        ({"x": np.ones((80, 2, 2, 2))}, "x must be numbers of shape"),
-        ({"y": np.zeros(80)}, "y must be one class number"),
+        ({"x": np.ones(80)}, "x must be numbers, in rows"),
+        ({"y": np.zeros(80)}, "y must hold at least 2 classes"),
     ],
 )
 def test_refuses_folders_that_are_none(tmp_path, change, message):

@@ -75,7 +75,7 @@ def test_roster_entries_survive_the_wire():
     entry = read_entry(describe_node({4: 20, 7: 40}, Kind("float32[1,8,8]", 10), names))
     assert entry.names == {7: "park"}
     assert entry.clients == {4: 20, 7: 40}
-    assert entry.kind == ("float32[1,8,8]", 10, ())
+    assert entry.kind == Kind("float32[1,8,8]", 10)
     assert (entry.fingerprint, entry.source) == (fingerprint(), str(source_root()))
     assert read_entry(describe_node({}, Kind("float32[3]", 2))).clients == {}
 

@@ -1,4 +1,4 @@
-"""Networks of users on nodes, over gRPC with TLS: the numbers of one process."""
+"""Networks and rows of users on nodes, over gRPC with TLS: the numbers of one process."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from federation.plugins import add_plugins, load_plugins
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.local import LocalFederation
+from tests.client import mixed
 from tests.client.networks import CASES, clients
 from tests.client.test_modules import experiment
 from tests.network.test_federation import run
@@ -16,11 +17,13 @@ pytestmark = pytest.mark.processes
 
 
 def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
-    add_plugins(str(source_root() / "tests" / "client" / "networks"))
+    for plug_in in ("networks", "mixed"):
+        add_plugins(str(source_root() / "tests" / "client" / plug_in))
     load_plugins()
     cases = {
         "batch norm and dropout": "local-moml",
         "two inputs": "pfedme",
+        "volume": "fedavg",
     }
     options = ["--set", f"data-dir={tmp_path}"]
     with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
@@ -36,3 +39,11 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
                 found, wanted = (r["clients"][column] for r in (there.results, expected))
                 assert found == pytest.approx(wanted, abs=1e-5), case
             assert all(row["left-out"] == 0 for row in there.rows()[1:])
+        # Each node sees its own rows alone: grey levels, shares of 255, or clients with either.
+        for images in (mixed.all_grey, mixed.some_grey, mixed.none_grey):
+            e, name = mixed.experiment(images), images.__name__
+            expected = simulate(e, tmp_path / "here" / name)
+            there = run(federation, e, tmp_path / "there" / name)
+            here = RunRecord.open(tmp_path / "here" / name)
+            assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
+            assert there.results["accuracy"] == expected["accuracy"]

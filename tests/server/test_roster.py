@@ -54,7 +54,7 @@ def test_maps_clients_to_nodes():
     roster = query_roster(grid(trainer(small()), 3), 20)
     assert roster.nodes[:5] == [1, 2, 3, 1, 2]
     assert roster.examples == [32] * 10 + [16] * 10  # a fifth is held out
-    assert roster.kind == ("float32[1,8,8]", 10, ())
+    assert roster.kind == Kind("float32[1,8,8]", 10)
     assert roster.by_node([7, 0, 4]) == {1: [0], 2: [4, 7]}
 
 

@@ -1,4 +1,4 @@
-"""A part of the contract table of networks on Ray, in one run of Flower."""
+"""A part of the contract table of networks on Ray, and rows of several types, in one run."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from engram.tree import is_finite
 from federation.plugins import add_plugins, load_plugins
 from server.record import RunRecord
 from simulations.engine import simulate
+from tests.client import mixed
 from tests.client import networks as table
 from tests.client.test_modules import experiment, suits
 from tests.simulations.test_ray import SuperLink, run_several
@@ -25,7 +26,8 @@ CHOSEN = [
 
 def test_a_part_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_path):
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
-    add_plugins(table.__file__.removesuffix(".py"))
+    for plug_in in (table, mixed):
+        add_plugins(plug_in.__file__.removesuffix(".py"))
     load_plugins()
     experiments = {}
     for case, method in CHOSEN:
@@ -33,6 +35,8 @@ def test_a_part_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_pa
         np.savez(rows, **table.CASES[case][1], task=table.clients())
         settings = {"method": method, "memory": "carry", "dataset": f"npz:{rows}"}
         experiments[f"{case}, {method}"] = experiment(case, **settings)
+    for images in (mixed.all_grey, mixed.some_grey, mixed.none_grey):
+        experiments[images.__name__] = mixed.experiment(images)
     configs = [e.to_config() | {"out": f"{tmp_path}/ray/{n}"} for n, e in experiments.items()]
     with SuperLink(tmp_path) as superlink:
         printed = run_several(superlink, tmp_path, configs)

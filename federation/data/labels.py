@@ -1,0 +1,169 @@
+"""Classes as users have them, text, truth values, any numbers or one-hot rows, as 0, 1, ..."""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.tasks import CLASSIFICATION, REGRESSION
+from federation.data.places import Place
+from federation.data.values import Values
+from federation.errors import DataError, few_names
+
+__all__ = ["Classes", "classes_of", "is_text", "likely_task"]
+
+_Array = npt.NDArray[Any]
+_MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes
+_FEW: Final = 20  # whole numbers that may be classes where they are floats
+_OTHERS: Final = "other nodes may hold others: declare them for the run, as categories={}=A|B|..."
+
+
+class Classes(NamedTuple):
+    """Classes of rows.
+
+    Attributes:
+        numbers: The number of each row's class, (n,), int64.
+        outputs: How many classes there are.
+        names: What they are called; empty where their numbers are their names.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    outputs: int
+    names: tuple[str, ...] = ()
+
+
+def is_text(array: _Array) -> bool:
+    """Returns whether an array is text, in whatever way NumPy holds it."""
+    return array.dtype.kind in "USOT"
+
+
+def classes_of(
+    place: Place, y: _Array, *, column: str, values: Values, num_classes: int
+) -> Classes:
+    """Returns the classes of all clients' rows.
+
+    Numbers from 0 without gaps, or below ``num_classes``, are classes themselves, and so are those
+    of declared classes of which none is a number. Otherwise classes are numbered in the order in
+    which they are declared or, if they are not, in their own.
+
+    Args:
+        place: What messages call the targets.
+        y: The targets: (n,) or (n, 1), or one-hot rows (n, k).
+        column: The name by which classes are declared.
+        values: Those that are declared.
+        num_classes: How many there are; 0 for as many as are in ``y`` or declared.
+
+    Raises:
+        DataError: If they are no classes, or not those; or rows are one client's, and others may
+            number them otherwise.
+    """
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    known = values.declared.get(column, ())
+    if y.ndim == 2 and not is_text(y):
+        if known and len(known) != y.shape[1]:
+            raise place.fault(f"{len(known)} columns (categories)", f"shape {y.shape}")
+        found = Classes(_hot(place, y), y.shape[1], known)
+    elif y.ndim != 1 or not y.size or not (is_text(y) or y.dtype.kind in "buif"):
+        raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
+    elif known and not is_text(y) and y.dtype.kind != "b" and not any(map(_is_whole, known)):
+        found = _numbers(place, _whole(place, y), column, values.needed, len(known))
+        found = found._replace(names=known)
+    elif is_text(y) or known:
+        text = (y if is_text(y) else _whole(place, y)).astype(str)
+        names = values.of(place.path, column, text)
+        found = Classes(values.numbered(place.path, column, text), len(names), names)
+    elif y.dtype.kind == "b":
+        found = Classes(y.astype(np.int64), 2, ("False", "True"))
+    else:
+        found = _numbers(place, _whole(place, y), column, values.needed, num_classes)
+    if num_classes and found.outputs > num_classes:
+        raise place.fault(f"of {num_classes} classes (num-classes)", f"{found.outputs}")
+    if found.outputs < 2:
+        raise DataError(f"{place.path}: {place.name} must hold at least 2 classes, got one")
+    more = map(str, range(len(found.names), num_classes if found.names else 0))
+    return found._replace(outputs=num_classes or found.outputs, names=(*found.names, *more))
+
+
+def _is_whole(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
+
+
+def _whole(place: Place, y: _Array) -> _Array:
+    """Returns numbers as whole ones."""
+    if y.dtype.kind != "f":
+        return y
+    strange = ~np.isfinite(y) | (y != np.round(y))
+    if strange.any():
+        advice = "set task=regression for numbers"
+        raise place.fault("one class a row", f"{y.dtype}, {place.first(y, strange)}: {advice}")
+    return y.astype(np.int64)
+
+
+def _hot(place: Place, y: _Array) -> npt.NDArray[np.int64]:
+    """Returns the place of the one in each row of zeros."""
+    if y.dtype.kind not in "buif" or not len(y):
+        raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
+    strange = ~np.isin(y, (0, 1))
+    if strange.any():
+        advice = "set task=regression for numbers, or task=next-token for tokens"
+        raise place.fault(
+            "one class a row", f"shape {y.shape} with {place.first(y, strange)}: {advice}"
+        )
+    counts = y.sum(axis=1)
+    if (counts != 1).any():
+        ones = place.first(counts, counts != 1)
+        raise place.fault(
+            "one class a row", f"a sum of {ones}: set task=multi-label if rows have several"
+        )
+    return np.asarray(y.argmax(axis=1))
+
+
+def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: int) -> Classes:
+    held = np.unique(y)
+    if num_classes:
+        strange = (y < 0) | (y >= num_classes)
+        if strange.any():
+            raise place.fault(
+                f"classes 0 to {num_classes - 1} (num-classes is {num_classes})",
+                f"{place.first(y, strange)}: leave num-classes out, or declare the classes, as "
+                f"categories={column}=A|B|...",
+            )
+        return Classes(y.astype(np.int64), num_classes)
+    if held[0] == 0 and held[-1] == len(held) - 1:
+        return Classes(y.astype(np.int64), len(held))
+    shown = few_names(held.tolist())
+    if others:
+        raise place.fault(
+            "classes numbered from 0 without gaps", f"{shown}: {_OTHERS.format(column)}"
+        )
+    if len(held) > _MOST:
+        raise place.fault(
+            f"of at most {_MOST} classes, unless these are numbered from 0",
+            f"{len(held)} different numbers: set task=regression for numbers, or declare the "
+            f"classes, as categories={column}=A|B|...",
+        )
+    return Classes(np.searchsorted(held, y), len(held), tuple(map(str, held.tolist())))
+
+
+def likely_task(y: _Array) -> str:
+    """Returns the task of targets, (n,) or (n, ...), where nobody has said it.
+
+    Raises:
+        DataError: If they may be targets of several tasks.
+    """
+    if y.ndim == 2 and y.shape[1] > 1 and not is_text(y) and np.isin(y, (0, 1)).all():
+        raise DataError(
+            f"y has {y.shape[1]} zeros and ones a row: set task=classification (one-hot classes), "
+            "task=multi-label or task=regression"
+        )
+    if y.dtype.kind != "f":
+        return CLASSIFICATION.name
+    flat = y.reshape(len(y), -1)
+    held = np.unique(flat[:, 0])
+    repeated = 2 * len(held) <= len(y) and len(held) <= _FEW
+    if flat.shape[1] == 1 and repeated and (held == np.round(held)).all():
+        raise DataError(
+            f"y has few whole numbers, as floats ({few_names(f'{v:g}' for v in held)}): set "
+            "task=classification or task=regression"
+        )
+    return REGRESSION.name
