@@ -24,12 +24,15 @@ class Kind(NamedTuple):
         outputs: Number of classes, or of values or labels to predict; 0 for tables.
         columns: Names of a table's columns, in their order.
         classes: Names of classes, in their order; empty where their numbers are their names.
+        features: Names of the inputs of a row, where these are columns of a table, each value of
+            text as NAME=VALUE.
     """
 
     inputs: str = ""
     outputs: int = 0
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def class_names(self) -> list[str]:
@@ -40,7 +43,8 @@ class Kind(NamedTuple):
         """Returns its entries in the first row of a run's record."""
         if self.columns:
             return {"columns": list(self.columns)}
-        named = {"classes": list(self.classes)} if self.classes else {}
+        lists = {"classes": list(self.classes), "features": list(self.features)}
+        named = {name: listed for name, listed in lists.items() if listed}
         return {"inputs": self.inputs, "outputs": self.outputs, **named}
 
     @classmethod
@@ -49,17 +53,25 @@ class Kind(NamedTuple):
         if "columns" in row:
             return cls(columns=tuple(row["columns"]))
         if "inputs" in row:
-            return cls(row["inputs"], row["outputs"], classes=tuple(row.get("classes", ())))
+            lists = {name: tuple(row.get(name, ())) for name in ("classes", "features")}
+            return cls(row["inputs"], row["outputs"], **lists)
         return None
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Kind":
         """Reads what JSON makes of ``_asdict``."""
-        lists = {name: tuple(found.get(name, ())) for name in ("columns", "classes")}
-        return cls(**dict(found) | lists)
+        named = ("columns", "classes", "features")
+        return cls(**{**found, **{name: tuple(found.get(name, ())) for name in named}})
 
     def unlike(self, most: "Kind") -> str:
         """Says how it differs from the kind that most nodes have."""
+        its, usual = set(self.features), set(most.features)
+        if its and usual and its != usual:
+            lacking, more = few_names(sorted(usual - its)), few_names(sorted(its - usual))
+            return f"it lacks the inputs {lacking or 'none'}, and has {more or 'none'} besides"
+        if its == usual and self.features != most.features:
+            order = f"{few_names(self.features)}, and most nodes' {few_names(most.features)}"
+            return f"its inputs are in the order {order}: set input-columns to one order for all"
         if not (self.columns and most.columns):
             return f"it has {self._in_words()}, and most nodes have {most._in_words()}"
         if len(self.columns) != len(most.columns):
@@ -165,6 +177,7 @@ def describe_node(clients: Mapping[int, int], kind: Kind, names: Names = UNNAMED
             "outputs": kind.outputs,
             "columns": list(kind.columns),
             "classes": list(kind.classes),
+            "features": list(kind.features),
             "named": named,
             "names": [names[client] for client in named],
         }
@@ -185,7 +198,8 @@ def read_entry(content: RecordDict) -> NodeEntry:
         if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
             raise ValueError(f"clients must be 0 or more, and rows in 1..{_MOST_ROWS - 1}")
         inputs = str(entry["inputs"])
-        columns, classes = (tuple(read_list(entry, key, str)) for key in ("columns", "classes"))
+        names = ("columns", "classes", "features")
+        columns, classes, features = (tuple(read_list(entry, key, str)) for key in names)
         if inputs:
             example(inputs)
         named = read_list(entry, "named", int)
@@ -195,7 +209,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
             clients=dict(zip(clients, examples, strict=True)),
-            kind=Kind(inputs, read_int(entry, "outputs"), columns, classes),
+            kind=Kind(inputs, read_int(entry, "outputs"), columns, classes, features),
             names=dict(zip(named, read_list(entry, "names", str), strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:

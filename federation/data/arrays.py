@@ -39,6 +39,7 @@ class Arrays(NamedTuple):
         outputs: Number of classes, or of values or labels.
         task_names: What each task is called.
         class_names: What each class is called; empty where their numbers are their names.
+        features: Names of a row's inputs, where they are columns of a table.
     """
 
     x_train: Any
@@ -50,6 +51,7 @@ class Arrays(NamedTuple):
     outputs: int
     task_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
 
 def part(
@@ -155,7 +157,9 @@ class Own(NamedTuple):
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" else 0
             found = part(x, y, task, classes, test_fraction, seed, self.clients)
-            return found._replace(outputs=outputs, task_names=names, class_names=called)
+            return found._replace(
+                outputs=outputs, task_names=names, class_names=called, features=_features(arrays)
+            )
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -180,7 +184,8 @@ class Own(NamedTuple):
                 f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
                 f"{_kind(x_test)}"
             )
-        return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, names, called)
+        named = names, called, _features(arrays)
+        return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, *named)
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the inputs alone, as ``arrays`` has them.
@@ -274,6 +279,11 @@ class Own(NamedTuple):
                     f"{kinds[0]} as those of client {place.called(0)}, got {kind}: give all in "
                     "one type, or say by images what they are"
                 )
+
+
+def _features(arrays: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns names of columns of x, as readers of tables give them."""
+    return tuple(map(str, arrays.get("x_names", ())))
 
 
 def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:

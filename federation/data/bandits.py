@@ -10,9 +10,10 @@ import numpy.typing as npt
 from engram.bandits.environments.classes import LabeledRows
 from engram.bandits.environments.ratings import Rated, rated
 from engram.bandits.logged import Logged, logged
+from federation.data.cells import check_there, numbers
+from federation.data.frames import read_frame
 from federation.data.npz import read_npz
 from federation.data.sources import PERMUTED, load
-from federation.data.tables import numbers, read_frame
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
@@ -72,9 +73,7 @@ def read_ratings(
         DataError: If it is no such table, or is too small for what is asked.
     """
     frame = read_frame(path, columns)
-    if frame.isna().any(axis=None):
-        row, column = np.argwhere(frame.isna().to_numpy())[0]
-        raise DataError(f"{path}: {frame.columns[column]} is empty in row {row}")
+    check_there(path, dict(frame.items()))
     stars = numbers(path, columns[2], frame[columns[2]], "code it by numbers of stars")
     users, items = (_names(frame[name]) for name in columns[:2])
     try:

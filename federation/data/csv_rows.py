@@ -4,79 +4,140 @@ What the columns of inputs are depends on the header and the values of text alon
 values are missing: so they are the same on all nodes.
 """
 
-from collections.abc import Collection
-from itertools import chain
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
-from federation.data.tables import check_columns, numbers, read_frame
+from federation.data.cells import check_there, known, numbers, typed, unlike_numbers
+from federation.data.frames import check_columns, targets_of
+from federation.data.labels import is_text
 from federation.data.values import Columns
 from federation.errors import DataError
 
-__all__ = [
-    "check_there",
-    "indicators",
-    "inputs_of",
-    "kinds_of",
-    "numbered",
-    "read_csv",
-    "rows_of",
-    "typed",
-    "usual",
-]
+__all__ = ["TableRows", "check_classes", "framed", "indicators", "inputs_of", "parted", "usual"]
 
 _Array = npt.NDArray[Any]
 
 
-def read_csv(path: Path, columns: Columns, targets: Targets, split: HeldOut) -> dict[str, _Array]:
-    """Reads a file with a header, as ``rows_of`` says."""
-    return rows_of(path, read_frame(path), columns, targets, split)
+class TableRows(NamedTuple):
+    """A table as rows for networks.
+
+    Attributes:
+        path: Where it is, for messages.
+        inputs: Its columns of inputs, as a data frame.
+        columns: What its columns are.
+        others: Arrays ``y`` and, where rows name their client, ``task``.
+        owner: Whose each row is, (n,).
+        learned: Whether a row is for training, (n,): no model learns from values of the others.
+    """
+
+    path: Path
+    inputs: Any
+    columns: Columns
+    others: dict[str, _Array]
+    owner: _Array
+    learned: _Array
+
+    def arrays(self) -> dict[str, _Array]:
+        """Returns ``x`` (n, d), ``x_names``, and the others.
+
+        Raises:
+            DataError: Values are missing where none may be, or are others than numbers and text; it
+                says in which columns and rows.
+        """
+        each = typed(self.path, self.inputs, self.columns)
+        if self.columns.missing == "refuse":
+            check_there(self.path, each, "set missing=median or missing=indicator")
+        parts = (self._inputs(name, column) for name, column in each.items())
+        names, values = zip(*(pair for part in parts for pair in part.items()), strict=True)
+        x = np.stack(values, axis=1).astype(np.float32)
+        return {**self.others, "x": x, "x_names": np.array(names)}
+
+    def _inputs(self, name: str, column: Any) -> dict[str, _Array]:
+        """Returns the inputs that a column is: its numbers or, of text, one for each value."""
+        missing, text = column.isna().to_numpy(), column.dtype == "string"
+        if self.columns.missing == "median" and missing.any():
+            seen = column.where(self.learned).groupby(self.owner)
+            column = column.fillna(seen.transform(usual if text else "median"))
+        flags = {f"{name} is missing": missing} if self.columns.missing == "indicator" else {}
+        if not text:
+            return {name: column.fillna(0).to_numpy(dtype=np.float64), **flags}
+        return {**indicators(self.path, name, column, self.columns), **flags}
 
 
-def rows_of(
-    path: Path, frame: Any, columns: Columns, targets: Targets, split: HeldOut
-) -> dict[str, _Array]:
-    """Returns arrays ``x`` (n, d), ``y`` and, where there is such a column, ``task``.
+def parted(path: Path, frame: Any, columns: Columns, targets: Targets, split: HeldOut) -> TableRows:
+    """Returns a table that has a column of the target.
 
     Args:
         path: Where the table is, for messages.
         frame: The table.
         columns: What its columns are.
         targets: What targets are; classes may be text.
-        split: Which rows are held out: no model is to learn from their values.
+        split: Which rows are held out.
 
     Raises:
-        DataError: If it lacks a column, or values where none may be missing; it says in which
-            column and row.
+        DataError: It lacks a column, or the target of some rows; it says which.
     """
-    features = inputs_of(path, columns, frame.columns)
-    found, owner, learned = kinds_of(path, frame, columns, targets, split)
-    parts = (_inputs(path, name, frame[name], owner, learned, columns) for name in features)
-    return found | {"x": np.stack([*chain(*parts)], axis=1).astype(np.float32)}
+    inputs = inputs_of(path, columns, frame.columns)
+    named = {"y": columns.target, "task": columns.task}
+    there = {key: frame[name] for key, name in named.items() if name in frame.columns}
+    there["y"] = known(there["y"], columns.missing_values)
+    check_there(path, {named[key]: column for key, column in there.items()})
+    others = {key: column.to_numpy() for key, column in there.items()}
+    if targets == "classes":
+        check_classes(path, columns, there["y"])
+    elif others["y"].dtype.kind not in "iuf":
+        others["y"] = numbers(path, columns.target, there["y"], "code it by numbers")
+    return _split(path, frame[inputs], columns, others, targets, split)
 
 
-def kinds_of(
-    path: Path, frame: Any, columns: Columns, targets: Targets, split: HeldOut
-) -> tuple[dict[str, _Array], _Array, _Array]:
-    """Returns ``y`` and ``task``; whose each row is, (n,); and whether it is for training, (n,).
+def framed(
+    path: Path, arrays: Mapping[str, Any], columns: Columns, targets: Targets, split: HeldOut
+) -> TableRows:
+    """Returns a table of which inputs ``x`` are a data frame, and ``y`` and ``task`` are arrays.
 
-    For the arguments and errors see ``rows_of``.
+    ``task`` may be a column of the frame instead. Columns of type ``category`` have the values of
+    their types, unless these have to be declared.
+
+    For arguments and errors see ``parted``.
     """
-    found: dict[str, _Array] = {}
-    for key, name in (("y", columns.target), ("task", columns.task)):
-        if name in frame.columns:
-            check_there(path, name, frame[name].isna().to_numpy(), "a row needs one")
-            found[key] = frame[name].to_numpy()
-    if targets != "classes" and found["y"].dtype.kind not in "iuf":
-        found["y"] = numbers(path, columns.target, frame[columns.target], "code it by numbers")
-    kind = numbered(path, columns, found["y"]) if targets == "classes" else np.zeros(len(frame))
-    owner = found.get("task", np.zeros(len(frame)))
-    return found, owner, ~split(kind, found.get("task"))
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    frame, others = arrays["x"], {name: arrays[name] for name in arrays if name != "x"}
+    if columns.task in frame:
+        if "task" in others:
+            advice = f"leave out the column {columns.task}, or set another task-column"
+            raise DataError(f"{path} must name the clients of rows once: {advice}")
+        others["task"] = targets_of(columns.task, frame[columns.task])
+    if targets == "classes" and is_text(others["y"]):
+        check_classes(path, columns, pd.Series(others["y"], index=frame.index))
+    inputs = inputs_of(path, columns._replace(target=""), frame.columns)
+    if not columns.values.needed:
+        types = {name: getattr(frame[name].dtype, "categories", ()) for name in inputs}
+        given = {name: tuple(map(str, values)) for name, values in types.items() if len(values)}
+        declared = {**given, **columns.values.declared}
+        columns = columns._replace(values=columns.values._replace(declared=declared))
+    return _split(path, frame[inputs], columns, others, targets, split)
+
+
+def _split(
+    path: Path,
+    inputs: Any,
+    columns: Columns,
+    others: dict[str, _Array],
+    targets: Targets,
+    split: HeldOut,
+) -> TableRows:
+    nothing = np.zeros(len(inputs))
+    kind = _numbered(path, columns, others["y"]) if targets == "classes" else nothing
+    task = np.unique(others["task"], return_inverse=True)[1] if "task" in others else None
+    learned = ~split(kind, task)
+    return TableRows(path, inputs, columns, others, nothing if task is None else task, learned)
 
 
 def inputs_of(path: Path, columns: Columns, names: Collection[str]) -> list[str]:
@@ -85,43 +146,31 @@ def inputs_of(path: Path, columns: Columns, names: Collection[str]) -> list[str]
     Raises:
         DataError: If there is no such column, or none of the target.
     """
-    check_columns(path, [columns.target, *columns.inputs], names)
+    check_columns(path, [*filter(None, [columns.target]), *columns.inputs], names)
     found = [name for name in names if name not in (columns.target, columns.task)]
     if not found:
-        raise DataError(f"{path} must have a column besides {columns.target} to learn from")
+        besides = f" besides {columns.target}" if columns.target else ""
+        raise DataError(f"{path} must have a column{besides} to learn from")
     return list(columns.inputs) or found
 
 
-def numbered(path: Path, columns: Columns, y: _Array) -> _Array:
-    """Returns classes as numbers, where they are text or declared."""
-    if columns.target not in columns.values.declared and y.dtype.kind in "iuf":
+def check_classes(path: Path, columns: Columns, y: Any) -> None:
+    """Refuses a column of classes that are text, where most are numbers, unless it is declared."""
+    text = y.dtype.kind == "O" and y.dtype != "category"
+    if text and columns.target not in columns.values.declared and (unlike := unlike_numbers(y)):
+        advice = f"number all classes, or name them by categories={columns.target}=A|B|..."
+        raise DataError(f"{path}: {columns.target} has {unlike} among numbers: {advice}")
+
+
+def _numbered(path: Path, columns: Columns, y: _Array) -> _Array:
+    """Returns classes, (n,) or one-hot (n, k), in the order in which they are numbered later on."""
+    if y.ndim == 2:
+        y = y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]
+    text = is_text(y)
+    if not text and columns.target not in columns.values.declared:
         return y
-    return columns.values.numbered(path, columns.target, y.astype(str))
-
-
-def _inputs(
-    path: Path, name: str, column: Any, owner: _Array, learned: _Array, columns: Columns
-) -> list[_Array]:
-    """Returns what a column is to a network: one column of numbers or, of text, one a value."""
-    missing = column.isna().to_numpy()
-    if columns.missing == "refuse":
-        check_there(path, name, missing, "set missing=median or missing=indicator")
-    column = typed(name, column, columns)
-    text = column.dtype == "string"
-    if columns.missing == "median" and missing.any():
-        known = column.where(learned).groupby(owner)
-        column = column.fillna(known.transform(usual if text else "median"))
-    flags = [missing] if columns.missing == "indicator" else []
-    if not text:
-        return [column.fillna(0).to_numpy(dtype=np.float64), *flags]
-    return [*indicators(path, name, column, columns), *flags]
-
-
-def typed(name: str, column: Any, columns: Columns) -> Any:
-    """Returns a column of inputs as pandas' ``string``, if it is one of text, or ``Float64``."""
-    column = column.convert_dtypes()  # else truth values with some missing would be text
-    text = name in columns.values.declared or column.dtype.kind not in "biuf"
-    return column.astype("string" if text else "Float64")
+    whole = y if text else y.astype(np.int64)
+    return columns.values.numbered(path, columns.target, whole.astype(str))
 
 
 def usual(column: Any) -> Any:
@@ -132,18 +181,14 @@ def usual(column: Any) -> Any:
     return found.iloc[0] if len(found) else None
 
 
-def indicators(path: Path, name: str, column: Any, columns: Columns) -> list[_Array]:
-    """Returns for each value of a column of text which rows have it, (n,).
+def indicators(path: Path, name: str, column: Any, columns: Columns) -> dict[str, _Array]:
+    """Returns for each value of a column of text which rows have it, (n,), by ``NAME=VALUE``.
 
     Raises:
         DataError: As ``Values.of``.
     """
     there = column.notna().to_numpy()
     values = columns.values.of(path, name, column[there].to_numpy(dtype=str))
-    return [(column == value).fillna(False).to_numpy(dtype=bool) for value in values]
-
-
-def check_there(path: Path, name: str, missing: _Array, advice: str) -> None:
-    """Refuses a column that lacks a value, with a ``DataError`` that names its row."""
-    if missing.any():
-        raise DataError(f"{path}: {name} is missing in row {int(np.argmax(missing))}: {advice}")
+    return {
+        f"{name}={value}": (column == value).fillna(False).to_numpy(dtype=bool) for value in values
+    }

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must, require
+from federation.data.frames import is_column, is_frame, joined, targets_in, targets_of
 from federation.data.labels import is_text
 from federation.data.shaping import TYPES
 from federation.errors import DataError, brief, one_line
@@ -135,16 +136,26 @@ def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
             each = f"{', '.join(first)} as {parts[0][0]} has"
             raise DataError(f"{whose} must have {each}, got {', '.join(rows)}")
         for name, array in rows.items():
-            if array.shape[1:] != first[name].shape[1:]:
+            if is_frame(array) != is_frame(first[name]):
+                raise DataError(f"{name} must be data frames of all clients, or arrays of all")
+            if array.shape[1:] != first[name].shape[1:] and not is_frame(array):
                 like = f"of shape {first[name].shape[1:]} as those of {parts[0][0]}"
                 raise DataError(f"rows of {name} of {whose} must be {like}, got {array.shape[1:]}")
-    together: Arrays = {name: np.concatenate([rows[name] for rows in found]) for name in first}
+    called = [whose for whose, _ in parts]
     sizes = [len(rows["y"]) for rows in found]
+    together: Arrays = {}
     for name in first:
-        types = [str(rows[name].dtype) for rows in found]
-        if name != "y" and len({_type(rows[name]) for rows in found}) > 1:
-            together[TYPES + name] = np.repeat(types, sizes)
-    _check_targets([(whose, rows["y"]) for (whose, _), rows in zip(parts, found, strict=True)])
+        arrays = [rows[name] for rows in found]
+        if is_frame(first[name]):
+            together[name] = joined(called, arrays)
+            continue
+        together[name] = np.concatenate(arrays)
+        if name != "y" and len(set(map(_type, arrays))) > 1:
+            together[TYPES + name] = np.repeat([str(array.dtype) for array in arrays], sizes)
+    if is_frame(together["y"]):
+        together |= targets_in(together["y"])
+    else:
+        _check_targets([(whose, rows["y"]) for whose, rows in zip(called, found, strict=True)])
     return together, sizes
 
 
@@ -202,7 +213,14 @@ def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
     return rows
 
 
-def _array(name: str, value: Any) -> npt.NDArray[Any]:
+def _array(name: str, value: Any) -> Any:
+    """Returns an array; a frame of inputs ``x`` or targets ``y`` as it is."""
+    if is_frame(value):
+        if not name.startswith(("x of", "y of")):
+            raise DataError(f"{name} must be an array, where inputs are several: see to_numpy")
+        return value
+    if is_column(value):
+        return targets_of(name, value)
     try:
         array = np.asarray(value)
     except ValueError as error:  # numpy's

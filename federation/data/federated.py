@@ -155,6 +155,7 @@ class FederatedData(NamedTuple):
         names: What clients are called, where each is a task of the data.
         validation: Rows to choose settings and rounds by; None if none are held out.
         classes: What classes are called; empty where their numbers are their names.
+        features: Names of a row's inputs, where they are columns of a table.
     """
 
     train: Split
@@ -163,11 +164,13 @@ class FederatedData(NamedTuple):
     names: Names = UNNAMED
     validation: Split | None = None
     classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
         """What its rows are like."""
-        return Kind(described(self.train.like), self.outputs, classes=self.classes)
+        called = {"classes": self.classes, "features": self.features}
+        return Kind(described(self.train.like), self.outputs, **called)
 
 
 def model_for(experiment: Experiment, kind: Kind) -> Model:
@@ -376,6 +379,7 @@ def _hold(
         if experiment.validates
         else None,
         classes=arrays.class_names,
+        features=arrays.features,
     )
 
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
-from federation.data.csv_rows import check_there, inputs_of, rows_of
+from federation.data.cells import check_there
+from federation.data.csv_rows import check_classes, inputs_of, parted
 from federation.data.lazy import Lazy, Numbers
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
@@ -58,21 +59,27 @@ def read_columns(
     names = inputs_of(path, columns, rows.column_names)
     kinds = {_kind(rows.features[name]) for name in names}
     texts = "text" in kinds and targets != "tokens"
-    if kinds <= {"number", "text"} and (texts or columns.missing != "refuse"):
+    may_miss = columns.missing != "refuse" or columns.missing_values
+    if kinds <= {"number", "text"} and (texts or may_miss):
         wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
         frame = rows.select_columns(wanted).to_pandas()
         held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
-        found: dict[str, Any] = dict(rows_of(path, frame, columns, targets, held))
+        found: dict[str, Any] = dict(parted(path, frame, columns, targets, held).arrays())
     else:
         found = {"x": _inputs(path, rows, names, plain=kinds == {"number"})}
-        y = _values(path, rows, columns.target)
+        target = _column(path, rows, columns.target)
+        if targets == "classes":
+            check_classes(path, columns, target)
+        y = _stacked(path, target)
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
-            found["task"] = _values(path, rows, columns.task)
+            found["task"] = _stacked(path, _column(path, rows, columns.task))
     if len(parts) == 1:
         return found
     ends = {"train": slice(cut), "test": slice(cut, None)}
-    return {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
+    named = {key: found.pop(key) for key in ("x_names",) if key in found}
+    every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
+    return every | named
 
 
 def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
@@ -190,17 +197,21 @@ def _characters(path: Path, name: str, texts: _Array) -> _Array:
     return np.stack(codes).astype(np.int64)
 
 
-def _values(path: Path, rows: "Dataset", name: str) -> _Array:
-    """Returns a whole column."""
+def _column(path: Path, rows: "Dataset", name: str) -> Any:
+    """Returns a whole column, in which no value is missing."""
     column = rows.select_columns([name]).to_pandas()[name]
-    check_there(path, name, column.isna().to_numpy(), "a row needs one")
+    check_there(path, {name: column})
+    return column
+
+
+def _stacked(path: Path, column: Any) -> _Array:
     values = column.to_numpy()
     if values.dtype != object or isinstance(values[0], str):
         return np.asarray(values)
     try:
         return np.stack([np.asarray(value.tolist()) for value in values])
     except (AttributeError, ValueError) as error:
-        raise DataError(f"{path}: {name} must hold as many numbers in each row") from error
+        raise DataError(f"{path}: {column.name} must hold as many numbers in each row") from error
 
 
 def _aligned(path: Path, columns: Columns, y: _Array, like: Any) -> _Array:

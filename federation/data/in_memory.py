@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from federation.data.frames import hashed, is_frame
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.errors import DataError
 
@@ -29,12 +30,15 @@ def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> str:
         The setting ``dataset``, ``memory:`` and a digest of them: a run that is resumed with other
         data is refused as one with another setting is.
     """
-    kept = {
-        name: array if isinstance(array, Lazy) else np.asarray(array)
+    kept: _Arrays = {
+        name: array if isinstance(array, Lazy) or is_frame(array) else np.asarray(array)
         for name, array in sorted(arrays.items())
     }
     digest = hashlib.sha256()
     for name, array in kept.items():
+        if is_frame(array):
+            digest.update(f"{name} {[*array.dtypes.astype(str).items()]} ".encode() + hashed(array))
+            continue
         if isinstance(array, Lazy):
             digest.update(f"{name} {len(array)} ".encode() + _some(array))
             continue

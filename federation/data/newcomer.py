@@ -11,14 +11,14 @@ from torch import Tensor
 from engram.models.base import Inputs
 from engram.tasks import TASKS
 from federation.data.arrays import Own
-from federation.data.csv_rows import check_there, typed
+from federation.data.cells import check_there, known, numbers, typed
 from federation.data.federated import FederatedData, Split
+from federation.data.frames import read_frame
 from federation.data.images import CLASS
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.partitions import RowNumbers
 from federation.data.places import Place
-from federation.data.tables import numbers, read_frame
 from federation.data.unlabeled import InputColumn, fill_of, read_unlabeled
 from federation.data.values import Columns, Values
 from federation.errors import DataError
@@ -103,15 +103,15 @@ def read_newcomer(
 
 def _filled(path: Path, columns: Sequence[InputColumn], e: Experiment) -> list[InputColumn]:
     """Returns the columns with the file's own values for what is missing in it."""
-    frame, known = read_frame(path), Columns.of(e)
+    frame, of_run = read_frame(path), Columns.of(e)
+    there = [column.name for column in columns if column.name in frame.columns]  # or it is refused
+    texts = {column.name: column.values for column in columns if column.values is not None}
+    own = typed(path, frame[there], of_run._replace(values=Values(texts)))
 
     def filled(column: InputColumn) -> InputColumn:
-        if column.name not in frame.columns:  # which is refused further on
+        if column.name not in own or own[column.name].isna().all():  # the run's stands for it
             return column
-        own = typed(column.name, frame[column.name], known)
-        if own.isna().all():  # the run's stands for it
-            return column
-        return column._replace(fill=fill_of(own, text=column.values is not None))
+        return column._replace(fill=fill_of(own[column.name], text=column.values is not None))
 
     return list(map(filled, columns))
 
@@ -129,8 +129,8 @@ def _targets(path: Path, others: Mapping[str, Sequence[Any]], e: Experiment) -> 
 
 def _in_table(path: Path, e: Experiment) -> Any:
     target = e.target_column
-    y = read_frame(path, [target])[target]
-    check_there(path, target, y.isna().to_numpy(), "a row needs one")
+    y = known(read_frame(path, [target])[target], Columns.of(e).missing_values)
+    check_there(path, {target: y})
     if TASKS[e.task].targets != "classes":
         return numbers(path, target, y, "code it by numbers")
     return y.to_numpy()

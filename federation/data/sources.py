@@ -15,7 +15,9 @@ from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, HeldOut, Own, held_out, part
+from federation.data.csv_rows import framed, parted
 from federation.data.datasets import DATASETS, by_client, read_named
+from federation.data.frames import is_frame, read_frame
 from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
@@ -73,11 +75,13 @@ def load(
         alone = clients if by_client(dataset) else None
         targets, values = TASKS[task].targets, columns.values
         own = Own(path, targets, num_classes, shaping, target, values, alone)
-        split = partial(held_out, fraction=test_fraction, seed=seed)
+        split = partial(held_out, fraction=test_fraction, seed=seed, clients=alone)
         if named:
             arrays: Mapping[str, Any] = read_named(dataset, clients)
         else:
             arrays = held(dataset) if in_memory else _read(kind, own, columns, split, data_dir)
+        if is_frame(arrays.get("x")):
+            arrays = framed(path, arrays, columns, own.targets, split).arrays()
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
@@ -99,9 +103,7 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     if kind == "images":
         return read_images(own.path)
     if kind == "csv":
-        from federation.data.csv_rows import read_csv  # noqa: PLC0415 - slow to import
-
-        return read_csv(own.path, columns, own.targets, split)
+        return parted(own.path, read_frame(own.path), columns, own.targets, split).arrays()
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
     return read_columns(kind, own.path, columns, own.targets, split, cache)

@@ -1,6 +1,5 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,13 +11,14 @@ from engram.checks import must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
+from federation.data.cells import check_there, matrix, numbers
 from federation.data.datasets import DATASETS, by_client, read_named
+from federation.data.frames import check_columns, is_frame, read_frame
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.errors import UNNAMED, DataError, brief, few_names, one_line
 from federation.experiment import Experiment
-from federation.files import open_file
 from federation.machine import check_room
 from federation.names import Names, checked_names
 from federation.streams import Stream, generator
@@ -26,10 +26,7 @@ from federation.streams import Stream, generator
 __all__ = [
     "Table",
     "TableData",
-    "check_columns",
-    "numbers",
     "own_table",
-    "read_frame",
     "read_table",
     "table_data",
 ]
@@ -38,8 +35,6 @@ _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
 _OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
-_MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
-_LINE: Final = 2**24  # bytes of a line that are looked at
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -198,72 +193,46 @@ def read_table(
         arrays: Mapping[str, Any] = held(dataset) if in_memory else read_named(dataset, [client])
         if isinstance(arrays.get("x"), Lazy):
             raise DataError("tables must be given as arrays (x, y), got data sets of torch")
+        if is_frame(arrays.get("x")):
+            return _held_frame(name, arrays, task, drop, one_task)
         return _without(drop, name, _own(name, arrays, target, task, one_task))
     raise DataError(must("dataset", dataset, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
-
-
-def read_frame(path: Path, columns: Collection[str] = (), *, text: bool = False) -> Any:
-    """Reads a CSV file with a header, as pandas has it.
-
-    Args:
-        path: The file.
-        columns: Which it must have, and which alone are read; all of them if none is named.
-        text: Whether values are read as they are written, and none as a number.
-
-    Raises:
-        DataError: If the file cannot be read, is not a table, or lacks a column.
-    """
-    how = {"dtype": str} if text else {}
-    if not columns:
-        return _frame(path, **how)
-    check_columns(path, columns, _frame(path, nrows=0).columns)
-    return _frame(path, usecols=list(columns), **how)
-
-
-def _frame(path: Path, **how: Any) -> Any:
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
-    try:
-        # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
-        # for an index where rows are longer than the header.
-        with open_file(path) as file, warnings.catch_warnings():
-            if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
-                raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(path, index_col=False, **how)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except pd.errors.ParserWarning as error:
-        raise DataError(f"{path} is no table: its first row is longer than its header") from error
-    except (ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{path} is no table: {one_line(' '.join(str(error).split()))}") from error
-
-
-def check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
-    """Refuses a table that lacks a column, with a ``DataError`` that names it."""
-    for name in wanted:
-        if name not in columns:
-            raise DataError(f"{path} has no column {name!r}; it has {few_names(columns)}")
 
 
 def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
     frame = read_frame(path)
     check_columns(path, [target], frame.columns)
     _check_task(path, task, frame.columns, one_task)
-    features = frame.drop(columns=[target, *([task] if task in frame.columns else [])])
+    y = numbers(path, target, frame[target], "code it by numbers")
+    return _of_frame(path, frame.drop(columns=target), y, task, drop)
+
+
+def _held_frame(
+    path: Path, arrays: Mapping[str, Any], task: str, drop: Collection[str], one_task: bool
+) -> Table:
+    frame, labels = arrays["x"], arrays.get("task")
+    if labels is None:
+        _check_task(path, task, frame.columns, one_task)
+    y = np.asarray(arrays["y"])
+    if y.ndim != 1 or y.dtype.kind not in "iuf":
+        raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")
+    table = _of_frame(path, frame, y.astype(np.float64), task, drop)
+    return (
+        table if labels is None else table._replace(task=named_labels(path, arrays, "task", labels))
+    )
+
+
+def _of_frame(
+    path: Path, frame: Any, y: npt.NDArray[np.float64], task: str, drop: Collection[str]
+) -> Table:
+    """Returns a frame of features, and of the task's column, if there is one, as a table."""
+    features, labels = frame, None
+    if task in frame.columns:
+        check_there(path, {task: frame[task]})
+        features, labels = frame.drop(columns=task), frame[task].to_numpy()
     _check_drop(drop, path, list(features.columns))
     features = features.drop(columns=list(drop))
-    labels = None
-    if task in frame.columns:
-        missing = frame[task].isna().to_numpy()
-        if missing.any():
-            raise DataError(f"{path}: {task} is empty in row {int(np.argmax(missing))}")
-        labels = frame[task].to_numpy()
-    x = np.empty((len(frame), features.shape[1]))
-    for k, name in enumerate(features.columns):
-        x[:, k] = numbers(path, str(name), features[name], _OTHERWISE)
-    y = numbers(path, target, frame[target], "code it by numbers")
-    return Table(x, y, labels, list(map(str, features.columns)))
+    return Table(matrix(path, features, _OTHERWISE), y, labels, list(features.columns))
 
 
 def _check_task(path: Path, task: str, columns: Collection[str], one_task: bool) -> None:
@@ -286,31 +255,6 @@ def _check_drop(drop: Collection[str], path: Path, features: Collection[str]) ->
             raise DataError(
                 f"{path} has no feature {name!r} to be left out; it has {few_names(features)}"
             )
-
-
-def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.float64]:
-    """Returns a column of a frame; NaN where it is empty.
-
-    Raises:
-        DataError: If it holds something else than numbers; it says where, and adds the advice.
-    """
-    try:
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (TypeError, ValueError, OverflowError) as error:
-        strange = column.notna() & ~column.map(_is_number)
-        row = int(np.argmax(strange.to_numpy()))
-        raise DataError(
-            f"{path}: column {name} must hold numbers, got {brief(column.iloc[row])} in row {row}: "
-            f"{advice}"
-        ) from error
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):  # the last of whole numbers above 1e308
-        return False
-    return True
 
 
 def _own(path: Path, arrays: Mapping[str, _Array], target: str, task: str, one_task: bool) -> Table:

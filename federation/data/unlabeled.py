@@ -1,6 +1,6 @@
 """Rows without targets, read as the rows were that a model has learned from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -13,15 +13,18 @@ from torch.utils._pytree import tree_leaves
 from engram.models.base import Inputs
 from engram.tasks import TASKS
 from federation.data.arrays import Own, held_out
-from federation.data.csv_rows import check_there, indicators, inputs_of, kinds_of, typed, usual
+from federation.data.cells import check_there, known, numbers, typed
+from federation.data.csv_rows import TableRows, framed, indicators, parted, usual
+from federation.data.datasets import DATASETS, read_named
 from federation.data.federated import seen_as
+from federation.data.frames import is_frame, read_frame
 from federation.data.images import decoded_images, images_in
+from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.shaping import Shaping
-from federation.data.tables import numbers, read_frame
-from federation.data.values import Columns, Values
+from federation.data.values import Columns, Values, listed
 from federation.errors import DataError, few_names
 from federation.experiment import Experiment
 from federation.roster import Kind
@@ -67,34 +70,48 @@ class Unlabeled(NamedTuple):
 
 
 def input_columns(experiment: Experiment, client: int | None = None) -> list[InputColumn]:
-    """Returns the columns of inputs of an experiment's CSV file; none of other data.
+    """Returns the columns of inputs of an experiment's CSV file or frames; none of other data.
 
     Args:
         experiment: The settings.
         client: Whose training rows missing values are taken from, where clients are tasks of the
-            file; by default, everybody's.
+            table; by default, everybody's.
 
     Raises:
-        DataError: If the file cannot be read.
+        DataError: If the table cannot be read.
     """
-    e, (kind, _, name) = experiment, experiment.dataset.partition(":")
-    if kind != "csv":
+    table = _table_of(experiment)
+    if table is None:
         return []
-    path, columns = Path(name), Columns.of(e)
-    frame = read_frame(path)
-    split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
-    _, owners, learned = kinds_of(path, frame, columns, TASKS[e.task].targets, split)
-    known = learned if client is None else learned & (owners == np.unique(owners)[client])
+    columns, owners, known = table.columns, table.owner, table.learned
+    if client is not None:
+        known &= owners == np.unique(owners)[client]
     found = []
-    for name in inputs_of(path, columns, frame.columns):
-        column, values, fill = typed(name, frame[name], columns), None, None
+    for name, column in typed(table.path, table.inputs, columns).items():
+        values, fill = None, None
         if column.dtype == "string":
-            there = column.notna().to_numpy()
-            values = columns.values.of(path, name, column[there].to_numpy(dtype=str))
+            values = columns.values.of(table.path, name, column.dropna().to_numpy(dtype=str))
         if columns.missing == "median":
             fill = fill_of(column[known], text=values is not None)
         found.append(InputColumn(name, values, fill))
     return found
+
+
+def _table_of(e: Experiment) -> TableRows | None:
+    """Returns the table of an experiment; None if its data are no CSV file and no frames."""
+    kind, _, name = e.dataset.partition(":")
+    split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
+    columns, targets = Columns.of(e), TASKS[e.task].targets
+    if kind == "csv":
+        return parted(Path(name), read_frame(Path(name)), columns, targets, split)
+    arrays: Mapping[str, Any] = {}
+    if e.dataset.startswith(IN_MEMORY):
+        arrays = held(e.dataset)
+    elif e.dataset in DATASETS:
+        arrays = read_named(e.dataset, range(e.num_clients))
+    if not is_frame(arrays.get("x")):
+        return None
+    return framed(Path(e.dataset), arrays, columns, targets, split)
 
 
 def fill_of(column: Any, *, text: bool) -> float | str | None:
@@ -124,7 +141,8 @@ def read_unlabeled(
         if not columns:
             expected = "an .npz file or a folder, since the model's inputs have no names"
             raise DataError(f"{path} must be {expected}")
-        return _table(path, columns, np.float32, settings.get("missing", "refuse"))
+        missing_values = listed(settings.get("missing-values", ""), "|")
+        return _table(path, columns, np.float32, settings.get("missing", "refuse"), missing_values)
     if path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         found: Mapping[str, Any] = {"x": decoded_images(files)}
@@ -143,7 +161,11 @@ def read_unlabeled(
 
 
 def _table(
-    path: Path, columns: Sequence[InputColumn], dtype: Any, missing: str = "refuse"
+    path: Path,
+    columns: Sequence[InputColumn],
+    dtype: Any,
+    missing: str = "refuse",
+    missing_values: Collection[str] = (),
 ) -> Unlabeled:
     frame = read_frame(path)
     raw = read_frame(path, text=True)  # as numbers, 01 would be 1
@@ -157,7 +179,8 @@ def _table(
     faults = []
     for column in columns:
         try:
-            parts += _inputs(path, frame[column.name], raw[column.name], column, missing)
+            given = known(frame[column.name], missing_values)
+            parts += _inputs(path, given, raw[column.name], column, missing)
         except DataError as error:
             faults.append(str(error))
     if faults:
@@ -172,14 +195,14 @@ def _inputs(
     """Returns what a column, as pandas has it and as it is written, is to a network."""
     name, lacks = column.name, given.isna().to_numpy()
     if missing == "refuse":
-        check_there(path, name, lacks, _LACKING)
+        check_there(path, {name: given}, _LACKING)
     flags = [lacks] if missing == "indicator" else []
     if column.values is not None:
         text = given.convert_dtypes().astype("string")
         text = text.mask(raw.isin(column.values) & ~lacks, raw)
         text = text if column.fill is None else text.fillna(column.fill)
         columns = Columns(values=Values({name: column.values}))
-        return [*indicators(path, name, text, columns), *flags]
+        return [*indicators(path, name, text, columns).values(), *flags]
     values = numbers(path, name, given, "the model has learned from numbers")
     if np.isinf(values).any():
         raise DataError(f"{path}: {name} is infinite in row {int(np.argmax(np.isinf(values)))}")

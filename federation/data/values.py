@@ -12,7 +12,7 @@ from engram.checks import must
 from federation.errors import DataError, brief, few_names
 from federation.settings.data import DataSettings
 
-__all__ = ["Columns", "Values"]
+__all__ = ["Columns", "Values", "listed"]
 
 _MOST = 1000  # values of a column: each is a column of inputs
 
@@ -91,6 +91,7 @@ class Columns(NamedTuple):
         inputs: Names of the columns of inputs; all others if there are none.
         missing: What is done where a value of the others is missing; see the setting.
         values: Those of columns of text.
+        missing_values: Texts that stand for a missing value.
     """
 
     target: str = "y"
@@ -98,6 +99,7 @@ class Columns(NamedTuple):
     inputs: tuple[str, ...] = ()
     missing: Literal["refuse", "median", "indicator"] = "refuse"
     values: Values = Values()
+    missing_values: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -113,7 +115,13 @@ class Columns(NamedTuple):
         return cls(
             settings.target_column,
             settings.task_column,
-            tuple(name.strip() for name in settings.input_columns.split(",") if name.strip()),
+            listed(settings.input_columns, ","),
             settings.missing,
             Values.parse(settings.categories, needed=alone),
+            listed(settings.missing_values, "|"),
         )
+
+
+def listed(text: str, separator: str) -> tuple[str, ...]:
+    """Returns the parts of a setting that lists some."""
+    return tuple(part.strip() for part in text.split(separator) if part.strip())

@@ -73,9 +73,14 @@ class DataSettings(Settings):
     )
     missing: Literal["refuse", "median", "indicator"] = Field(
         "refuse",
-        description="csv, and tables of parquet, arrow and hf: what is done where a value is "
-        "missing: refuse, median (of the client's training rows; of text, the commonest), "
+        description="csv, data frames, and tables of parquet, arrow and hf: what is done where a "
+        "value is missing: refuse, median (of the client's training rows; of text, the commonest), "
         "indicator (0, and a column that says where)",
+    )
+    missing_values: str = Field(
+        "",
+        description="likewise: texts and numbers that stand for a missing value besides empty "
+        "cells, such as ?|-999",
     )
     images: Literal["auto", "none", "grey", "channels-last"] = Field(
         "auto",

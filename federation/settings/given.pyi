@@ -51,9 +51,12 @@ class Given(TypedDict, total=False):
     color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, the
     classes, as y=cat|dog; empty: those in the data."""
     missing: Literal["refuse", "median", "indicator"]
-    """csv, and tables of parquet, arrow and hf: what is done where a value is missing: refuse,
-    median (of the client's training rows; of text, the commonest), indicator (0, and a column
-    that says where)."""
+    """csv, data frames, and tables of parquet, arrow and hf: what is done where a value is
+    missing: refuse, median (of the client's training rows; of text, the commonest), indicator
+    (0, and a column that says where)."""
+    missing_values: str
+    """likewise: texts and numbers that stand for a missing value besides empty cells, such as
+    ?|-999."""
     images: Literal["auto", "none", "grey", "channels-last"]
     """which rows of your own are images, which networks take as (channels, height, width): auto
     (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all rows for cnn,

@@ -16,9 +16,11 @@ from engram.arrays import Array, Ints
 from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
+from federation.data.cells import numbers
+from federation.data.frames import read_frame
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
-from federation.data.tables import Table, TableData, numbers, read_frame
+from federation.data.tables import Table, TableData
 from federation.data.unlabeled import Unlabeled, read_unlabeled
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told

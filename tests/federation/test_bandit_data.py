@@ -87,7 +87,7 @@ BAD_RATINGS = {
     "has no column 'rating'; it has when, stars, user, item": lambda data: data.rename(
         columns={"rating": "stars"}
     ),
-    "user is empty in row 3": lambda data: data.assign(user=data.user.where(data.index != 3)),
+    "user is missing in row 3": lambda data: data.assign(user=data.user.where(data.index != 3)),
     "column rating must hold numbers, got 'good' in row 2: code it": lambda data: data.assign(
         rating=data.rating.astype(object).where(data.index != 2, "good")
     ),

@@ -264,7 +264,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        (TABLE, {}, r"a\.csv: age is missing in row 2: set missing=median or missing=indicator"),
+        (TABLE, {}, r"a\.csv: age is missing in row 2, color is missing in row 3: set missing="),
         (TABLE, {"target_column": "dead"}, "has no column 'dead'; it has age, color, ward, died"),
         (
             TABLE,

@@ -140,7 +140,10 @@ def test_rows_longer_than_the_header_are_no_table(tmp_path):
         (lambda d: d.assign(dose=[*"12", "9" * 400, *"345"]), "dose must .* got <int.* in row 2"),
         (lambda d: d.assign(dose=[*"12", "high", *"345"]), "dose must .* got 'high' in row 2"),
         (lambda d: d.rename(columns={"hospital": "h"}), "have a task column, 'hospital', that"),
-        (lambda d: d.assign(hospital=[None, *d["hospital"][1:]]), "hospital is empty in row 0"),
+        (
+            lambda d: d.assign(hospital=[None, *d["hospital"][1:]]),
+            "hospital is missing in row 0: a row needs one",
+        ),
         (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
     ],
 )

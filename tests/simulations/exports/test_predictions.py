@@ -165,6 +165,25 @@ def test_text_is_taken_as_it_is_written(tmp_path):
     assert several["probability ill"][0] != several["probability ill"][1]
 
 
+def test_declared_missing_values_are_missing_in_new_rows_too(tmp_path):
+    frame = hospitals()
+    known = {"missing": "median", "missing_values": "?|-9"}
+    model = run_on(frame, tmp_path, method="fedavg", **known).export("s1", out="model")
+    rows = frame.iloc[:4].astype({"age": object})
+    rows.iloc[[0, 2], list(rows).index("age")] = ["?", -9]
+    rows.to_csv("odd.csv", index=False)
+    rows.assign(age=pd.to_numeric(rows["age"], errors="coerce").replace(-9, np.nan)).to_csv(
+        "plain.csv", index=False
+    )
+    odd = predict(model, tmp_path / "odd.csv", tmp_path / "odd-out.csv").table
+    plain = predict(model, tmp_path / "plain.csv", tmp_path / "plain-out.csv").table
+    assert odd["probability ill"].tolist() == plain["probability ill"].tolist()
+    rows.iloc[1, list(rows).index("age")] = "old"
+    rows.to_csv("wrong.csv", index=False)
+    with pytest.raises(Refused, match="column age must hold numbers, got 'old' in row 1: the mod"):
+        predict(model, tmp_path / "wrong.csv", tmp_path / "none.csv")
+
+
 def test_clients_whose_values_all_lack_are_exported(tmp_path):
     frame = hospitals()
     frame.loc[frame["site"] == "s1", ["age", "sex"]] = None

@@ -1,0 +1,172 @@
+"""pandas' data frames: read from files, and those of several clients as one."""
+
+import sys
+import warnings
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import must
+from federation.errors import DataError, few_names, one_line
+from federation.files import open_file
+
+__all__ = [
+    "check_columns",
+    "hashed",
+    "is_column",
+    "is_frame",
+    "joined",
+    "read_frame",
+    "targets_in",
+    "targets_of",
+]
+
+_MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
+_LINE: Final = 2**24  # bytes of a line that are looked at
+
+
+def is_frame(value: object) -> bool:
+    """Returns whether something is a data frame; pandas is not loaded to tell."""
+    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].DataFrame)
+
+
+def is_column(value: object) -> bool:
+    """Returns whether something is a series of pandas, likewise."""
+    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
+
+
+def read_frame(path: Path, columns: Collection[str] = (), *, text: bool = False) -> Any:
+    """Reads a CSV file with a header, as pandas has it.
+
+    Args:
+        path: The file.
+        columns: Which it must have, and which alone are read; all of them if none is named.
+        text: Whether values are read as they are written, and none as a number.
+
+    Raises:
+        DataError: If the file cannot be read, is not a table, or lacks a column.
+    """
+    how = {"dtype": str} if text else {}
+    if not columns:
+        return _frame(path, **how)
+    check_columns(path, columns, _frame(path, nrows=0).columns)
+    return _frame(path, usecols=list(columns), **how)
+
+
+def _frame(path: Path, **how: Any) -> Any:
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    try:
+        # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
+        # for an index where rows are longer than the header.
+        with open_file(path) as file, warnings.catch_warnings():
+            if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
+                raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            # In chunks, a column would be numbers in some and text in others.
+            return pd.read_csv(path, index_col=False, low_memory=False, **how)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except pd.errors.ParserWarning as error:
+        raise DataError(f"{path} is no table: its first row is longer than its header") from error
+    except (ValueError, MemoryError, OverflowError) as error:
+        raise DataError(f"{path} is no table: {one_line(' '.join(str(error).split()))}") from error
+
+
+def check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
+    """Refuses a table that lacks a column, with a ``DataError`` that names it."""
+    for name in wanted:
+        if name not in columns:
+            raise DataError(f"{path} has no column {name!r}; it has {few_names(columns)}")
+
+
+def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
+    """Returns frames one below the other, with the first one's columns in their order.
+
+    A column that is of type ``category`` in some frames is so of all values of these types.
+
+    Args:
+        called: Name of each frame's client, for messages and rows.
+        given: The frames.
+
+    Raises:
+        DataError: Some frames have other columns than the first; it names these columns.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    frames = [frame.set_axis([*map(str, frame.columns)], axis=1) for frame in given]
+    columns = list(frames[0].columns)
+    faults = [f"{called[0]} has several columns {name}" for name in _repeated(columns)]
+    for whose, frame in zip(called, frames, strict=True):
+        lacking = [name for name in columns if name not in frame]
+        others = [name for name in frame if name not in columns]
+        lacks = f"lacks {few_names(lacking)}" if lacking else ""
+        has = f"has {few_names(others)}, which {called[0]} lacks" if others else ""
+        faults += [f"{whose} {' and '.join(filter(None, (lacks, has)))}"] * bool(lacks or has)
+    if faults:
+        raise DataError(f"data frames must have the same columns: {'; '.join(faults)}")
+    same = [frame[columns].reset_index(drop=True) for frame in frames]
+    for name in columns:
+        if any(frame[name].dtype == "category" for frame in same):
+            _unite(same, name)
+    if len(same) == 1:
+        return same[0]
+    return pd.concat(same, keys=called)
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _unite(frames: Sequence[Any], name: str) -> None:
+    """Gives a column of all frames one type ``category``, of texts in their order."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    texts = [frame[name].convert_dtypes().astype("string") for frame in frames]
+    values = {value for text in texts for value in text.dropna().unique()}
+    for frame in frames:
+        values.update(map(str, getattr(frame[name].dtype, "categories", ())))
+    for frame, text in zip(frames, texts, strict=True):
+        frame[name] = pd.Categorical(text, sorted(values))
+
+
+def hashed(frame: Any) -> bytes:
+    """Returns what differs if a cell does, whatever rows are called."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+
+
+def targets_in(frame: Any) -> dict[str, npt.NDArray[Any]]:
+    """Returns a frame of targets as arrays ``y``, (n,) of one column or (n, k), and ``y_names``."""
+    columns = [targets_of(str(name), frame[name]) for name in frame]
+    y = np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
+    return {"y": y, "y_names": np.array([*frame])}
+
+
+def targets_of(name: str, column: Any) -> npt.NDArray[Any]:
+    """Returns a series as an array of numbers or of text, with categories by their values.
+
+    Args:
+        name: What messages call it.
+        column: The series.
+
+    Raises:
+        DataError: A value is missing; or it holds something else, such as dates.
+    """
+    found = column.reset_index(drop=True)
+    if found.isna().any():
+        raise DataError(f"{name} is missing in row {int(found.isna().argmax())}: a row needs one")
+    if found.dtype == "category":
+        found = found.astype(found.dtype.categories.dtype)
+    array = np.asarray(found)
+    if array.dtype.kind == "b":
+        return array.astype(np.int64)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
+        return array.astype(str)
+    if array.dtype.kind not in "iuf":
+        raise DataError(must(name, found.iloc[0], "numbers, or text"))
+    return array

@@ -1,0 +1,313 @@
+"""Data frames as rows: columns by their names, cells as pandas means them, as in a CSV file."""
+
+import datetime
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import engram
+from federation.data.datasets import arrays_of
+from federation.data.federated import federated_data, own_data
+from federation.data.in_memory import hold
+from federation.data.tables import table_data
+from federation.errors import DataError, Refused
+from federation.experiment import Experiment
+from simulations.exports.predicting import predict
+
+SITES = {"north": 40, "south": 24, "east": 32}
+THREE = {"num_clients": 3, "clients_per_round": 3, "partition": "natural"}
+QUICK = {"num_rounds": 2, "local_steps": 2, "batch_size": 4, "eta": 0.1, "progress": False}
+
+
+def site(name):
+    """Returns a site's inputs and targets; the east has nobody who smokes now."""
+    rng = np.random.default_rng(SITES[name])
+    rows = SITES[name]
+    x = pd.DataFrame(
+        {
+            "age": rng.normal(size=rows).round(2),
+            "stay": rng.integers(9, size=rows),
+            "icu": rng.random(rows) < 0.5,
+            "smoker": rng.choice(["never", "former", "now"][: 2 if name == "east" else 3], rows),
+        },
+        index=rng.permutation(rows) + 1000,
+    )
+    y = pd.Series((x["age"] + x["icu"] > 0.5).astype(int).to_numpy(), index=x.index[::-1])
+    return x, y
+
+
+def clients(change=lambda name, x: x, target=lambda y: y):
+    found = {}
+    for name in SITES:
+        x, y = site(name)
+        found[name] = change(name, x), target(y)
+    return found
+
+
+def loaded(data, **settings):
+    own = {"method": "fedavg", "protocol": "standard", **THREE, **settings}
+    return federated_data(Experiment(dataset=hold(arrays_of(data)), **own))
+
+
+def rows_of(split, client):
+    x, y = split.take(torch.from_numpy(np.sort(split.rows[client])))
+    return x.numpy(), y.numpy()
+
+
+def assert_same(one, other):
+    assert (one.kind.inputs, one.kind.features) == (other.kind.inputs, other.kind.features)
+    for split, like in ((one.train, other.train), (one.test, other.test)):
+        for client in range(3):
+            for mine, theirs in zip(rows_of(split, client), rows_of(like, client), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
+def in_numbers(x):
+    """Returns a site's rows as numbers, each value of text one column, by hand."""
+    kinds = [(x["smoker"].to_numpy() == kind) for kind in ("former", "never", "now")]
+    return np.column_stack([x["age"], x["stay"], x["icu"], *kinds]).astype(np.float32)
+
+
+def test_frames_are_the_numbers_that_pandas_means():
+    whole = loaded(clients())
+    plain = loaded({name: (in_numbers(x), y.to_numpy()) for name, (x, y) in clients().items()})
+    smoker = ("smoker=former", "smoker=never", "smoker=now")
+    assert whole.kind.features == ("age", "stay", "icu", *smoker)
+    assert dict(whole.names) == dict(enumerate(SITES))
+    assert_same(whole._replace(features=()), plain)
+
+
+TYPES = {
+    "columns in another order": lambda name, x: x[list(x)[:: 1 if name == "north" else -1]],
+    "categories, each site's own": lambda _, x: x.astype({"smoker": "category"}),
+    "categories beside text": lambda name, x: (
+        x.astype({"smoker": "category"}) if name == "east" else x
+    ),
+    "nullable types": lambda _, x: x.convert_dtypes(),
+    "objects": lambda _, x: x.astype(object),
+    "truth values as numbers in one": lambda name, x: (
+        x.astype({"icu": float}) if name == "south" else x
+    ),
+    "names that are no text": lambda _, x: x.rename(columns={"age": 1}),
+}
+
+
+@pytest.mark.parametrize("change", TYPES.values(), ids=TYPES)
+def test_the_same_cells_are_the_same_rows_whatever_holds_them(change):
+    found, plain = loaded(clients(change)), loaded(clients())
+    features = tuple("age" if name == "1" else name for name in found.features)
+    assert_same(found._replace(features=features), plain)
+
+
+def test_a_category_that_no_row_has_is_an_input_of_its_own():
+    kinds = pd.CategoricalDtype(["never", "former", "now", "unknown"])
+    found = loaded(clients(lambda _, x: x.astype({"smoker": kinds})))
+    assert found.kind.features[3:] == tuple(
+        f"smoker={kind}" for kind in ("former", "never", "now", "unknown")
+    )
+    assert not found.train.x[:, 6].any()
+
+
+@pytest.mark.parametrize("missing", ["median", "indicator"])
+def test_frames_are_what_a_csv_file_of_them_is(tmp_path, missing):
+    def lacking(name, x):
+        x = x.convert_dtypes()
+        x.iloc[::5, 0] = pd.NA
+        x.iloc[::7, 3] = None
+        return x
+
+    data = dict(sorted(clients(lacking).items()))  # a file's clients are in order of their names
+    table = pd.concat([x.assign(y=y.to_numpy(), site=name) for name, (x, y) in data.items()])
+    table.to_csv(tmp_path / "all.csv", index=False)
+    own = {"method": "fedavg", "protocol": "standard", "task_column": "site", **THREE}
+    file = federated_data(Experiment(dataset=f"csv:{tmp_path}/all.csv", missing=missing, **own))
+    assert_same(loaded(data, missing=missing), file)
+    one = (table.drop(columns="y"), table["y"])  # whose column names the clients, as the file's
+    alike = loaded(one, missing=missing, task_column="site")
+    assert_same(alike, file)
+    assert alike.names == file.names
+
+
+FAULTS = {
+    "columns of other names, all of them": (
+        lambda name, x: {
+            "south": x.rename(columns={"age": "years", "icu": "unit"}),
+            "east": x.drop(columns="stay"),
+        }.get(name, x),
+        "client south lacks age, icu and has years, unit, which client north lacks; "
+        "client east lacks stay",
+    ),
+    "a column twice": (
+        lambda _, x: x.set_axis(["age", "stay", "icu", "age"], axis=1),
+        "client north has several columns age",
+    ),
+    "dates": (
+        lambda name, x: x.assign(seen=pd.Timestamp("2024-01-01"), born=datetime.date(1970, 1, 1)),
+        r"seen has .* in row 0 of client north; born has .* in row 0 of client north: give them as",
+    ),
+    "missing": (
+        lambda name, x: (
+            x
+            if name != "east"
+            else x.assign(
+                age=x["age"].where(np.arange(len(x)) != 3),
+                smoker=x["smoker"].where(np.arange(len(x)) != 2),
+            )
+        ),
+        "age is missing in row 3 of client east, smoker is missing in row 2 of client east: set",
+    ),
+    "text among numbers": (
+        lambda name, x: (
+            x
+            if name != "east"
+            else x.assign(age=["?", *x["age"][1:]], stay=[*x["stay"][:-1], "long"])
+        ),
+        "age has '\\?' in row 0 of client east among numbers; stay has 'long' in row 31 of client "
+        "east among numbers: correct these cells, count them as missing by missing-values, or",
+    ),
+    "numbers that are text": (lambda _, x: x.astype({"age": str}), "age has text for numbers"),
+    "the clients twice": (lambda _, x: x.assign(task=0), "must name the clients of rows once"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+def test_what_frames_must_not_hold_is_named(tmp_path, monkeypatch, change, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match=message) as caught:
+        engram.simulate(clients(change), method="fedavg", model="linear", **QUICK)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_frames_beside_arrays_and_among_several_inputs_are_refused():
+    mixed = {
+        name: (x if name == "east" else in_numbers(x), y) for name, (x, y) in clients().items()
+    }
+    with pytest.raises(DataError, match="x must be data frames of all clients, or arrays of all"):
+        arrays_of(mixed)
+    x, y = site("north")
+    with pytest.raises(DataError, match=re.escape("x.a of data must be an array")):
+        arrays_of(({"a": x, "b": in_numbers(x)}, y))
+
+
+TARGETS = {
+    "nullable": lambda y: y.astype("Int64"),
+    "truth values": lambda y: y.astype(bool),
+    "categories of numbers": lambda y: y.astype("category"),
+    "a frame of one column": lambda y: y.to_frame("ill"),
+}
+
+
+@pytest.mark.parametrize("change", TARGETS.values(), ids=TARGETS)
+def test_targets_are_taken_as_pandas_means_them(change):
+    assert_same(loaded(clients(target=change)), loaded(clients()))
+
+
+def test_columns_of_targets_go_by_name():
+    def two(turn):
+        def pair(y):
+            frame = pd.DataFrame({"a": y * 1.5, "b": y - 0.25})
+            return frame[["b", "a"]] if turn and len(y) == SITES["south"] else frame
+
+        return loaded(clients(target=pair), task="regression")
+
+    assert two(turn=True).outputs == 2
+    assert_same(two(turn=True), two(turn=False))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda y: y.astype("Int64").where(np.arange(len(y)) != 2),
+            "y of client north is missing in row 2",
+        ),
+        (
+            lambda y: pd.Series(pd.Timestamp(0), index=y.index),
+            "y of client north must be numbers, or",
+        ),
+    ],
+)
+def test_targets_that_are_none_are_refused(change, message):
+    with pytest.raises(DataError, match=message):
+        arrays_of(clients(target=change))
+
+
+def test_another_cell_or_name_is_another_data_set():
+    def digest(change=lambda _, x: x):
+        return hold(arrays_of(clients(change)))
+
+    def other(_, x):
+        return x.assign(stay=np.where(np.arange(len(x)) == 5, 77, x["stay"]))
+
+    names = [digest(), digest(other), digest(lambda _, x: x.rename(columns={"age": "years"}))]
+    assert len(set(names)) == 3
+    assert digest() == names[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frames")
+    data = clients(TYPES["columns in another order"])
+    return engram.simulate(data, method="fedavg", model="linear", out=folder / "run", **QUICK)
+
+
+def test_rows_are_predicted_by_the_names_of_columns(run, tmp_path):
+    model = run.export("north", out=tmp_path / "model")
+    x, _ = site("north")
+    x.iloc[:5, ::-1].assign(patient=range(5)).to_csv(tmp_path / "new.csv", index=False)
+    found = predict(model, tmp_path / "new.csv", tmp_path / "out.csv").table
+    logits = engram.load_model(model)(torch.from_numpy(in_numbers(x.iloc[:5])))
+    expected = logits.softmax(-1)[:, 1].detach().numpy()
+    np.testing.assert_allclose(found["probability 1"], expected, rtol=1e-6)
+    assert found["patient"].tolist() == list(range(5))
+    new = run.adapt(_with_targets(tmp_path / "adapt.csv"), out=tmp_path / "new")
+    assert (new / "model.json").exists()
+
+
+def _with_targets(path):
+    x, y = site("south")
+    x.assign(y=y.to_numpy()).to_csv(path, index=False)
+    return path
+
+
+def test_methods_of_tables_take_frames_too():
+    def plain(_, x):
+        return x[["age", "stay"]]
+
+    def table(data):
+        return table_data(Experiment(dataset=hold(arrays_of(data)), method="molar", num_clients=3))
+
+    frames = table(clients(plain))
+    like = table({name: (plain(name, x).to_numpy(), y) for name, (x, y) in clients().items()})
+    assert frames.columns == ["age", "stay"]
+    assert frames.names == like.names
+    for one, other in zip(frames.train, like.train, strict=True):
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.y, other.y)
+    with pytest.raises(DataError, match=r"column smoker must hold numbers, got .* of client north"):
+        table(clients())
+
+
+def test_nodes_with_columns_of_other_names_or_in_another_order_differ(tmp_path):
+    def kind(name, columns):
+        x, y = site(name)
+        path = tmp_path / f"{name}.csv"
+        x.rename(columns={"age": "years"} if "years" in columns else {})[columns].assign(
+            y=y.to_numpy()
+        ).to_csv(path, index=False)
+        e = Experiment(method="fedavg", protocol="standard", num_classes=2, **THREE)
+        return own_data(e, f"csv:{path}", 0).kind
+
+    north = kind("north", ["age", "stay", "icu"])
+    assert north.features == ("age", "stay", "icu")
+    assert kind("south", ["stay", "age", "icu"]).unlike(north) == (
+        "its inputs are in the order stay, age, icu, and most nodes' age, stay, icu: "
+        "set input-columns to one order for all"
+    )
+    assert kind("south", ["years", "stay", "icu"]).unlike(north) == (
+        "it lacks the inputs age, and has years besides"
+    )
