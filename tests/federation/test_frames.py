@@ -119,7 +119,8 @@ def test_frames_are_what_a_csv_file_of_them_is(tmp_path, missing):
         x.iloc[::7, 3] = None
         return x
 
-    data = dict(sorted(clients(lacking).items()))  # a file's clients are in order of their names
+    named = clients(lacking, lambda y: y.map({0: "well", 1: "ill"}))
+    data = dict(sorted(named.items()))  # a file's clients are in order of their names
     table = pd.concat([x.assign(y=y.to_numpy(), site=name) for name, (x, y) in data.items()])
     table.to_csv(tmp_path / "all.csv", index=False)
     own = {"method": "fedavg", "protocol": "standard", "task_column": "site", **THREE}
@@ -127,6 +128,7 @@ def test_frames_are_what_a_csv_file_of_them_is(tmp_path, missing):
     assert_same(loaded(data, missing=missing), file)
     one = (table.drop(columns="y"), table["y"])  # whose column names the clients, as the file's
     alike = loaded(one, missing=missing, task_column="site")
+    assert alike.kind.class_names == ["ill", "well"]
     assert_same(alike, file)
     assert alike.names == file.names
 
