@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from cheroot.ssl.builtin import BuiltinSSLAdapter
-from cheroot.wsgi import Server
 from flask import Flask, Response, abort, redirect, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from federation.addresses import LOOPBACK, Address
 from federation.errors import Refused, one_line
+from simulations.board.connections import BoundedServer, LateHandshake
 
 __all__ = ["guard", "server_of"]
 
@@ -26,7 +25,6 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",  # an address may hold the token
 }
-_THREADS: Final = 8
 
 
 def guard(app: Flask, at: Address, token: str | None) -> None:
@@ -58,7 +56,9 @@ def guard(app: Flask, at: Address, token: str | None) -> None:
         return answer
 
 
-def server_of(app: Flask, at: Address, tls: tuple[Path, Path] | None, token: str | None) -> Server:
+def server_of(
+    app: Flask, at: Address, tls: tuple[Path, Path] | None, token: str | None
+) -> BoundedServer:
     """Returns the server of a board, ready to start.
 
     Args:
@@ -76,10 +76,10 @@ def server_of(app: Flask, at: Address, tls: tuple[Path, Path] | None, token: str
             f"--listen {at} can be reached from other machines: give --certificate and --key, too"
         )
     guard(app, at, token)
-    server = Server((at.host, at.port), app, numthreads=_THREADS, server_name="engram")
+    server = BoundedServer((at.host, at.port), app)
     if tls is not None:
         try:
-            server.ssl_adapter = BuiltinSSLAdapter(*map(str, tls))
+            server.ssl_adapter = LateHandshake(*map(str, tls))
         except (OSError, ValueError) as error:
             told = one_line(str(error))
             raise Refused(
