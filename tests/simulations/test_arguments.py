@@ -123,7 +123,7 @@ def test_what_a_run_gives_is_asked_for_alike(engram, rows):
         assert "format must be one of" in err
         assert "client must be" in err
     for bad in (True, 1.0, None, [1]):
-        with pytest.raises(Refused, match="client must be in 0..3, got"):
+        with pytest.raises(Refused, match=r"client must be in 0\.\.3, got"):
             run.personal_model(bad)
     assert run.personal_model(np.int64(1)).keys() == run.personal_model(1).keys()
     for call, message in (
