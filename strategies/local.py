@@ -21,7 +21,7 @@ from federation.data.federated import model_for
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.methods.local import COMMON, SERVED, LocalMethod
+from federation.methods.local import COMMON, PERSONALIZED, SERVED, LocalMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.streams import Stream, torch_generator
@@ -40,6 +40,8 @@ from strategies.train_replies import collect_replies, in_numbers, warn_of
 
 __all__ = ["Federated"]
 
+_ADVICE = "if their inputs and targets are of usual size"
+_TOLD = 3  # most different reasons that an error tells
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 
@@ -102,7 +104,7 @@ class Federated(RunStrategy):
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
         self._always_losses = self._losses = losses
         self._loss = loss
-        self._steps, self._watch = steps, LossWatch(steps)
+        self._watch = LossWatch(steps)
         self._start = start or {}
         self._notes = notes or {}
         self._model: Params = {}
@@ -310,10 +312,10 @@ class Federated(RunStrategy):
         )
         asked, usable = len(self.cohort), found.usable
         if 2 * len(found.diverged) > asked:
+            reasons = [*dict.fromkeys(found.diverged.values())][:_TOLD]
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
-                f"{self._few(sorted(found.diverged))} became non-finite; start anew, and lower "
-                f"{self._steps}"
+                f"{self._few(sorted(found.diverged))} became non-finite; {'; '.join(reasons)}"
             )
         self.left_out = found.left_out
         if usable < self._least:
@@ -383,12 +385,18 @@ class Federated(RunStrategy):
         if not scores:
             return None
         evaluation = self._scores.take(server_round, scores)
-        lost = ~np.isfinite(evaluation.columns["loss"])
-        if lost.any():
-            clients = np.array(evaluation.clients)[lost].tolist()
-            _log.warning(
-                "round %d: personalizing diverged for clients %s: lower adapt-lr",
-                server_round,
-                self._few(clients),
-            )
+        self._warn_of_losses(server_round, evaluation)
         return MetricRecord({"clients": len(scores), **in_numbers(kinds)})
+
+    def _warn_of_losses(self, server_round: int, evaluation: Evaluation) -> None:
+        """Warns of models whose losses on test rows are not finite."""
+        common, tuned = (
+            ~np.isfinite(evaluation.columns[f"loss{which}"]) for which in (COMMON, PERSONALIZED)
+        )
+        for lost, told in (
+            (common, "the common model's loss on test rows is not finite for clients %s"),
+            (tuned & ~common, f"personalizing diverged for clients %s: {_ADVICE}, lower adapt-lr"),
+        ):
+            if lost.any():
+                clients = np.array(evaluation.clients)[lost].tolist()
+                _log.warning(f"round %d: {told}", server_round, self._few(clients))

@@ -41,7 +41,7 @@ class LossWatch:
             self._warned = True
             _log.warning(
                 "round %d: the training loss is %.3g, and was %.3g in round %d (means of %d "
-                "rounds): the run may diverge; lower %s",
+                "rounds): the run may diverge; if inputs and targets are of usual size, lower %s",
                 server_round,
                 mean,
                 self._least,

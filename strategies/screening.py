@@ -55,6 +55,7 @@ Kind = Literal[
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
 _FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _ROUNDING: Final = 1e-6  # of the least possible loss
+_REASONS: Final = 400  # characters of what a node says of its clients that diverged
 
 
 class Accepted(NamedTuple):
@@ -265,7 +266,8 @@ def _rejected(kind: Kind, reason: str) -> Rejected:
 
 def _error(reply: Message) -> Rejected:
     kind: Kind = "diverged" if reply.error.code == DIVERGED else "error"
-    return _rejected(kind, reply.error.reason or "no reason given")
+    reason = one_line(reply.error.reason or "no reason given", longest=_REASONS)
+    return Rejected(kind, reason)
 
 
 def _malformed(error: Exception) -> Rejected:

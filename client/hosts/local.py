@@ -36,6 +36,8 @@ from federation.wire import (
 
 __all__ = ["LocalHost"]
 
+_TOLD = 2  # most clients of a node whose failures an error tells
+
 
 class LocalHost:
     """Hosts clients that ``trainer`` trains and scores."""
@@ -184,7 +186,7 @@ def _train_reply(
 ) -> Message:
     failed = [client for client in clients if client in trained.failures]
     if not trained.clients:
-        reasons = "; ".join(trained.failures[client] for client in failed)
+        reasons = "; ".join([trained.failures[client] for client in failed[:_TOLD]])
         return Message(Error(DIVERGED, reasons), reply_to=message)
     metrics: dict[str, float] = {"num-examples": sum(trained.examples)}
     if trained.losses:

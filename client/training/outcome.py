@@ -1,6 +1,6 @@
 """The outcome of a round of local training for a group of clients."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -78,15 +78,17 @@ class Group:
         clients: Sequence[int],
         examples: Sequence[int],
         server_round: int,
+        causes: Mapping[int, str],
     ) -> None:
-        """Adds clients of a block, given by position."""
+        """Adds clients of a block, given by position; ``causes`` say why some of them broke."""
         for i in positions:
             if i in done.broken:
+                cause = f"; {causes[i]}" if i in causes else ""
                 step = f" at step {done.broken[i]}" if done.broken[i] else ""
                 called = self._names.get(clients[i], clients[i])
                 self._failures[clients[i]] = (
                     f"client {called}: its model or loss became non-finite in round "
-                    f"{server_round}{step}"
+                    f"{server_round}{step}{cause}"
                 )
         kept = [i for i in positions if i not in done.broken]
         if not kept:

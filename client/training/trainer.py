@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from logging import getLogger
 from typing import Literal
 
 import torch
+from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore
 from client.training.allocator import keep_freed_memory
@@ -27,6 +29,7 @@ from client.training.cohort import (
     vmapped,
 )
 from client.training.dense_cohort import cost, dense, pays
+from client.training.diagnosis import Seen, cause_of
 from client.training.outcome import ClientFailed, Group, Trained, failed
 from client.training.recollection import Recollection
 from client.training.sampler import Sampler
@@ -53,10 +56,13 @@ from federation.streams import Stream, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
 
+_log = getLogger("flwr.engram")
+
 Engine = Literal["vectorized", "sequential"]
 # As measured in benchmarks/NOTES.md:
 _BLOCK = 2**25  # most numbers that a block of clients holds on a CPU: with more, caches help less
 _LARGE = 2**18  # networks with more parameters are trained client by client on a CPU
+_EXPLAINED = 3  # clients of a block whose models broke and that are looked at: it takes a while
 _TRIES = 2  # timings of each way, since the first one takes longer
 
 Way = partial[LocalRound]
@@ -306,10 +312,41 @@ class Trainer:
             except ClientRaised as error:
                 raise failed(clients, error, server_round, self.data.names) from error
             done = self.finish(done, model, clients, server_round, durable)
+            causes = {i: self._cause(task, i, clients[i]) for i in [*done.broken][:_EXPLAINED]}
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
-                results[number].add(list(some), done, clients, examples, server_round)
+                results[number].add(list(some), done, clients, examples, server_round, causes)
         return [result.trained(way) for result in results]
+
+    def _cause(self, task: CohortTask, i: int, client: int) -> str:
+        """Says why the model of a cohort's i-th client may have become non-finite.
+
+        With privacy on, this is said in the client's own log alone.
+        """
+        e, named = self.experiment, self._task.of(self.data.names.get(client, client))
+        draws, w = task.draws.of(i), {name: leaf[i] for name, leaf in task.start.items()}
+        batches = [
+            tree_map(lambda leaf: leaf[0], batch)
+            for step in draws.steps()
+            for batch in step.batches
+        ]
+        place = {row: at for at, row in enumerate(self.data.train.rows[client].tolist())}
+        drawn = [row for row in draws.rows[0].unique().tolist() if row in place]  # no padding
+        own_classes = named.targets == "classes" and not named.own
+        rows = Seen(
+            *self.data.train.take(torch.tensor(drawn, device=e.device)),
+            [place[row] for row in drawn],
+            self.data.outputs if own_classes else 0,
+        )
+        loss = by_autograd(self._own.loss(self._network, named))
+        found = cause_of(loss, w, batches, rows, self._network.running) or (
+            "its inputs, targets, statistics and loss are finite and of usual size before the "
+            f"first step: lower {' or '.join(self._own.step_sizes())}"
+        )
+        if e.privacy == "none":
+            return found
+        _log.warning("client %s: %s", self.data.names.get(client, client), found)
+        return "its log says more"
 
     def task(
         self, model: Params, clients: Sequence[int], server_round: int, tailored: Params

@@ -151,8 +151,8 @@ def test_a_classifier_with_other_outputs_than_classes_is_refused(
     e = experiment("convolutions", model="other")
     words = (
         r"outputs must be of 2 axes or more, the second of 3 classes \(if there are more, set "
-        rf"num-classes\), for classification, got \(2, {outputs}\), and targets \(2,\); the last layer is "
-        rf"Linear '{layer}'$"
+        rf"num-classes\), for classification, got \(2, {outputs}\), and targets \(2,\); the last "
+        rf"layer is Linear '{layer}'$"
     )
     with pytest.raises(Refused, match=words):
         simulate(e, tmp_path / "run", engine=engine)

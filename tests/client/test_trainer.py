@@ -264,7 +264,24 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
     (reason,) = trained.failures.values()
     assert reason.startswith("client 3: its model or loss became non-finite in round 2")
     assert ("at step 1" in reason) == (engine == "sequential")
+    assert reason.endswith("; its inputs have NaN or infinity in training row 4")
     assert_same(store.load(3, model, before=9), before)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize(("eta", "scale"), [(1e30, 1.0), (0.1, 1e25)])
+def test_a_smaller_step_is_advised_only_where_the_rows_are_fine(
+    engine, private, eta, scale, warnings_of_engram
+):
+    own = {"privacy": "local", "clip": 1.0} if private else {}
+    t = trainer(small_of_any(method="fedavg", eta=eta, local_steps=3, **own), engine=engine)
+    t.data.train.x.mul_(scale)
+    (reason,) = train_clients(t, initial_model(t), [3], server_round=1, durable=0).failures.values()
+    told = warnings_of_engram.text if private else reason
+    assert ("lower fedavg.eta" in told) == (eta == 1e30)
+    assert ("its inputs reach" in told) == (scale == 1e25)
+    assert reason.endswith("; its log says more") == private
 
 
 @pytest.mark.parametrize("step", [1, 2])

@@ -33,7 +33,7 @@ def test_it_comes_once_and_says_since_when_and_what_to_do(warnings):
     (line,) = warnings
     assert line == (
         "round 8: the training loss is 12.1, and was 0.24 in round 7 (means of 5 rounds): the run "
-        "may diverge; lower fedavg.eta"
+        "may diverge; if inputs and targets are of usual size, lower fedavg.eta"
     )
 
 

@@ -1,0 +1,119 @@
+"""Why a client's model or loss became non-finite: a look at what its round began with."""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, islice
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from engram.derivatives import LossWithDerivatives
+from engram.tree import is_finite
+from engram.types import Batch, Params
+
+__all__ = ["Seen", "cause_of"]
+
+_LARGE: Final = 100.0  # standardized numbers, and grey levels in [0, 1], are far below
+_TARGETS: Final = 3  # different ones that are listed
+
+
+class Seen(NamedTuple):
+    """The rows that a client drew in a round.
+
+    Attributes:
+        x: Inputs, (n, ...), as its network sees them.
+        y: Targets, (n, ...).
+        numbers: The place of each among the client's training rows, from 0.
+        classes: Number of classes, if targets are classes in 0..classes-1; else 0.
+    """
+
+    x: Any
+    y: Tensor
+    numbers: Sequence[int]
+    classes: int = 0
+
+
+def cause_of(
+    loss: LossWithDerivatives,
+    w: Params,
+    batches: Sequence[Batch],
+    rows: Seen,
+    running: Collection[str] = (),
+) -> str:
+    """Says what is odd about a client's rows, the model that it began with, or its loss of these.
+
+    Args:
+        loss: What its steps lower, by one model.
+        w: The model before its first step.
+        batches: Those of its steps.
+        rows: The rows of these.
+        running: Names of running statistics in the model.
+
+    Returns:
+        The first that is so of: numbers that are not finite, targets that are no classes, a
+        negative variance, a loss or gradient that is not finite before the first step. And the
+        first of: large inputs, large targets, a large model. "" if all are fine.
+    """
+    hard = chain(_of_rows(rows), _of_model(w, running), _of_loss(loss, w, batches))
+    return "; ".join([*islice(hard, 1), *islice(_of_size(rows, w), 1)])
+
+
+def _of_rows(rows: Seen) -> Iterator[str]:
+    for leaf in _numbers(rows.x):
+        if not leaf.isfinite().all():
+            yield f"its inputs have NaN or infinity in {_place(~leaf.isfinite(), rows)}"
+    if not rows.y.isfinite().all():
+        yield f"its targets have NaN or infinity in {_place(~rows.y.isfinite(), rows)}"
+    if rows.classes and (odd := (rows.y < 0) | (rows.y >= rows.classes)).any():
+        found = f"{int(rows.y[odd][0])} in {_place(odd, rows)}"
+        yield f"its targets must be classes in 0..{rows.classes - 1}, got {found}"
+
+
+def _of_model(w: Params, running: Collection[str]) -> Iterator[str]:
+    for name, leaf in w.items():
+        if not leaf.isfinite().all():
+            yield f"the model that it began with is not finite in {name}"
+        if name in running and name.endswith("running_var") and (leaf < 0).any():
+            yield f"the model that it began with has a negative variance in {name}"
+
+
+def _of_loss(loss: LossWithDerivatives, w: Params, batches: Sequence[Batch]) -> Iterator[str]:
+    for batch in batches:
+        value = loss.value(w, batch)
+        if not value.isfinite():
+            yield f"its loss is {value.item():g} before the first step{_on(batch[1])}"
+        if not is_finite(loss.gradient(w, batch)):
+            yield f"its loss has no finite gradient before the first step{_on(batch[1])}"
+
+
+def _of_size(rows: Seen, w: Params) -> Iterator[str]:
+    for leaf in _numbers(rows.x):
+        if _LARGE < (size := leaf.abs()).max() < inf:
+            place = _place(size == size.max(), rows)
+            yield f"its inputs reach {float(size.max()):.3g} in {place}: standardize them"
+    if rows.y.is_floating_point() and _LARGE < (size := rows.y.abs()).max() < inf:
+        yield f"its targets reach {float(size.max()):.3g}: scale them"
+    largest, name = max((float(leaf.abs().max()), name) for name, leaf in w.items() if leaf.numel())
+    if _LARGE < largest < inf:
+        yield (
+            f"the model that it began with reaches {largest:.3g} in {name}, by earlier steps or "
+            "other clients"
+        )
+
+
+def _numbers(inputs: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(inputs) if leaf.is_floating_point()]
+
+
+def _place(odd: Tensor, rows: Seen) -> str:
+    """Names the first odd number's row, and its column if rows are lists of numbers."""
+    row, *others = odd.nonzero()[0].tolist()
+    column = f", column {others[0]}" if len(others) == 1 else ""
+    return f"training row {rows.numbers[row]}{column}"
+
+
+def _on(targets: Tensor) -> str:
+    """Returns which targets a batch has, if they are few."""
+    few = [f"{target:g}" for target in targets.unique().tolist()]
+    return f", on a batch with targets {', '.join(few)}" if len(few) <= _TARGETS else ""
