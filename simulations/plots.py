@@ -134,7 +134,9 @@ def plot_data(data: FederatedData, path: Path) -> None:
         axes.set(title=f"{title} rows", xlabel="class")
         figure.colorbar(image, ax=axes, label="rows")
         if counts.shape[1] <= 20:
-            axes.set_xticks(range(counts.shape[1]))
+            called = [tick_label(name) for name in data.kind.class_names]
+            axes.set_xticks(range(len(called)), called, parse_math=False)
+            axes.tick_params("x", rotation=90 if data.classes else 0)
         if counts.shape[0] <= 60:
             ticks = range(0, counts.shape[0], max(1, counts.shape[0] // 20))
             labels = [tick_label(data.names.get(client, client)) for client in ticks]
