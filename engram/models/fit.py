@@ -112,13 +112,17 @@ def _leaf(output: Tensor) -> Tensor:
 
 
 def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
-    """Returns whether ``vmap`` runs the gradient of a loss, and it is right."""
+    """Returns whether ``vmap`` runs a loss and its gradient, and they are right."""
     pair = [tree_map(torch.Tensor.detach, outputs), tree_map(lambda x: x.detach().flip(0), outputs)]
     own = [targets, targets.flip(0)]
+
+    def both(z: Outputs, y: Tensor) -> tuple[Outputs, Tensor]:
+        return grad(task.loss)(z, y), task.loss(z, y)
+
     try:
-        alone = [grad(task.loss)(z, y) for z, y in zip(pair, own, strict=True)]
+        alone = [both(z, y) for z, y in zip(pair, own, strict=True)]
         stacked = tree_map(lambda *leaves: torch.stack(leaves), *pair)
-        together = vmap(grad(task.loss))(stacked, torch.stack(own))
+        together = vmap(both)(stacked, torch.stack(own))
     except Exception:  # it looks at values, or has no rule: it may be anything that a loss does
         return False
     expected = tree_map(lambda *leaves: torch.stack(leaves), *alone)

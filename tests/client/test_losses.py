@@ -1,0 +1,199 @@
+"""Losses and metrics of users mean what they mean in a loop of plain torch, on every engine."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+
+import engram
+from engram.networks import model
+from federation.data.in_memory import hold
+from federation.errors import Refused
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.testing import engines_differ
+from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
+CLIENTS, ROWS, STEPS, SIZE = 3, (16, 21, 13), 2, 6
+WEIGHTS = torch.tensor([1.0, 8.0, 3.0])
+
+
+class Convolutions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.conv(x).tanh().mean((2, 3)))
+
+
+def dense():
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+NETWORKS = {"dense": dense, "vmap": Convolutions, "grouped": Convolutions, "in-turn": Convolutions}
+
+
+def dice(outputs, targets):
+    p, y = outputs.softmax(1)[:, 1], (targets == 1).to(outputs)
+    return 1 - 2 * (p * y).sum() / (p.sum() + y.sum() + 1e-9)
+
+
+def contrastive(outputs, targets):
+    z = functional.normalize(outputs, dim=1)
+    alike = targets[:, None] == targets
+    return torch.where(alike, 1 - z @ z.T, (z @ z.T).clamp(min=0)).mean()
+
+
+def likelihood(outputs, targets):
+    scale = outputs[:, 1] - 5
+    return (scale + (targets - outputs[:, 0]) ** 2 * (-scale).exp()) / 2
+
+
+def torchs_likelihood(outputs, targets):  # which looks at whether variances are below zero
+    return functional.gaussian_nll_loss(outputs[:, 0], targets, outputs[:, 1].exp())
+
+
+def each_row(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none") * (1 + targets)
+
+
+def balanced(outputs, targets):
+    counts = torch.tensor([max(1, (targets == c).sum().item()) for c in range(3)])
+    return functional.cross_entropy(outputs, targets, weight=counts.rsqrt())
+
+
+CASES = {
+    "weighted classes": partial(functional.cross_entropy, weight=WEIGHTS),
+    "a module": nn.CrossEntropyLoss(weight=WEIGHTS),
+    "smoothed labels": nn.CrossEntropyLoss(label_smoothing=0.1),
+    "a sum": partial(functional.cross_entropy, reduction="sum"),
+    "ignored classes": nn.CrossEntropyLoss(ignore_index=0),
+    "dice": dice,
+    "contrastive": contrastive,
+    "each row's": each_row,
+    "below zero": likelihood,
+    "looks at values": balanced,
+    "a likelihood of torch's": torchs_likelihood,
+}
+IN_TURN = ("looks at values", "a likelihood of torch's")  # which vmap cannot do
+
+
+def data():
+    rng = np.random.default_rng(0)
+    whose = np.repeat(np.arange(CLIENTS), ROWS)
+    x = rng.normal(size=(len(whose), 1, 4, 4)).astype(np.float32)
+    y = (np.arange(len(whose)) * 7 // 2) % 3
+    arrays = {"x_train": x, "y_train": y, "task_train": whose}
+    return arrays | {
+        "x_test": x[::-1].copy(),
+        "y_test": y[::-1].copy(),
+        "task_test": whose[::-1].copy(),
+    }
+
+
+def experiment(function, make, arrays=None, **settings):
+    engram.loss(function, "own")
+    model(make, "net")
+    given = {"num_clients": CLIENTS, "partition": "natural", "clients_per_round": CLIENTS}
+    given |= {"order": "stream", "local_steps": STEPS, "batch_size": SIZE, "eta": 0.1}
+    given |= {"validation_fraction": 0.0, "model": "net", "loss": "own", "method": "fedavg"}
+    return small_of_any(**given | {"dataset": hold(arrays or data())} | settings)
+
+
+def in_plain_torch(function, module, params, x, y):
+    """A client's parameters after a round, whose batches are its next rows."""
+    w = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
+    for rows in np.arange(STEPS * SIZE).reshape(STEPS, SIZE):
+        loss = function(functional_call(module, w, (x[rows],)), y[rows]).mean()
+        for leaf, slope in zip(w.values(), torch.autograd.grad(loss, w.values()), strict=True):
+            leaf.data -= 0.1 * slope
+    return w
+
+
+def assert_trains_as_in_plain_torch(t, function, make):
+    start, found = initial_model(t), train_clients(t, initial_model(t), [0, 1, 2], **ROUND).params
+    names, arrays = t._network.names, {k: torch.tensor(v) for k, v in data().items()}
+    params = {names.get(name, name): leaf for name, leaf in start.items()}
+    for client in range(CLIENTS):
+        own = arrays["task_train"] == client
+        x, y = arrays["x_train"][own], arrays["y_train"][own]
+        expected = in_plain_torch(function, make(), params, x, y)
+        mine = {names.get(name, name): leaf[client] for name, leaf in found.items()}
+        assert_same(mine, {name: leaf.detach() for name, leaf in expected.items()}, atol=1e-5)
+
+
+ROUND = {"server_round": 1, "durable": 0}
+
+
+@pytest.mark.parametrize("way", NETWORKS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_loss_trains_as_in_plain_torch(case, way):
+    function, make = CASES[case], NETWORKS[way]
+    t = trainer(experiment(function, make))
+    if case in IN_TURN:
+        assert list(t.ways) == ["in-turn"]
+    else:
+        t.ways = {way: t.ways[way]}
+    assert_trains_as_in_plain_torch(t, function, make)
+
+
+@pytest.mark.parametrize("method", ["local-moml", "per-fedavg", "pfedme", "apfl", "fedbabu"])
+@pytest.mark.parametrize("case", ["weighted classes", "dice"])
+def test_methods_take_a_loss_of_batches_on_both_engines(case, method, tmp_path):
+    more = {"metrics": "accuracy", "num_rounds": 2, "adapt_steps": 2, "memory": "carry"}
+    e = experiment(CASES[case], dense, method=method, **more)
+    assert engines_differ(e, tmp_path) == ""
+
+
+def test_a_client_is_scored_by_the_loss_of_its_own_rows_alone(tmp_path):
+    function = CASES["weighted classes"]
+    e = experiment(function, dense, eta=1e-30, adapt_steps=0, num_rounds=1, eval_every=1)
+    found = simulate(e, tmp_path / "run")["clients"]["loss-before"]
+    t, arrays = trainer(e), {k: torch.tensor(v.copy()) for k, v in data().items()}
+    params = {t._network.names.get(n, n): leaf for n, leaf in initial_model(t).items()}
+    for client, value in enumerate(found):  # of unequal numbers of rows
+        own = arrays["task_test"] == client
+        outputs = functional_call(dense(), params, (arrays["x_test"][own],))
+        expected = functional.cross_entropy(outputs, arrays["y_test"][own], weight=WEIGHTS)
+        assert value == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_losses_below_zero_run_to_the_end(tmp_path):
+    e = experiment(lambda o, y: functional.cross_entropy(o, y) - 5, dense, num_rounds=2)
+    assert -5 < simulate(e, tmp_path / "run")["loss"] < -3
+    assert all(row["left-out"] == 0 for row in RunRecord.open(tmp_path / "run").rows()[1:])
+
+
+@pytest.mark.parametrize("case", ["weighted classes", "dice", "contrastive"])
+def test_a_method_that_weights_rows_refuses_a_loss_that_is_no_mean_of_rows(case):
+    with pytest.raises(Refused, match="loss must be a mean over rows, whose losses can be weight"):
+        trainer(experiment(CASES[case], dense, method="fedem"))
+
+
+def test_whether_rows_can_be_weighted_does_not_depend_on_a_nodes_own_rows():
+    arrays = data()
+    arrays["y_train"][arrays["task_train"] == 0] = 1  # in a single class, weights cancel
+
+    def one_loss(outputs, targets):
+        return functional.cross_entropy(outputs, targets, weight=WEIGHTS)
+
+    with pytest.raises(Refused, match="loss must be a mean over rows"):
+        trainer(experiment(one_loss, dense, arrays, method="fedem"))
+
+
+def test_a_method_that_weights_rows_takes_a_mean_of_rows(tmp_path):
+    def mean(outputs, targets):
+        return functional.cross_entropy(outputs, targets)
+
+    own = experiment(mean, dense, method="fedem", num_rounds=2)
+    found = simulate(own, tmp_path / "own")["clients"]["accuracy"]
+    usual = own.from_config(own.to_config() | {"loss": ""})
+    assert found == pytest.approx(simulate(usual, tmp_path / "usual")["clients"]["accuracy"])
