@@ -50,7 +50,9 @@ def asked_clients(request: Request) -> list[int]:
     """
     config = config_of(request.message.content)
     if not request.hosted:
-        raise EngramError("this node hosts no client: there are more nodes than clients")
+        raise EngramError(
+            "this node hosts no client: there are more nodes than clients, or too few rows"
+        )
     if "clients" not in config:
         return list(request.hosted)
     try:

@@ -96,6 +96,8 @@ class NodeEntry(NamedTuple):
         clients: Number of training rows of each client that it hosts.
         kind: Kind of its data.
         names: Names of the clients that have one.
+        left_out: Its clients that take no part, since they have too few rows, and why.
+        unscored: Its clients that train, but are not scored, and why.
     """
 
     fingerprint: str
@@ -103,6 +105,8 @@ class NodeEntry(NamedTuple):
     clients: dict[int, int]
     kind: Kind
     names: Names = UNNAMED
+    left_out: Mapping[int, str] = {}
+    unscored: Mapping[int, str] = {}
 
 
 class Roster(NamedTuple):
@@ -113,12 +117,14 @@ class Roster(NamedTuple):
         examples: For each client, its number of training rows; 0 if it has not joined yet.
         kind: Kind of their data.
         names: Names of the clients that have one.
+        unscored: Clients that train, but have too few rows to be scored, and why.
     """
 
     nodes: Sequence[int | None]
     examples: Sequence[int]
     kind: Kind = Kind()
     names: Names = UNNAMED
+    unscored: Mapping[int, str] = {}
 
     def to_row(self) -> dict[str, Any]:
         """Returns the clients' entries in the first row of a run's record."""
@@ -164,9 +170,16 @@ class Sites(NamedTuple):
         return dict(sorted(groups.items()))
 
 
-def describe_node(clients: Mapping[int, int], kind: Kind, names: Names = UNNAMED) -> RecordDict:
-    """Returns this process's answer to the roster query."""
-    named = [client for client in clients if client in names]
+def describe_node(
+    clients: Mapping[int, int],
+    kind: Kind,
+    names: Names = UNNAMED,
+    *,
+    left_out: Mapping[int, str] = {},
+    unscored: Mapping[int, str] = {},
+) -> RecordDict:
+    """Returns this process's answer to the roster query; see ``NodeEntry``."""
+    named = [client for client in (*clients, *left_out) if client in names]
     entry = ConfigRecord(
         {
             "fingerprint": fingerprint(),
@@ -180,6 +193,10 @@ def describe_node(clients: Mapping[int, int], kind: Kind, names: Names = UNNAMED
             "features": list(kind.features),
             "named": named,
             "names": [names[client] for client in named],
+            "left-out": list(left_out),
+            "left-out-reasons": list(left_out.values()),
+            "unscored": list(unscored),
+            "unscored-reasons": list(unscored.values()),
         }
     )
     return RecordDict({ROSTER: entry})
@@ -203,7 +220,10 @@ def read_entry(content: RecordDict) -> NodeEntry:
         if inputs:
             example(inputs)
         named = read_list(entry, "named", int)
-        if not set(named) <= set(clients):
+        left_out, unscored = (_reasons(entry, key) for key in ("left-out", "unscored"))
+        if left_out.keys() & set(clients) or not unscored.keys() <= set(clients):
+            raise ValueError("clients left out must be others than it hosts, and unscored ones not")
+        if not set(named) <= {*clients, *left_out}:
             raise ValueError("names must be of clients that it hosts")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
@@ -211,6 +231,13 @@ def read_entry(content: RecordDict) -> NodeEntry:
             clients=dict(zip(clients, examples, strict=True)),
             kind=Kind(inputs, read_int(entry, "outputs"), columns, classes, features),
             names=dict(zip(named, read_list(entry, "names", str), strict=True)),
+            left_out=left_out,
+            unscored=unscored,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error
+
+
+def _reasons(entry: ConfigRecord, key: str) -> dict[int, str]:
+    clients, reasons = read_list(entry, key, int), read_list(entry, f"{key}-reasons", str)
+    return {c: one_line(reason) for c, reason in zip(clients, reasons, strict=True) if c >= 0}

@@ -97,22 +97,26 @@ class Answers:
 
     def _own(self, node: int, entry: NodeEntry) -> NodeEntry:
         """Removes clients from an entry that do not belong to the node by its name."""
-        if self._membership is None:
+        membership, name = self._membership, self._names.get(node, "")
+        if membership is None or membership.number(name) is None:
             return entry
-        name = self._names.get(node, "")
-        if self._membership.number(name) is None:
-            return entry
-        own = {c: n for c, n in entry.clients.items() if self._membership.is_named(name, c)}
-        others = sorted(entry.clients.keys() - own.keys())
+
+        def is_own(client: int) -> bool:
+            return membership.is_named(name, client)
+
+        own = {c: n for c, n in entry.clients.items() if is_own(c)}
+        left_out = {c: why for c, why in entry.left_out.items() if is_own(c)}
+        others = sorted({*entry.clients, *entry.left_out} - {*own, *left_out})
         if others:
             _log.warning(
                 "%s says that it hosts clients %s, which belong to other nodes: they are ignored "
                 "(federation.toml has %d clients, and its node.toml must have as many)",
                 self.called(node),
                 few(others),
-                self._membership.clients,
+                membership.clients,
             )
-        return entry._replace(clients=own)
+        unscored = {c: why for c, why in entry.unscored.items() if c in own}
+        return entry._replace(clients=own, left_out=left_out, unscored=unscored)
 
     def called(self, node: int) -> str:
         """Returns a node's name for messages."""

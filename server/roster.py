@@ -54,6 +54,7 @@ class Attendance:
         self._hosts: dict[int, int] = {}
         self._nodes: frozenset[int] = frozenset()  # those that host a client
         self._rivals: list[int] = []  # nodes that claim clients of other nodes
+        self._left_out: dict[int, str] = {}  # clients that have too few rows, and why
         self._absent: dict[int, str] = {}  # clients absent at the last look, and why
         self._settled: set[int] = set()  # nodes whose ignored claims were warned of
 
@@ -66,28 +67,30 @@ class Attendance:
         """Waits until all clients have joined, or enough of them and no others for a while.
 
         Args:
-            least: Minimum number of clients.
+            least: Minimum number of clients. A simulation needs all that have enough rows, since
+                its nodes do not join later.
             timeout: Seconds that nodes have to answer as long as fewer clients have joined; they
                 may have to load data first.
 
         Raises:
-            RunStopped: If fewer than ``least`` join; it says what is known of the others.
+            RunStopped: If fewer join; it says what is known of the others.
         """
         now = time.monotonic()
         deadline, end = now + self._patience, now + timeout
-        while len(self._hosts) < self._num_clients:
+        while len(self._hosts) + len(self._left_out) < self._num_clients:
             late = time.monotonic() > deadline  # read before asking nodes that have joined
             if self._answers.ask():
                 self._kind = self._given or self._usual()
                 self._hosts = self._seated({}, self._answers.entries)
+                self._left_out = self._short_of_rows()
                 deadline = time.monotonic() + self._patience
                 continue
-            enough = len(self._hosts) >= least
+            enough = len(self._hosts) >= self._needed(least)
             if self._answers.complete or (late and self._is_over(end, enough=enough)):
-                if not enough:
-                    raise RunStopped(self.too_few(least))
                 break
             time.sleep(0.1)
+        if len(self._hosts) < (needed := self._needed(least)):
+            raise RunStopped(self.too_few(needed))
         self._settle()
         if isinstance(self._grid, PatientGrid):  # else all of them are in this process
             _log.info(
@@ -97,7 +100,15 @@ class Attendance:
             )
         self._absent = self.absent()
         if self._absent:
-            _log.warning("the run goes on without some clients, for now: %s", self._reasons())
+            later = "" if self._left_out.keys() == self._absent.keys() else ", for now"
+            reasons = self._reasons(self._absent)
+            _log.warning("the run goes on without some clients%s: %s", later, reasons)
+        if unscored := self.roster().unscored:
+            _log.warning("some clients train and are not scored: %s", self._reasons(unscored))
+
+    def _needed(self, least: int) -> int:
+        able = self._num_clients - len(self._left_out)
+        return max(least, able) if self.fixed else least
 
     def _is_over(self, end: float, *, enough: bool) -> bool:
         """Whether to stop waiting for nodes that have not answered."""
@@ -120,6 +131,7 @@ class Attendance:
         """Assigns clients to nodes that may host them now; returns whether any were assigned."""
         before = self._hosts
         self._hosts = self._seated(before, self._answers.entries if new else self._rivals)
+        self._left_out = self._short_of_rows()
         came = sorted(self._hosts.keys() - before.keys())
         moved = sorted(c for c, node in before.items() if self._hosts[c] != node)
         if came:
@@ -138,15 +150,23 @@ class Attendance:
         everyone = range(self._num_clients)
         nodes = [self._hosts.get(client) for client in everyone]
         rows = [0 if node is None else self._rows(node, c) for c, node in enumerate(nodes)]
-        return Roster(nodes, rows, self._kind, self._names())
+        entries = self._answers.entries
+        unscored = {
+            client: why
+            for node in set(self._hosts.values())
+            for client, why in entries[node].unscored.items()
+            if self._hosts.get(client) == node
+        }
+        return Roster(nodes, rows, self._kind, self._names(), unscored)
 
     def _names(self) -> Names:
         """Returns clients' names, as given by the nodes that host them."""
         given = {
             client: name
-            for node in set(self._hosts.values())
-            for client, name in self._answers.entries[node].names.items()
-            if self._hosts.get(client) == node
+            for node, entry in self._answers.entries.items()
+            for client, name in entry.names.items()
+            if self._hosts.get(client, node) == node
+            and (client in self._hosts or client in self._left_out)
         }
         return checked_names(given, self._num_clients)
 
@@ -157,6 +177,16 @@ class Attendance:
         """
         absent = {client: why for client, why in self._absent.items() if client not in cohort}
         return dict(sorted({**absent, **others}.items()))
+
+    def notes(self) -> dict[str, dict[str, str]]:
+        """Returns entries of the results: clients with too few rows, by name, and why."""
+        names, found = self._names(), {"left-out": self._left_out}
+        found["unscored"] = dict(self.roster().unscored)
+        return {
+            key: {names.get(client, str(client)): why for client, why in sorted(some.items())}
+            for key, some in found.items()
+            if some
+        }
 
     def absent(self) -> dict[int, str]:
         """Returns the clients that cannot be asked now, and why."""
@@ -181,11 +211,11 @@ class Attendance:
         told = [f"{there} of {self._num_clients} clients can take part, but {least} are needed"]
         known, remedy = self._answers.in_words()
         remedy = remedy or "start the missing nodes, or lower min-clients"
-        return "; ".join(filter(None, [*told, self._reasons(), known, remedy]))
+        return "; ".join(filter(None, [*told, self._reasons(absent), known, remedy]))
 
-    def _reasons(self) -> str:
+    def _reasons(self, why: Mapping[int, str]) -> str:
         groups: dict[str, list[int]] = {}
-        for client, reason in self.absent().items():
+        for client, reason in why.items():
             groups.setdefault(reason, []).append(client)
         names = self._names()
         told = [f"clients {few(clients, names)}: {reason}" for reason, clients in groups.items()]
@@ -194,12 +224,23 @@ class Attendance:
 
     def _why(self, client: int) -> str:
         """Returns why no node hosts a client."""
+        if client in self._left_out:
+            return self._left_out[client]
         for entry in self._answers.entries.values():
             if client in entry.clients and entry.kind != self._kind:
                 return entry.kind.unlike(self._kind)
         return self._answers.refusal(client) or "no node hosts it"
 
     # --- Who hosts whom ----------------------------------------------------------------------
+
+    def _short_of_rows(self) -> dict[int, str]:
+        """Returns the clients that have too few rows to take part, and why."""
+        return {
+            client: why
+            for entry in self._answers.entries.values()
+            for client, why in entry.left_out.items()
+            if client < self._num_clients and client not in self._hosts
+        }
 
     def _claims(self, node: int) -> dict[int, int]:
         """Returns the run's clients that a node says it hosts, with their numbers of rows."""

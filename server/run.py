@@ -73,8 +73,7 @@ def run(
         record.check_resumable(e, engine=engine)
         training, kind = record.config["training"], _kind(record)
     attendance = attendance_of(grid, e, training=training, kind=kind)
-    # A simulation's nodes do not join later, so all clients are needed now.
-    attendance.wait(e.num_clients if attendance.fixed else e.min_clients)
+    attendance.wait(e.min_clients)
     strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
@@ -96,6 +95,7 @@ def run(
             "ms-per-round": float(np.median(times)),
             **_named(strategy.results(arrays, rows[-1]), attendance.roster()),
             **accountant.spent,
+            **attendance.notes(),
         }
         record.finish(found)
     return found

@@ -172,6 +172,8 @@ class Learned:
         Raises:
             Refused: If its memory is elsewhere, or its rows are and it is fine-tuned on them.
         """
+        if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
+            raise Refused(f"client {self.called(client)} had no part in the run: {why}")
         e, checkpoint, memory = self.experiment, self.checkpoint, self.memory(client)
         aggregate = aggregate_of(e, network=self.network)
         _, own = sent(aggregate, checkpoint.model, checkpoint.state, [client])

@@ -60,6 +60,10 @@ def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]
         name: {metric.name: [] for metric in metrics} for name in (CONSTANT, LINEAR)
     }
     for client in range(experiment.num_clients):
+        if client in data.left_out or client in data.unscored:
+            for scores in [*found[CONSTANT].values(), *found[LINEAR].values()]:
+                scores.append(None)
+            continue
         x, y = _taken(data.test, query_rows(experiment, data.test, client))
         for name, predicts in _models(experiment.task, data, client).items():
             outputs = torch.from_numpy(predicts(x)).float()

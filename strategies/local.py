@@ -348,16 +348,17 @@ class Federated(RunStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every online node to score all of its clients, whether or not they trained."""
+        """Asks every online node to score its clients, whether or not they trained."""
         present = set(grid.get_node_ids())
         self._scores.evaluation = None
         settings = ConfigRecord(
             {**config, "server-round": server_round, "fingerprint": fingerprint()}
         )
         content, kind = outgoing(self.aggregate, arrays, self._state), MessageType.EVALUATE
+        everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]
         self._asked = [
             (Message(content(settings, clients), dst_node_id=node, message_type=kind), clients)
-            for node, clients in self.roster.by_node(range(len(self.roster.nodes))).items()
+            for node, clients in self.roster.by_node(everyone).items()
             if node in present
         ]
         return [message for message, _ in self._asked]

@@ -1,6 +1,6 @@
 """Clients that train a network, for several messages at once if one process hosts all nodes."""
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 
 import numpy as np
 import torch
@@ -48,8 +48,13 @@ class LocalHost:
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the clients' numbers of rows, and the kind of their data."""
         data = self.trainer.data
-        clients = {client: len(data.train.rows[client]) for client in hosted}
-        return describe_node(clients, data.kind, data.names)
+        return describe_node(
+            {c: len(data.train.rows[c]) for c in _without(data.left_out, hosted)},
+            data.kind,
+            data.names,
+            left_out={c: why for c, why in data.left_out.items() if c in hosted},
+            unscored={c: why for c, why in data.unscored.items() if c in hosted},
+        )
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Trains the clients of all requests that start from the same model in one call.
@@ -75,7 +80,8 @@ class LocalHost:
             for (i, clients), result in zip(group.items(), trained, strict=True):
                 yield _train_reply(requests[i].message, clients, result, most)
 
-        return _in_groups(requests, train, self.trainer.tailored)
+        aside = self.trainer.data.left_out
+        return _in_groups(requests, train, self.trainer.tailored, aside)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Scores the clients of all requests with the same model in one call."""
@@ -95,7 +101,8 @@ class LocalHost:
                 yield _evaluate_reply(requests[i].message, clients, part)
                 start += len(clients)
 
-        return _in_groups(requests, evaluate, self.trainer.tailored)
+        aside = {**self.trainer.data.left_out, **self.trainer.data.unscored}
+        return _in_groups(requests, evaluate, self.trainer.tailored, aside)
 
 
 @hosts(LocalMethod.plug_in)
@@ -114,6 +121,7 @@ def _in_groups(
     requests: Sequence[Request],
     answer: Callable[[dict[int, list[int]]], Iterable[Message]],
     tailored: Set[str],
+    aside: Collection[int],
 ) -> list[Message]:
     """Answers requests in groups with the same round and the same record of the model.
 
@@ -121,13 +129,14 @@ def _in_groups(
         requests: The requests.
         answer: Takes a group: the clients of each request, by the request's index.
         tailored: The arrays that a message must hold for each of its clients.
+        aside: Clients that have too few rows for what is asked.
     """
     replies: dict[int, Message] = {}
     groups: dict[tuple[object, ...], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
             content = request.message.content
-            clients = asked_clients(request)
+            clients = asked_clients(request._replace(hosted=_without(aside, request.hosted)))
             _check(content, tailored, len(clients))
             config = config_of(content)
             key = (
@@ -142,6 +151,10 @@ def _in_groups(
     for group in groups.values():
         replies |= zip(group, answer(group), strict=True)
     return [replies[i] for i in range(len(requests))]
+
+
+def _without(aside: Collection[int], clients: Sequence[int]) -> Sequence[int]:
+    return [client for client in clients if client not in aside] if aside else clients
 
 
 def _check(content: RecordDict, tailored: Set[str], clients: int) -> None:

@@ -1,7 +1,6 @@
 """Which rows clients train on in a round, and in what order."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -49,7 +48,8 @@ class Sampler:
     def draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
         """Draws each client's rows at random; with ``order=stream`` it takes the next ones.
 
-        A stream's rows are the same whether or not they begin with an initial batch. The last
+        A client with fewer rows than ``batch-size``, or as many, has all of them in each batch. A
+        stream's rows are the same whether or not they begin with an initial batch. The last
         draws are cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round, initial
@@ -59,46 +59,57 @@ class Sampler:
 
     def _draw(self, clients: Sequence[int], server_round: int, initial: bool) -> Draws:
         e, rule = self._experiment, self._rule
-        sizes = self._sizes(clients) if e.local_epochs else None
+        size = min(e.batch_size, max(len(self._train.rows[client]) for client in clients))
+        sizes = self._sizes(clients)
         count = e.local_steps if sizes is None else sizes.shape[1]
-        begin, steps = self._begin, count * rule.batches_per_step * e.batch_size
-        start = begin if initial else 0
-        rows = np.zeros((len(clients), start + steps), dtype=np.int64)
+        start, batches = self._begin if initial else 0, count * rule.batches_per_step
+        rows = np.zeros((len(clients), start + batches * size), dtype=np.int64)
+        seeds = np.zeros_like(rows) if self._augment is not None else None
         for i, client in enumerate(clients):
-            if e.order == "stream":
-                size = steps + (begin if rule.needs_initial_batch else 0)
-                rows[i] = self._train.next_rows(client, server_round, size)[-rows.shape[1] :]
-                continue
-            own = self._train.rows[client]
-            if initial:
-                rng = generator(e.seed, Stream.INITIAL_BATCH, server_round, client)
-                rows[i, :begin] = own[rng.integers(len(own), size=begin)]
-            rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
-            drawn = (
-                self._epochs(rng, len(own))
-                if sizes is not None
-                else rng.integers(len(own), size=steps)
-            )
-            rows[i, start : start + len(drawn)] = own[drawn]
-        numbers = partial(self._numbers, clients=clients, server_round=server_round)
+            each = min(size, len(self._train.rows[client]))
+            layout = start, size, each
+            self._fill_rows(rows[i], client, server_round, layout)
+            if seeds is not None:
+                rng = generator(e.seed, Stream.AUGMENTATION, server_round, client)
+                drawn = rng.integers(2**32, size=self._begin + batches * each)
+                _fill(seeds[i], drawn, layout)
         return Draws(
             split=self._train,
             rows=torch.from_numpy(rows).to(e.device),
             initial=start,
             batches=rule.batches_per_step,
-            size=e.batch_size,
+            size=size,
             augment=self._augment,
-            seeds=numbers(Stream.AUGMENTATION, begin + steps)[:, begin - start :]
-            if self._augment is not None
-            else None,
-            keys=numbers(Stream.DROPOUT, 1 + count * rule.batches_per_step)
-            if self._network.noisy
-            else None,
+            seeds=None if seeds is None else torch.from_numpy(seeds).to(e.device),
+            keys=self._keys(clients, server_round, 1 + batches) if self._network.noisy else None,
             sizes=sizes,
             turns=self._turns(
                 np.full(len(clients), count) if sizes is None else (sizes > 0).sum(1)
             ),
         )
+
+    def _fill_rows(
+        self, row: RowNumbers, client: int, server_round: int, layout: tuple[int, int, int]
+    ) -> None:
+        """Draws a client's rows into its row of numbers; see ``_fill``."""
+        e, own, (start, size, each) = self._experiment, self._train.rows[client], layout
+        steps = len(row) - start
+        if e.order == "stream":
+            passed = self._begin if self._rule.needs_initial_batch else 0
+            number = passed + steps // size * each
+            _fill(row, self._train.next_rows(client, server_round, number), layout)
+            return
+        if start:
+            rng = generator(e.seed, Stream.INITIAL_BATCH, server_round, client)
+            row[:start] = own[rng.integers(len(own), size=start)]
+        rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
+        if e.local_epochs:
+            drawn = self._epochs(rng, len(own), size)
+            row[start : start + len(drawn)] = own[drawn]
+        elif len(own) <= e.batch_size:
+            row[start:].reshape(-1, size)[:, :each] = own
+        else:
+            row[start:] = own[rng.integers(len(own), size=steps)]
 
     def _turns(self, steps: Ints) -> Ints | None:
         """Returns the step at which each client's rule hands over to its second rule."""
@@ -107,10 +118,13 @@ class Sampler:
         turn, _ = self._rule.then
         return np.array([turn(count) for count in steps.tolist()])
 
-    def _sizes(self, clients: Sequence[int]) -> Ints:
+    def _sizes(self, clients: Sequence[int]) -> Ints | None:
         """Returns how many rows the batches of each step have, (c, steps): see ``Draws.sizes``."""
         e = self._experiment
         counts = np.array([[len(self._train.rows[client])] for client in clients])
+        if not e.local_epochs:
+            sizes = np.minimum(counts, e.batch_size)
+            return None if np.ptp(sizes) == 0 else np.tile(sizes, e.local_steps)
         each = self._epoch(counts)
         step = np.arange(e.local_epochs * each.max())
         left = counts - step % each * e.batch_size
@@ -121,25 +135,38 @@ class Sampler:
         size = self._experiment.batch_size
         return counts // size + (counts % size >= self._network.least_rows)
 
-    def _epochs(self, rng: np.random.Generator, count: int) -> RowNumbers:
+    def _epochs(self, rng: np.random.Generator, count: int, size: int) -> RowNumbers:
         """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
         e, batches = self._experiment, self._rule.batches_per_step
         each = int(self._epoch(np.array(count)))
-        passes = np.zeros((e.local_epochs, batches, each * e.batch_size), dtype=np.int64)
+        passes = np.zeros((e.local_epochs, batches, each * size), dtype=np.int64)
         drawn = rng.permuted(
             np.broadcast_to(np.arange(count), (e.local_epochs, batches, count)), axis=-1
         )
-        kept = min(count, each * e.batch_size)
+        kept = min(count, each * size)
         passes[..., :kept] = drawn[..., :kept]
         return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
 
-    def _numbers(
-        self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
-    ) -> Tensor:
+    def _keys(self, clients: Sequence[int], server_round: int, count: int) -> Tensor:
         """Returns ``count`` random integers for each client, (c, count)."""
         seed = self._experiment.seed
         drawn = [
-            generator(seed, stream, server_round, client).integers(2**32, size=count)
+            generator(seed, Stream.DROPOUT, server_round, client).integers(2**32, size=count)
             for client in clients
         ]
         return torch.from_numpy(np.stack(drawn)).to(self._experiment.device)
+
+
+def _fill(row: RowNumbers, drawn: RowNumbers, layout: tuple[int, int, int]) -> None:
+    """Writes numbers of an initial batch and of batches, which are padded to the same size.
+
+    Args:
+        row: Where they are written.
+        drawn: Numbers: at the end those of the batches, before them those of the initial one.
+        layout: Rows of the initial batch, of a batch with its padding, and of one without it.
+    """
+    start, size, each = layout
+    batches = row[start:].reshape(-1, size)
+    first = len(drawn) - len(batches) * each
+    row[:start] = drawn[first - start : first]
+    batches[:, :each] = drawn[first:].reshape(-1, each)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from engram.tasks import Task, task_of
 from engram.types import Batch, Candidates, LossFn, Params, Recall
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
@@ -59,9 +61,10 @@ class Scorer:
 
     Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
     scored. Under the ``standard`` protocol each step is on ``batch-size`` training rows of the
-    client, drawn by the seed and the client; models are scored on all test rows, and on the rows
-    held out for validation. Under ``few-shot`` a client's test rows are split once, by seed, into
-    ``adapt-shots`` support rows, all of which each step is on, and query rows, which are the rest.
+    client, drawn by the seed and the client, or on all of them if they are no more; models are
+    scored on all test rows, and on the rows held out for validation. Under ``few-shot`` a client's
+    test rows are split once, by seed, into ``adapt-shots`` support rows, all of which each step is
+    on, and query rows, which are the rest.
 
     Args:
         experiment: The settings.
@@ -108,32 +111,42 @@ class Scorer:
                 none, and its personal parameters.
         """
         size = sum(leaf.numel() for leaf in model.values())
+        alike: dict[int, list[int]] = {}  # clients that fine-tune on as many rows
+        for client in clients:
+            alike.setdefault(self._drawn(client), []).append(client)
         splits = [split for split in (self._data.test, self._data.validation) if split]
         by_rows = self._recall is not None or (self._network.candidates and not self._few_shot)
         splits += [self._data.train] if by_rows else []
         most = max(len(split.rows[c]) for split in splits for c in clients)
-        inputs = self._row * max(most, self._drawn)
-        block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
-        parts = [
-            self._block(model, some, [kept(client) for client in some])
-            for some in (clients[at : at + block] for at in range(0, len(clients), block))
-        ]
+        blocks = []
+        for drawn, some in alike.items():
+            inputs = self._row * max(most, drawn)
+            block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
+            blocks += [some[at : at + block] for at in range(0, len(some), block)]
+        parts = [self._block(model, some, [kept(client) for client in some]) for some in blocks]
+        place = {client: i for i, client in enumerate(chain(*blocks))}
+        order = [place[client] for client in clients]
         columns = {
-            name: torch.cat([part.columns[name] for part in parts]).cpu()
+            name: torch.cat([part.columns[name] for part in parts])[order].cpu()
             for name in parts[0].columns
         }
-        return Scores(columns, torch.cat([part.queries for part in parts]).cpu())
+        return Scores(columns, torch.cat([part.queries for part in parts])[order].cpu())
 
     @property
     def _row(self) -> int:
         """The most numbers that a row takes: its inputs, or a layer's outputs."""
         return max(self._data.test.numbers, 0 if self._dense else self._network.activations)
 
-    @property
-    def _drawn(self) -> int:
-        """Number of rows that a client fine-tunes on."""
+    def _drawn(self, client: int) -> int:
+        """Returns how many rows a client fine-tunes on."""
         e = self._experiment
-        return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * e.batch_size
+        return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * self._batch(client)
+
+    def _batch(self, client: int) -> int:
+        """Returns how many rows each step of a client's fine-tuning is on."""
+        if self._few_shot:
+            return self._experiment.adapt_shots
+        return min(self._experiment.batch_size, len(self._data.train.rows[client]))
 
     @property
     def _few_shot(self) -> bool:
@@ -143,6 +156,9 @@ class Scorer:
         """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
+        if not self._drawn(client) or (self._few_shot and not len(self._data.test.rows[client])):
+            called = self._data.names.get(client, client)
+            raise Refused(f"client {called} has no rows to fine-tune on")
         support = self._support([client])
         return self._tunes([client])(model, *(_of(batch, 0) for batch in support.batches()))
 
@@ -314,18 +330,14 @@ class Scorer:
         return padded(test, {c: query_rows(self._experiment, test, c) for c in clients}, clients)
 
     def _support(self, clients: Sequence[int]) -> Support:
-        """Returns the rows that clients fine-tune on."""
-        e, count = self._experiment, self._drawn
+        """Returns the rows that clients fine-tune on, which must be as many for each of them."""
+        e, count, size = self._experiment, self._drawn(clients[0]), self._batch(clients[0])
         if self._few_shot:
-            split, size = self._data.test, count
+            split = self._data.test
             rows = [_shuffled(e, split, client)[:count] for client in clients]
         else:
-            split, size = self._data.train, e.batch_size
-            rows = [
-                rows[generator(e.seed, Stream.FINE_TUNING, c).integers(len(rows), size=count)]
-                for c in clients
-                for rows in [split.rows[c]]
-            ]
+            split = self._data.train
+            rows = [_tuned_on(e, client, split.rows[client], count) for client in clients]
         return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
 
     def _tuned(
@@ -380,6 +392,13 @@ def _shuffled(experiment: Experiment, test: Split, client: int) -> RowNumbers:
     """Returns a client's test rows in random order: support rows first."""
     rng = generator(experiment.seed, Stream.SUPPORT, client)
     return rng.permutation(test.rows[client])
+
+
+def _tuned_on(e: Experiment, client: int, own: RowNumbers, count: int) -> RowNumbers:
+    """Returns ``count`` rows to fine-tune on: all in turn, if a batch has room for all of them."""
+    if len(own) <= e.batch_size:
+        return np.tile(own, count // len(own))
+    return own[generator(e.seed, Stream.FINE_TUNING, client).integers(len(own), size=count)]
 
 
 def _stacked(models: Sequence[Params], names: Sequence[str]) -> Params:

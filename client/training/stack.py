@@ -104,7 +104,7 @@ class Stack:
 
         Args:
             models: The runs' models, without what is tailored.
-            cohorts: The clients that each run trains; all cohorts have the same size.
+            cohorts: The clients that each run trains.
             tailored: For each run, the arrays that its server made for each client of its cohort.
             server_round: The round, >= 1.
             combine: For each run, as for ``Trainer.train``.
@@ -154,10 +154,11 @@ class Stack:
         server_round: int,
         way: str,
     ) -> Iterator[tuple[int, LocalRound]]:
-        """Runs tasks that draw equally many rows together; yields each run's outcome."""
+        """Runs tasks of as many clients and rows together; yields each run's outcome."""
         alike: dict[Hashable, list[int]] = {}
         for i, task in tasks.items():
-            alike.setdefault((task.draws.initial, task.draws.rows.shape[1]), []).append(i)
+            draws = task.draws
+            alike.setdefault((draws.initial, draws.size, draws.rows.shape), []).append(i)
         for runs in alike.values():
             parts = None if self._apart else self._together(tasks, runs, cohorts, server_round, way)
             if parts is None:
@@ -220,14 +221,16 @@ class Stack:
     def _joined_draws(self, some: Sequence[Draws], runs: Sequence[int]) -> Draws:
         seeds = [self._trainers[i].experiment.seed for i in runs]
         moved = [d.rows + self._starts[seed] for d, seed in zip(some, seeds, strict=True)]
-        sizes = [draws.sizes for draws in some if draws.sizes is not None]
+        count = (some[0].rows.shape[1] - some[0].initial) // some[0].step_size
+        whole = np.full((len(some[0].rows), count), some[0].size)
+        sizes = [whole if draws.sizes is None else draws.sizes for draws in some]
         turns = [draws.turns for draws in some if draws.turns is not None]
         return some[0]._replace(
             split=self._rows,
             rows=torch.cat(moved),
             seeds=_cat([draws.seeds for draws in some]),
             keys=_cat([draws.keys for draws in some]),
-            sizes=np.concatenate(sizes) if sizes else None,
+            sizes=None if all(d.sizes is None for d in some) else np.concatenate(sizes),
             turns=np.concatenate(turns) if turns else None,
         )
 

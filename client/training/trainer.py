@@ -150,10 +150,15 @@ class Trainer:
         self._scorer = Scorer(experiment, self._network, self.data, vectorized=vectorized)
 
     @property
+    def _size(self) -> int:
+        """The most rows of a batch: ``batch-size``, or all of the largest client's."""
+        return min(self.experiment.batch_size, max(map(len, self.data.train.rows)) or 1)
+
+    @property
     def _rows(self) -> int:
         """The most rows that a client draws in a round of ``local-steps``."""
-        e = self.experiment
-        return self._own.initial_rows + e.local_steps * self.rule.batches_per_step * e.batch_size
+        steps = self.experiment.local_steps * self.rule.batches_per_step
+        return self._own.initial_rows + steps * self._size
 
     def _rule_on(
         self,
@@ -214,6 +219,7 @@ class Trainer:
             and not (own_first and self._reads)
             and not self._keeps
             and not self.experiment.local_epochs
+            and not any(0 < len(rows) < self._size for rows in self.data.train.rows)
         )
         if held and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
@@ -248,7 +254,7 @@ class Trainer:
         """Returns how many clients to train at once."""
         e = self.experiment
         size = sum(leaf.numel() for leaf in model.values())
-        step = self.rule.batches_per_step * e.batch_size
+        step = self.rule.batches_per_step * self._size
         numbers = 4 * step * self._network.activations
         if "dense" in self.ways:
             numbers += cost(model, self._rows)

@@ -1,6 +1,6 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,9 @@ from engram.tasks import task_of
 from federation.data.arrays import Arrays
 from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
-from federation.data.partitions import RowNumbers, check_size, names_of, partition
+from federation.data.partitions import RowNumbers, names_of, partition
 from federation.data.shaping import Shaping
+from federation.data.shortage import check_shortage, shortage
 from federation.data.sources import load
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
@@ -156,6 +157,9 @@ class FederatedData(NamedTuple):
         validation: Rows to choose settings and rounds by; None if none are held out.
         classes: What classes are called; empty where their numbers are their names.
         features: Names of a row's inputs, where they are columns of a table.
+        left_out: Clients that take no part, since they have too few rows, and why: the end of a
+            sentence about the client. They have no rows here.
+        unscored: Clients that train, but have too few rows to be scored, and why.
     """
 
     train: Split
@@ -165,6 +169,8 @@ class FederatedData(NamedTuple):
     validation: Split | None = None
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    left_out: Mapping[int, str] = {}
+    unscored: Mapping[int, str] = {}
 
     @property
     def kind(self) -> Kind:
@@ -257,7 +263,8 @@ def federated_data(
     except DataError as error:
         nobody = _hold(arrays, [], [], experiment)
         raise together(error, partial(model_for, experiment, nobody.kind)) from error
-    return _hold(arrays, train, test, experiment, names_of(arrays, experiment))
+    found = _hold(arrays, train, test, experiment, names_of(arrays, experiment))
+    return _of_able(found, train, range(experiment.num_clients), experiment)
 
 
 def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData:
@@ -284,9 +291,43 @@ def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) ->
         _to_clients(task if several else None, len(y), clients, experiment.num_clients)
         for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
     )
-    for client in clients:
-        check_size(client, len(train[client]), len(test[client]), experiment)
-    return _hold(arrays, train, test, experiment)
+    return _of_able(_hold(arrays, train, test, experiment), train, clients, experiment)
+
+
+def _of_able(
+    data: FederatedData, train: Sequence[RowNumbers], clients: Sequence[int], e: Experiment
+) -> FederatedData:
+    """Returns the data of those of some clients that have enough rows to take part.
+
+    Args:
+        data: The data.
+        train: Each client's training rows, those for validation among them.
+        clients: The clients that have rows here.
+        e: The settings.
+
+    Raises:
+        DataError: Too few of them have; or the network does not fit the data, either.
+    """
+    sizes = [(client, len(train[client]), len(data.test.rows[client])) for client in clients]
+    alone = any(len(data.train.rows[client]) == 1 for client in clients)
+    least = model_for(e, data.kind).least_rows if alone else 1
+    found = shortage(sizes, e, least=least)
+    try:
+        check_shortage(found, len(clients), e, data.names)
+    except DataError as error:
+        raise together(error, partial(model_for, e, data.kind)) from error
+
+    def without(split: Split) -> Split:
+        rows = [own[:0] if c in found.left_out else own for c, own in enumerate(split.rows)]
+        return split._replace(rows=rows)
+
+    return data._replace(
+        train=without(data.train),
+        test=without(data.test),
+        validation=data.validation and without(data.validation),
+        left_out=found.left_out,
+        unscored=found.unscored,
+    )
 
 
 def _to_clients(

@@ -13,15 +13,16 @@ import numpy.typing as npt
 from engram.checks import must
 from engram.tasks import CLASSIFICATION
 from federation.data.arrays import Arrays
-from federation.errors import UNNAMED, DataError
+from federation.data.shortage import shortage
+from federation.errors import DataError
 from federation.experiment import Experiment
-from federation.names import Names, checked_names
+from federation.names import checked_names
 from federation.streams import Stream, generator
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["RowNumbers", "check_size", "names_of", "partition"]
+__all__ = ["RowNumbers", "names_of", "partition"]
 
 RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
@@ -30,14 +31,14 @@ _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows eno
 def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers], list[RowNumbers]]:
     """Assigns rows to clients 0..num_clients-1, as the setting ``partition`` says.
 
-    Where the partition is random and leaves a client with fewer rows than it needs, another is
-    drawn, from a stream of its own, up to 20 times.
+    Where the partition is random and leaves a client with few rows, another is drawn, from a stream
+    of its own, up to 20 times.
 
     Returns:
         The training rows and the test rows of each client, as row numbers.
 
     Raises:
-        DataError: There are not enough rows; the message names the class or client, and says
+        DataError: There are not enough rows; the message names the class or setting, and says
             what to change.
     """
     _refuse(_foreseen(arrays, experiment))
@@ -47,27 +48,34 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers],
             _halves(arrays.y_test, arrays.outputs, experiment, "test-rows-per-class"),
         )
     if experiment.partition == "blocks":
-        split = (
+        return (
             np.array_split(np.arange(len(arrays.y_train)), experiment.num_clients),
             np.array_split(np.arange(len(arrays.y_test)), experiment.num_clients),
         )
-        _refuse(_too_small(_sizes(split), experiment))
-        return split
     for draw in range(_DRAWS):
         seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))
         if arrays.task_train is not None and experiment.partition == "natural":
-            split = _natural(arrays.task_train, seed), _natural(arrays.task_test, seed)
-        else:
-            parts = arrays.y_train, arrays.y_test
-            split = _flower(parts[0], experiment, seed), _flower(parts[1], experiment, seed)
-        try:
-            _refuse(_too_small(_sizes(split), experiment))
-        except DataError:
-            if draw == _DRAWS - 1 or experiment.partition in ("iid", "natural"):
-                raise
-        else:
+            return (
+                _natural(arrays.task_train, seed, experiment.num_clients),
+                _natural(arrays.task_test, seed, experiment.num_clients),
+            )
+        split = (
+            _flower(arrays.y_train, experiment, seed),
+            _flower(arrays.y_test, experiment, seed),
+        )
+        if experiment.partition == "iid" or _plenty(split, experiment):
             break
     return split
+
+
+def _plenty(split: tuple[list[RowNumbers], list[RowNumbers]], e: Experiment) -> bool:
+    """Returns whether each client has rows for a batch, and to be scored, if there are so many."""
+    train, test = ([len(rows) for rows in part] for part in split)
+    least = max(e.batch_size, *e.own.rows_needed.values(), 1)
+    shots = e.adapt_shots if e.protocol == "few-shot" else 0
+    least = least if sum(train) >= least * e.num_clients else 1
+    shots = shots if sum(test) > shots * e.num_clients else 0
+    return all(n - e.validation_rows(n) >= least for n in train) and min(test) > shots
 
 
 def names_of(arrays: Arrays, experiment: Experiment) -> dict[int, str]:
@@ -102,10 +110,10 @@ def _halves(
     return [np.concatenate(parts) for parts in held]
 
 
-def _natural(task: Any, seed: int) -> list[RowNumbers]:
+def _natural(task: Any, seed: int, tasks: int) -> list[RowNumbers]:
     """Each task's rows, in a shuffled order. The library's partitioner takes minutes for 10^6."""
     order = generator(seed, Stream.PARTITION).permutation(len(task))
-    ends = np.bincount(task).cumsum()[:-1]
+    ends = np.bincount(task, minlength=tasks).cumsum()[:-1]
     return np.split(order[np.argsort(task[order], kind="stable")], ends)
 
 
@@ -168,16 +176,6 @@ def _positions(
 # --- Too few rows ----------------------------------------------------------------------------
 
 Fault = tuple[str, str]  # a setting, and what is wrong with it
-Size = tuple[int, int, int]  # a client, and its numbers of training and of test rows
-
-
-def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
-    """Refuses a client with too few rows for what is to be done with them.
-
-    Raises:
-        DataError: If it has fewer training rows than a batch, or no test row left to be scored on.
-    """
-    _refuse(_too_small([(client, n_train, n_test)], e))
 
 
 def _refuse(faults: Iterable[Fault]) -> None:
@@ -200,25 +198,23 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
         wanted = f"at most the number of classes, {len(np.unique(arrays.y_train))}"
         yield "classes-per-client", must("classes-per-client", e.classes_per_client, wanted)
     rows = {"training": len(arrays.y_train), "test": len(arrays.y_test)}
-    too_many = [part for part, count in rows.items() if count < e.num_clients]
+    named = e.partition == "natural"  # clients with too few rows are left out by name
+    too_many = [part for part, count in rows.items() if count < e.num_clients and not named]
     for part in too_many:
         wanted = f"at most the number of {part} rows, {rows[part]}"
         yield "num-clients", must("num-clients", e.num_clients, wanted)
     if e.partition == "halves":
         if not too_many:
             yield from _too_few_of_a_class(arrays, e)
-        yield from _too_small(_half_sizes(arrays.outputs, e), e)
+        yield from _unscored_halves(arrays.outputs, e)
     elif e.partition == "natural":
         yield from _other_tasks(arrays, e)
     elif too_many:
-        for setting, size in _rows_needed(e).items():
-            if rows["training"] < size:
-                yield setting, must(setting, size, f"at most all {rows['training']} training rows")
         if e.protocol == "few-shot" and rows["test"] <= e.adapt_shots:
             wanted = f"fewer than all {rows['test']} test rows"
             yield "adapt-shots", must("adapt-shots", e.adapt_shots, wanted)
     elif classes and e.partition != "blocks":
-        yield from _one_sided("class", arrays.y_train, arrays.y_test, e)
+        yield from _one_sided(arrays.y_train, arrays.y_test, e)
 
 
 def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
@@ -232,17 +228,10 @@ def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     if tasks != e.num_clients:
         wanted = f"the number of clients in the data, {tasks}, for partition natural"
         yield "num-clients", must("num-clients", e.num_clients, wanted)
-    names = names_of(arrays, e)
-    yield from _one_sided("client", train, test, e, names)
-    counts = (np.bincount(part, minlength=tasks).tolist() for part in (train, test))
-    sizes = zip(range(tasks), *counts, strict=True)
-    yield from _too_small(sizes, e, names)
 
 
-def _one_sided(
-    kind: str, train: RowNumbers, test: RowNumbers, e: Experiment, names: Names = UNNAMED
-) -> Iterator[Fault]:
-    """Yields a class, or a client, without training or test rows.
+def _one_sided(train: RowNumbers, test: RowNumbers, e: Experiment) -> Iterator[Fault]:
+    """Yields a class without training or test rows.
 
     The partitioners number those that they see, and would give a client other ones to be tested
     on than to learn from.
@@ -251,11 +240,10 @@ def _one_sided(
         return
     for value in np.setxor1d(train, test)[:1].tolist():
         part = "test" if value in train else "training"
-        called = names.get(value, f"{value} (counted from 0)")
         yield (
             "test-fraction",
-            f"{kind} {called} has no {part} rows, which partition {e.partition} needs: add rows, "
-            f"leave the {kind} out, or change test-fraction",
+            f"class {value} (counted from 0) has no {part} rows, which partition {e.partition} "
+            "needs: add rows, leave the class out, or change test-fraction",
         )
 
 
@@ -285,50 +273,13 @@ def _half(classes: int, e: Experiment) -> tuple[int, int]:
     return classes // 2, (e.num_clients + 1) // 2
 
 
-def _half_sizes(classes: int, e: Experiment) -> Iterator[Size]:
-    """Yields the rows of the first client of each half: the others have as many."""
+def _unscored_halves(classes: int, e: Experiment) -> Iterator[Fault]:
+    """Yields why the first client of a half cannot be scored: the others have as many rows."""
     first, n_even = _half(classes, e)
     a, b = e.rows_per_class, e.test_rows_per_class
-    yield 0, first * a, first * b
+    sizes = [(0, first * a, first * b)]
     if n_even < e.num_clients:
-        yield n_even, a // 2 + 2 * a, b // 2 + 2 * b
-
-
-def _sizes(split: tuple[list[RowNumbers], list[RowNumbers]]) -> Iterator[Size]:
-    train, test = (map(len, part) for part in split)
-    return zip(range(len(split[0])), train, test, strict=True)
-
-
-def _rows_needed(e: Experiment) -> dict[str, int]:
-    """Returns how many training rows a client needs, by the setting that says so."""
-    return {"batch-size": e.batch_size, **e.own.rows_needed}
-
-
-def _too_small(sizes: Iterable[Size], e: Experiment, names: Names = UNNAMED) -> Iterator[Fault]:
-    """Yields the settings that clients have too few rows for, and what to do about each."""
-    advice = {
-        "halves": "raise rows-per-class and test-rows-per-class",
-        "dirichlet": "lower num-clients or raise dirichlet-alpha",
-        "natural": "leave that client out",
-    }.get(e.partition, "lower num-clients")
-    needed = _rows_needed(e)
-    for client, n_train, n_test in sizes:
-        called = f"client {names.get(client, client)}"
-        held_out = e.validation_rows(n_train)
-        beside = f" beside {held_out} held out for validation" if held_out else ""
-        for setting, size in needed.items():
-            if n_train - held_out < size:
-                yield (
-                    setting,
-                    f"{called} has {n_train - held_out} training rows{beside}, fewer than "
-                    f"{setting} = {size}: lower {setting}, or {advice}",
-                )
-        if e.protocol == "standard":
-            if not n_test:
-                yield "test-fraction", f"{called} has no test rows to be scored on: {advice}"
-        elif n_test <= e.adapt_shots:
-            yield (
-                "adapt-shots",
-                f"{called} has {n_test} test rows, not more than adapt-shots = {e.adapt_shots}, "
-                f"so none is left to score: lower adapt-shots, or {advice}",
-            )
+        sizes.append((n_even, a // 2 + 2 * a, b // 2 + 2 * b))
+    for client, reason in shortage(sizes, e).unscored.items():
+        advice = "lower adapt-shots, or raise test-rows-per-class"
+        yield "adapt-shots", f"client {client}: {reason}: {advice}"

@@ -76,7 +76,7 @@ class LocalMoml(LocalMethod):
 
     @property
     def rows_needed(self) -> dict[str, int]:
-        """A client needs as many rows as its memory starts from."""
+        """A client should have as many rows as its memory starts from."""
         return {f"{self.name}.initial-batch-size": self.initial_batch_size}
 
 

@@ -46,6 +46,11 @@ class DataSettings(Settings):
         "iid, dirichlet, pathological, natural (by the data's task column), blocks (of consecutive "
         "rows)",
     )
+    too_few_rows: Literal["leave-out", "refuse"] = Field(
+        "leave-out",
+        description="what is done with clients that have too few rows to train, or to be scored: "
+        "leave-out (of training, or of scores, by name) or refuse (the run)",
+    )
     num_clients: Int = Field(20, ge=1, le=10**6, description="clients in the federation")
     rows_per_class: Int = Field(8, ge=2, description="halves: training rows of each class (a)")
     test_rows_per_class: Int = Field(6, ge=2, description="halves: test rows of each class (a)")

@@ -84,5 +84,10 @@ class EvaluationSettings(Settings):
         return self.protocol == "standard" and self.validation_fraction > 0
 
     def validation_rows(self, count: int) -> int:
-        """Returns how many of a client's ``count`` training rows are held out, at least one."""
-        return max(1, round(self.validation_fraction * count)) if self.validates and count else 0
+        """Returns how many of a client's ``count`` training rows are held out.
+
+        It is one at least, but none of a single row, which the client trains on.
+        """
+        if not self.validates or count < 2:
+            return 0
+        return max(1, min(count - 1, round(self.validation_fraction * count)))

@@ -29,6 +29,9 @@ class Given(TypedDict, total=False):
     classes evenly, the others few rows of one of those and many of one of the rest), iid,
     dirichlet, pathological, natural (by the data's task column), blocks (of consecutive
     rows)."""
+    too_few_rows: Literal["leave-out", "refuse"]
+    """what is done with clients that have too few rows to train, or to be scored: leave-out (of
+    training, or of scores, by name) or refuse (the run)."""
     num_clients: int
     """clients in the federation."""
     rows_per_class: int

@@ -71,8 +71,8 @@ def of_network(
     x = some_of(data.train, np.concatenate(owners))
     e = learned.experiment
     ranges = ranges_of(inputs_in(x, learned.kind, columns, e.missing))
-    if client is None:
-        return Evidence(_means(learned), ranges)
+    if client is None or client in data.unscored:
+        return Evidence(_means(learned) if client is None else {}, ranges)
     rows = Scorer(e, learned.network, data, vectorized=False).queries([client]).rows[0]
     x, y = data.test.take(rows)
     outputs = outputs_of(partial(called, module), x, len(y))
@@ -102,6 +102,8 @@ def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
 
 def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
     e, found = learned.experiment, (learned.record.results or {})["clients"]
+    if client not in found["ids"]:
+        return {}
     at = found["ids"].index(client)
     metrics = e.of(LocalMethod).metrics(e)
     scores = [ScoreEstimate(metric.name, found[metric.name + SERVED][at]) for metric in metrics]

@@ -109,11 +109,17 @@ def show(folder: Path, as_json: bool) -> None:
 
 def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints what tables do not show: what is missing, and the privacy spent."""
+    aside: dict[str, None] = {}  # lines, each once
     for records in runs.values():
         for record in records:
+            for key, words in (("left-out", "took no part"), ("unscored", "was not scored")):
+                found = (record.results or {}).get(key, {})
+                aside |= {f"client {name} {words}: {why}": None for name, why in found.items()}
             if record.results is None:
                 done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
                 err.print(f"{record.folder}: not finished, {done} of {total} rounds")
+    for line in aside:
+        err.print(line, markup=False, soft_wrap=True)
     for row in rows:
         total = next(iter(runs.values()))[0].config["settings"]["num-clients"]
         if row["scored"] < total:

@@ -4,6 +4,7 @@ Each run gives the numbers that it gives by itself, to rounding.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from logging import getLogger
 
 from client.memory import RamStore
 from client.training.outcome import Trained
@@ -17,6 +18,7 @@ from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.shortage import in_groups
 from federation.experiment import Experiment
 from federation.methods.local import PERSONALIZED, VALIDATION
 from federation.noise import simulated_noise
@@ -30,6 +32,9 @@ from strategies.screening import Accepted, implausible
 __all__ = ["LockStep", "Member"]
 
 
+_log = getLogger("flwr.engram")
+
+
 class Member:
     """One of several runs: its clients, and its server's part.
 
@@ -39,6 +44,7 @@ class Member:
 
     Attributes:
         experiment: As given.
+        data: As given.
         trainer: Trains and scores its clients.
         model: The common model.
         scoring: How its clients are scored.
@@ -48,6 +54,7 @@ class Member:
     def __init__(self, experiment: Experiment, data: FederatedData) -> None:
         noise = simulated_noise(experiment.seed)
         self.experiment = experiment
+        self.data = data
         self.trainer = Trainer(experiment, data, RamStore(), noise=noise)
         network = model_for(experiment, data.kind)
         whole = network.init(torch_generator(experiment.seed, Stream.MODEL))
@@ -81,8 +88,14 @@ class Member:
             e.num_clients,
             e.clients_per_round,
             shards=e.shards,
-            absent=self.scoring.unseen,
+            absent=self.scoring.unseen | self.data.left_out.keys(),
         )
+
+    @property
+    def scored(self) -> list[int]:
+        """The clients that are scored."""
+        aside = self.data.left_out.keys() | self.data.unscored.keys()
+        return [c for c in range(self.experiment.num_clients) if c not in aside]
 
     def sent(self, clients: Sequence[int]) -> tuple[Params, Params]:
         """Returns the model that some clients share, and the arrays that each has of its own."""
@@ -121,10 +134,9 @@ class Member:
         ]
 
     def scores(self, server_round: int) -> Scores:
-        """Scores all of its clients after a round."""
-        everyone = range(self.experiment.num_clients)
-        model, own = self.sent(everyone)
-        return self.trainer.evaluate(model, everyone, server_round=server_round, tailored=own)
+        """Scores its clients in ``scored`` after a round."""
+        model, own = self.sent(self.scored)
+        return self.trainer.evaluate(model, self.scored, server_round=server_round, tailored=own)
 
     def validated(self, server_round: int) -> float:
         """Returns the mean over clients of the score that decides, after a round.
@@ -136,7 +148,7 @@ class Member:
         name, unseen = VALIDATION + self.scoring.metrics[0].name, self.scoring.unseen
         own, tuned = columns[name + self.scoring.serves], columns[name + PERSONALIZED]
         served = own.where(~own.isnan(), tuned)
-        seen = [c for c in range(self.experiment.num_clients) if c not in unseen]
+        seen = [i for i, client in enumerate(self.scored) if client not in unseen]
         return float(served[seen].nanmean())
 
 
@@ -203,7 +215,8 @@ class LockStep:
     def _cohort(member: Member, server_round: int, drawn: dict[Hashable, list[int]]) -> list[int]:
         """Returns a run's cohort, which runs of the same seed and federation have in common."""
         e = member.experiment
-        key = e.seed, e.num_clients, e.clients_per_round, e.shards, e.unseen_clients
+        federation = e.seed, e.num_clients, e.clients_per_round, e.shards, e.unseen_clients
+        key = *federation, *member.data.left_out
         if key not in drawn:
             drawn[key] = member.cohort(server_round)
         return drawn[key]
@@ -229,5 +242,9 @@ class _Data:
         key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
         key += tuple(experiment.own.rows_needed.items())
         if key not in self._held:
-            self._held[key] = federated_data(experiment)
+            found = self._held[key] = federated_data(experiment)
+            for some, words in ((found.left_out, "take no part"), (found.unscored, "train only")):
+                if some:
+                    told = in_groups(some, found.names)
+                    _log.warning("seed %d: some clients %s: %s", experiment.seed, words, told)
         return self._held[key]

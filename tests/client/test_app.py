@@ -207,8 +207,9 @@ def test_names_in_the_data_stay_on_a_machine_of_its_own(tmp_path, method):
     apart = ask(ROSTER_QUERY, RecordDict(), node, **settings)
     assert read_entry(apart.content).names == {}
     if method == "fedavg":
-        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings, batch_size=90)
-        assert "client 0 has 48 training rows beside 12 held out" in reply.error.reason
+        few = {"protocol": "few-shot", "adapt_shots": 90}
+        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings, **few)
+        assert "clients [0, 1]: it has 40 test rows, not more than" in reply.error.reason
 
 
 def test_a_node_reads_the_clients_that_it_hosts_of_a_data_set_by_name(tmp_path, plug_ins):

@@ -119,7 +119,11 @@ def test_rows_of_torchs_data_sets_are_read_as_they_are_drawn():
         (lambda client: None, {}, r"dataset wrong: client 0 must be \(x, y\), got None"),
         (lambda client: (np.empty((0, 3)), []), {}, "dataset wrong: client 0 has no rows"),
         (rows, {"partition": "iid"}, "partition must be natural for dataset wrong, whose clients"),
-        (rows, {"batch_size": 13}, "client 0 has 12 training rows"),
+        (
+            lambda client: (np.ones((1, 3)), [0]),
+            {"num_clients": 2, "clients_per_round": 2, "num_classes": 2},
+            r"no client has enough rows to be scored: clients \[0, 1\]: it has 0 test rows, n",
+        ),
         (
             lambda: rows(0),
             {},

@@ -104,6 +104,41 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
         [0, 0, 10, 10],
         Kind("float32[1,8,8]", 5),
         {},
+        {},
+    )
+
+
+def few_rows(clients, left_out, unscored=()):
+    """The answer of a node some of whose clients, called s0, s1, ..., have too few rows."""
+    return describe_node(
+        dict.fromkeys(clients, 10),
+        Kind("float32[1,8,8]", 10),
+        {client: f"s{client}" for client in (*clients, *left_out)},
+        left_out=dict.fromkeys(left_out, "it has no training rows"),
+        unscored=dict.fromkeys(unscored, "it has no test rows to be scored on"),
+    )
+
+
+def test_clients_with_too_few_rows_are_left_out_by_name_and_the_run_goes_on(warnings_of_engram):
+    nodes = Scripted(few_rows([0], [1]), few_rows([2, 3], [], [3]))
+    attendance = Attendance(nodes, 4, patience=100)  # it waits for nobody
+    attendance.wait(3)
+    roster = attendance.roster()
+    assert roster.nodes == [1, None, 2, 2]
+    assert roster.names == {client: f"s{client}" for client in range(4)}
+    assert attendance.left_out([0, 2], {}) == {1: "it has no training rows"}
+    assert attendance.notes() == {
+        "left-out": {"s1": "it has no training rows"},
+        "unscored": {"s3": "it has no test rows to be scored on"},
+    }
+    assert warnings_of_engram.messages == [
+        "the run goes on without some clients: clients [s1]: it has no training rows",
+        "some clients train and are not scored: clients [s3]: it has no test rows to be scored on",
+    ]
+    with pytest.raises(RunStopped) as caught:
+        Attendance(nodes, 4, patience=100).wait(4)
+    assert "3 of 4 clients can take part, but 4 are needed; clients [s1]: it has" in str(
+        caught.value
     )
 
 
@@ -154,6 +189,7 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
         [1, 1, None, None],
         [10, 10, 0, 0],
         Kind("float32[1,8,8]", 10),
+        {},
         {},
     )
     assert attendance.left_out([0, 1], {}) == dict.fromkeys([2, 3], "no node hosts it")

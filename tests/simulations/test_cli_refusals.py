@@ -12,6 +12,8 @@ from server.record import RunRecord
 from tests.simulations.words import SETS, let
 from tests.support import write_npz
 
+FEW = ("protocol=few-shot", "adapt-shots=30")  # of a client's 30 test rows or 16
+
 
 @pytest.mark.parametrize(
     ("args", "message"),
@@ -22,24 +24,24 @@ from tests.support import write_npz
             r"\(did you mean beta\?\); local-moml.eta must be a valid number.*got 'x'",
         ),
         (
-            let("num-clients=900", "clients-per-round=901", "batch-size=99"),
+            let("num-clients=900", "clients-per-round=901", *FEW),
             "clients-per-round must be at most num-clients = 900, got 901; num-clients must be at "
-            "most the number of test rows, 719, got 900; client 0 has 32 training rows beside 8 "
-            "held out for validation, fewer than batch-size = 99: .*",
+            "most the number of test rows, 719, got 900; client 0: it has 30 test rows, not more "
+            "than adapt-shots = 30, .*",
         ),
         (
-            let("eta=-1", "clients-per-round=30", "batch-size=5000"),
+            let("eta=-1", "clients-per-round=30", *FEW),
             "eta must be greater than 0, got '-1'; clients-per-round must be at most num-clients = "
-            "20, got 30; client 0 has 32 training rows .* fewer than batch-size = 5000: .*",
+            "20, got 30; client 0: it has 30 test rows, not more than adapt-shots = 30, .*",
         ),
         (
             let("num-clients=0", "dataset=nothing"),
             "num-clients must be .* 1, got '0'; dataset must be one of .*, got 'nothing'",
         ),
         # Of the default partition, a client would have too few rows.
-        (let("partition=x", "batch-size=30"), r"partition must be [^;]*, got 'x'(?=\n)"),
-        (let("eta=-1", "batch-size=30"), "local-moml.eta must be .*; client 10 has 16 training"),
-        (let("etta=1", "batch-size=30"), r"etta is not a setting \(did you mean eta\?\)(?=\n)"),
+        (let("partition=x", *FEW), r"partition must be [^;]*, got 'x'(?=\n)"),
+        (let("eta=-1", *FEW), "local-moml.eta must be .*; client 0: it has 30 test rows"),
+        (let("etta=1", *FEW), r"etta is not a setting \(did you mean eta\?\)(?=\n)"),
         (
             let("clients-per-round=21"),
             "clients-per-round must be at most num-clients = 20, got 21",
@@ -49,12 +51,8 @@ from tests.support import write_npz
         (let("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
         (let("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
         (
-            let("batch-size=30"),
-            "client 10 has 16 training rows beside 4 held out for validation, ",
-        ),
-        (
             let("adapt-shots=15", "protocol=few-shot"),
-            "client 10 has 15 test rows, not more than adapt-shots = 15",
+            "client 10: it has 15 test rows, not more than adapt-shots = 15",
         ),
         (let("unseen-clients=20"), "unseen-clients must be below num-clients = 20, got 20"),
         (
@@ -112,8 +110,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
             "ditto.lambda must be [^;]*, got '-1'(?=\n)",
         ),
         (
-            ["compare", "pfedme", "ditto", *let("lambda=-1", "batch-size=30")],
-            r"pfedme.lambda must be [^;]*; client 10 has [^;]*; ditto.lambda must be [^;]*(?=\n)",
+            ["compare", "pfedme", "ditto", *let("lambda=-1", *FEW)],
+            r"pfedme.lambda must be [^;]*; client 0: [^;]*; ditto.lambda must be [^;]*(?=\n)",
         ),
         (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),
         (["compare", *let("method=apfl")], "method apfl, of --config or --set, does not take part"),

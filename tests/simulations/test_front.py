@@ -329,13 +329,12 @@ def test_impossible_arguments_are_refused_in_one_line(tmp_path, function, given,
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(Refused, match="etta is not a setting"):
         engram.simulate(clients(), etta=1, out=tmp_path / "run", **QUICK)
-    both = "clients-per-round must be at most .*; client 0 has .* fewer than batch-size = 99"
+    few = {"protocol": "few-shot", "adapt_shots": 99, "out": tmp_path / "run"}
+    both = "clients-per-round must be at most .*; no client has enough rows to be scored: .* = 99"
     with pytest.raises(Refused, match=both):
-        engram.simulate(
-            clients(), batch_size=99, clients_per_round=9, out=tmp_path / "run", **QUICK
-        )
-    with pytest.raises(DataError, match="fewer than batch-size = 99"):
-        engram.simulate(clients(), batch_size=99, out=tmp_path / "run", **QUICK)
+        engram.simulate(clients(), clients_per_round=9, **few, **QUICK)
+    with pytest.raises(DataError, match=r"no client has enough rows to be scored: .* = 99"):
+        engram.simulate(clients(), **few, **QUICK)
     with pytest.raises(Refused, match="no run 'nowhere'"):
         engram.load_run("nowhere")
     assert not (tmp_path / "run").exists()

@@ -192,11 +192,13 @@ def test_settings_that_contradict_each_other_are_a_trial(fake):
 
 def test_settings_that_do_not_fit_the_data_are_a_trial():
     given = {"method": "fedavg", "num-rounds": 1, "hidden": "8", "eta": 0.1, "adapt-lr": 0.1}
-    space = space_of("fedavg", given, ["batch-size=4..999"])
-    found = search(Search(given, space, 4, (0,)), [], lambda trial: None, lambda *_: None)
-    assert [trial.state for trial in found] == ["done", *["impossible"] * 3]
-    assert "fewer than batch-size" in found[1].reason
-    assert best_of(found, higher=True) == found[0]
+    space = space_of("fedavg", given, ["model=lstm,mlp"])
+    found = search(Search(given, space, 6, (0,)), [], lambda trial: None, lambda *_: None)
+    states = {"mlp": "done", "lstm": "impossible"}
+    assert [trial.state for trial in found] == [states[t.settings["model"]] for t in found]
+    (bad, *_) = [trial for trial in found if trial.state == "impossible"]
+    assert "lstm" in bad.reason
+    assert best_of(found, higher=True).settings["model"] == "mlp"
 
 
 def test_a_search_that_goes_on_finds_what_it_would_have_found(fake):

@@ -1,0 +1,254 @@
+"""Clients with few rows: batches are cut to them, and who cannot take part is left out by name."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import engram
+from client.hosts.local import LocalHost
+from client.memory import RamStore
+from client.training.trainer import Trainer
+from federation.data.federated import federated_data
+from federation.data.in_memory import hold
+from federation.errors import DataError, Refused
+from federation.experiment import Experiment
+from server.run import run as run_on
+from simulations.grid import InProcessGrid
+from simulations.references import LINEAR
+
+ETA, ROUNDS, STEPS = 0.1, 2, 3
+QUICK = {"num_rounds": ROUNDS, "eta": ETA, "progress": False, "adapt_steps": STEPS}
+SIZES = (4, 9, 30)
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Convolved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 3, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.conv(x).tanh().mean((2, 3)))
+
+
+def rows(count, seed=0, shape=(4,)):
+    x = np.random.default_rng(seed).normal(size=(count, *shape)).astype(np.float32)
+    return x, (x.reshape(count, -1)[:, 0] > 0).astype(int)
+
+
+def settings_of(data, **more):
+    """An experiment on the rows of clients in memory."""
+    x, y = (np.concatenate(parts) for parts in zip(*data, strict=True))
+    task = np.repeat(np.arange(len(data)), [len(part[1]) for part in data])
+    count = len(data)
+    shared = {"num_clients": count, "clients_per_round": count, "partition": "natural"}
+    shared |= {"method": "fedavg", "eta": ETA, "num_rounds": ROUNDS, "adapt_steps": STEPS}
+    return Experiment(dataset=hold({"x": x, "y": y, "task": task}), **shared | more)
+
+
+def loop(module, data):
+    """Federated averaging in plain torch: each client takes steps on all of its training rows."""
+    loss, start = nn.CrossEntropyLoss(), {k: v.clone() for k, v in module.state_dict().items()}
+    sizes = [len(own) for own in data.train.rows]
+    for _ in range(ROUNDS):
+        models = []
+        for own in data.train.rows:
+            module.load_state_dict(start)
+            optimizer = torch.optim.SGD(module.parameters(), lr=ETA)
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                loss(module(data.train.x[own]), data.train.y[own]).backward()
+                optimizer.step()
+            models.append({k: v.clone() for k, v in module.state_dict().items()})
+        start = {
+            name: sum(n * model[name] for n, model in zip(sizes, models, strict=True)) / sum(sizes)
+            for name in start
+        }
+    module.load_state_dict(start)
+    return start
+
+
+def tuned(module, start, data, client):
+    """A client's share of right test rows after fine-tuning on all of its training rows."""
+    module.load_state_dict(start)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    own, test = data.train.rows[client], data.test.rows[client]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(data.train.x[own]), data.train.y[own]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        right = module(data.test.x[test]).argmax(1) == data.test.y[test]
+    return float(right.float().mean())
+
+
+@pytest.mark.parametrize("length", [{"local_epochs": STEPS}, {"local_steps": STEPS}])
+@pytest.mark.parametrize(
+    ("way", "make", "engine", "nodes"),
+    [
+        ("in-turn", Small, "sequential", 1),
+        ("vmap", Small, "vectorized", 1),
+        ("vmap", Small, "vectorized", 3),
+        ("grouped", Convolved, "vectorized", 1),
+        ("in-turn", Convolved, "sequential", 3),
+    ],
+)
+def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
+    way, make, engine, nodes, length, tmp_path
+):
+    shape = (1, 5, 5) if make is Convolved else (4,)
+    data = [rows(n, seed, shape) for seed, n in enumerate(SIZES)]
+    torch.manual_seed(7)
+    module = make()
+    engram.model(lambda: make_like(module), "few-rows-net")
+    e = settings_of(data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **length)
+    held = federated_data(e)
+    trainer = Trainer(e, held, RamStore(), engine=engine)
+    assert way in trainer.ways
+    trainer.ways = {way: trainer.ways[way]}
+    hosted = [range(node, 3, nodes) for node in range(nodes)]
+    found = run_on(InProcessGrid(LocalHost(trainer), hosted), e, tmp_path / "run", engine=engine)
+    expected = loop(module, held)
+    model = engram.load_run(tmp_path / "run").model
+    for name, leaf in expected.items():
+        torch.testing.assert_close(model[name], leaf, rtol=0, atol=1e-5, msg=name)
+    accuracy = [tuned(module, expected, held, client) for client in range(3)]
+    assert found["clients"]["accuracy"] == pytest.approx(accuracy)
+
+
+def make_like(module):
+    """A module of the same parameters, made anew."""
+    made = type(module)()
+    made.load_state_dict(module.state_dict())
+    return made
+
+
+def test_dense_networks_take_full_batches_of_equal_clients_and_of_unequal_ones(tmp_path):
+    for sizes, ways in (((20, 20), {"dense"}), ((20, 35), {"vmap"})):
+        e = settings_of([rows(n) for n in sizes], hidden="6", batch_size=99, local_steps=2)
+        trainer = Trainer(e, federated_data(e), RamStore())
+        assert trainer.ways.keys() == ways
+        draws = trainer.sampler.draw([0, 1], 1, initial=False)
+        kept = [len(own) for own in trainer.data.train.rows]
+        for step in draws.steps():
+            x, _ = step.batches[0]
+            assert x.shape[1] in kept
+            assert [len(one.unique(dim=0)) for one in x] == [x.shape[1]] * len(x)
+
+
+@pytest.mark.parametrize("augment", ["", "flip-crop"])
+@pytest.mark.parametrize("length", [{"local_epochs": 2}, {"local_steps": 4}, {"order": "stream"}])
+@pytest.mark.parametrize("method", ["fedavg", "local-moml", "apfl", "fedrep"])
+def test_the_rows_of_a_client_do_not_depend_on_who_else_trains(method, length, augment):
+    found = []
+    for engine in ("sequential", "vectorized"):
+        for some in ([0, 1, 2], [1], [0, 1]):
+            e = settings_of(
+                [rows(n, n, (1, 6, 6)) for n in SIZES],
+                **{"method": method, "hidden": "5", "batch_size": 7, "augment": augment, **length},
+            )
+            trainer = Trainer(e, federated_data(e), RamStore(), engine=engine)
+            draws = trainer.sampler.draw(some, 1, initial=trainer.rule.needs_initial_batch)
+            own = draws.of(some.index(1))
+            batches = [batch for step in own.steps() for batch in step.batches]
+            batches += [own.initial_batch()] if draws.initial else []
+            found.append(batches)
+    for batches in found[1:]:
+        for one, other in zip(found[0], batches, strict=True):
+            assert all(map(torch.equal, one, other))
+
+
+def test_the_smallest_of_clients_are_left_out_by_name_and_the_run_goes_on(tmp_path, caplog):
+    data = {"park": rows(40), "elm": rows(1), "oak": rows(40, 1), "ash": rows(2, 3)}
+    quick = {"method": "fedavg", "clients_per_round": 4, "validation_fraction": 0.2, **QUICK}
+    run = engram.simulate(data, model=Normed, out=tmp_path / "normed", **quick)
+    alone = "it has 1 training row"
+    needs = "and this network, which normalizes by its batches, needs 2"
+    assert run.results["left-out"]["elm"] == f"{alone}, {needs}"
+    assert set(run.results["left-out"]) <= {"elm", "ash"}
+    assert not {"elm"} & set(run.clients.index)
+    rounds = [row for row in run._record.rows() if row["round"]]
+    assert all(1 not in row["cohort"] and "1" in row["absent"] for row in rounds)
+    with pytest.raises(Refused, match=f"client elm had no part in the run: {alone}, {needs}"):
+        run.personal_model("elm")
+    # Another network takes its row.
+    plain = engram.simulate(data, model=Small, out=tmp_path / "plain", **quick)
+    assert "left-out" not in plain.results
+    assert plain.results["unscored"]["elm"] == "it has no test rows to be scored on"
+    assert [row["cohort"] for row in plain._record.rows()[1:]] == [[0, 1, 2, 3]] * ROUNDS
+    assert "elm" not in plain.clients.index
+    assert plain.personal_model("elm").keys() == plain.model.keys()
+    assert (plain.export("elm", out=tmp_path / "elm") / "card.md").is_file()
+    with pytest.raises(DataError, match=r"some clients have too few rows: .*\[elm") as caught:
+        engram.simulate(data, model=Small, too_few_rows="refuse", **quick)
+    assert "\n" not in str(caught.value)
+    assert not Path("runs").exists()
+
+
+def test_comparisons_and_searches_go_on_without_clients_that_are_left_out(tmp_path):
+    data = [rows(40), rows(1), rows(40, 1)]
+    quick = {"clients_per_round": 3, "model": Normed, **QUICK, "eval_every": ROUNDS}
+    compared = engram.compare(data, methods=["fedavg"], seeds=2, out=tmp_path / "c", **quick)
+    assert compared.table.loc["fedavg", "scored"] == 2
+    references = json.loads((tmp_path / "c" / "references.json").read_text())
+    assert [v is None for v in references["0"][LINEAR]["accuracy"]] == [False, True, False]
+    del quick["eta"]
+    tuned = engram.tune(data, methods="fedavg", trials=1, seeds=2, out=tmp_path / "t", **quick)
+    last = tuned.table("fedavg").iloc[-1]
+    quick |= {"eta": last["eta"], "adapt_lr": last["adapt-lr"]}
+    each = [
+        engram.simulate(data, method="fedavg", seed=s, out=tmp_path / str(s), **quick)
+        for s in (0, 1)
+    ]
+    scores = [run.results["validation-accuracy-served"] for run in each]
+    assert last["score"] == pytest.approx(np.mean(scores), abs=1e-6)
+
+
+def test_with_few_shots_a_client_without_query_rows_trains_and_is_not_scored(tmp_path):
+    data = {"park": rows(40), "elm": rows(8), "oak": rows(40, 1)}
+    shared = {"method": "fedavg", "protocol": "few-shot", "adapt_shots": 4, **QUICK}
+    run = engram.simulate(data, out=tmp_path / "run", clients_per_round=3, **shared)
+    (reason,) = run.results["unscored"].values()
+    assert reason.endswith(
+        "test rows, not more than adapt-shots = 4, so that none is left to score"
+    )
+    assert run.clients.index.tolist() == ["park", "oak"]
+    shared["adapt_shots"] = 30
+    with pytest.raises(DataError, match="no client has enough rows to be scored: clients"):
+        engram.simulate(data, out=tmp_path / "none", clients_per_round=3, **shared)
+
+
+def test_if_no_client_has_rows_enough_it_is_one_line(tmp_path):
+    data = {"park": rows(1), "elm": rows(1, 1)}
+    data["park"][1][:], data["elm"][1][:] = 0, 1
+    quick = {"method": "fedavg", "model": Normed, "clients_per_round": 2, **QUICK}
+    with pytest.raises(DataError) as caught:
+        engram.simulate(data, out=tmp_path / "run", **quick)
+    words = "no client has enough rows to train: clients [park, elm]: it has 1 training row, and"
+    assert str(caught.value).startswith(words)
+    assert "\n" not in str(caught.value)
+    data["oak"] = rows(40, 2)
+    with pytest.raises(DataError, match="only 1 of 3 clients can train, and min-clients is 2: cl"):
+        engram.simulate(data, out=tmp_path / "run", min_clients=2, **quick)
+    assert not (tmp_path / "run").exists()
