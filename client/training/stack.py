@@ -135,7 +135,7 @@ class Stack:
                 kept = trainer.finish(done, received[i], some, server_round, durable=0)
                 group = Group(combine[i], trainer.data.names)
                 examples = [len(trainer.data.train.rows[client]) for client in some]
-                group.add(list(range(len(some))), kept, some, examples, server_round)
+                group.add(list(range(len(some))), kept, some, examples, server_round, {})
                 found[i] = group.trained(way)
         return [found[i] for i in range(len(self._trainers))]
 
