@@ -6,9 +6,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from client.training.scoring import measure
 from engram.metrics import Metric
+from engram.models.base import Outputs
 from federation.exported import Exported
 from federation.methods import METHODS
 from federation.settings.machine import MachineSettings
@@ -43,11 +45,11 @@ class ScoreEstimate(NamedTuple):
     high: float | None = None
 
 
-def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[ScoreEstimate]:
+def scored(metrics: Sequence[Metric], outputs: Outputs, targets: Tensor) -> list[ScoreEstimate]:
     """Returns a model's scores on some rows, with intervals by the bootstrap over rows.
 
     Args:
-        metrics: The metrics.
+        metrics: The metrics, of the client if they want its name.
         outputs: Shape (n, ...).
         targets: Shape (n, ...).
     """
@@ -55,13 +57,15 @@ def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[
     for metric in metrics:
         if metric.by_row:
             every = torch.ones(len(targets), 1, dtype=torch.bool)
-            rows = measure(metric, outputs[:, None], targets[:, None], every)
+            apart = tree_map(lambda leaf: leaf[:, None], outputs)
+            rows = measure(metric, apart, targets[:, None], every)
             found.append(mean_of(metric.name, rows))
             continue
 
         def value(some: Tensor, metric: Metric = metric) -> float:
             every = torch.ones(1, len(some), dtype=torch.bool)
-            return float(measure(metric, outputs[some][None], targets[some][None], every))
+            drawn = tree_map(lambda leaf: leaf[some][None], outputs)
+            return float(measure(metric, drawn, targets[some][None], every))
 
         found.append(_bootstrapped(metric.name, len(targets), value))
     return found

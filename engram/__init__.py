@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from engram.derivatives import gradient as gradient
     from engram.metrics import metric as metric
     from engram.networks import model as model
+    from engram.steps import optimizer as optimizer
+    from engram.steps import schedule as schedule
     from engram.tasks import loss as loss
     from engram.types import LocalRule as LocalRule
     from federation.data.datasets import data as data

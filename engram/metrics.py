@@ -97,6 +97,9 @@ class Metric(NamedTuple):
 METRICS: dict[str, Metric] = {}
 """Every metric, by its name."""
 
+BUILT_IN: set[str] = set()
+"""The names of those that come with the platform."""
+
 _TAKEN = frozenset({"absent", "bounded", "clients", "cohort", "columns", "delta", "epsilon"}) | {
     *("finished", "ids", "left-out", "loss", "method", "ms", "names", "queries", "round", "rounds"),
     *("runs", "scored", "train-loss"),
@@ -135,12 +138,15 @@ def metric(
     """
 
     def register(score: _S) -> _S:
-        name = getattr(score, "__name__", "").replace("_", "-")
+        name = name_of(score)
         word = name.isascii() and name.replace("-", "").isalnum() and name == name.lower()
         free = word and name[0].isalpha() and name not in _TAKEN
         require(free, "name of a metric", name, "small letters, and no other column's name")
+        own = name not in BUILT_IN
+        require(own, "name of a metric", name, "one that no built-in metric has")
         require(low < high, "low", low, f"below high = {high:g}")
         require(better in ("higher", "lower"), "better", better, "higher or lower")
+        METRICS.pop(name, None)
         meaning = (score.__doc__ or name).strip().partition("\n")[0].rstrip(".")
         named = takes(score, "client")
         METRICS[name] = Metric(
@@ -310,5 +316,4 @@ def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     return (1 - missed / spread) if spread > 0 else spread / spread
 
 
-BUILT_IN = frozenset(METRICS)
-"""The names of those that come with the platform."""
+BUILT_IN.update(METRICS)

@@ -8,28 +8,26 @@ ICLR 2019.
 
 import math
 from collections.abc import Callable, Set
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from engram.checks import require
+from engram.steps import OPTIMIZERS, OwnOptimizer
 from engram.tree import add_scaled, interpolate, marked, norm
 from engram.types import Batch, LocalRule, Params, Scale
 
 __all__ = [
     "AFFINE",
-    "Name",
-    "Schedule",
+    "check_optimizer",
     "descent",
     "model_part",
     "scaled",
-    "step_factor",
     "with_optimizer",
 ]
 
-Name = Literal["sgd", "momentum", "adam", "adamw"]
-Schedule = Literal["constant", "cosine", "step"]
 Direction = Callable[[Params, Params, tuple[Batch, ...]], tuple[Params, Params]]
 
 AFFINE: Final = frozenset({"sgd", "momentum"})
@@ -37,6 +35,7 @@ AFFINE: Final = frozenset({"sgd", "momentum"})
 
 _MARK: Final = "optimizer/"  # before the names of an optimizer's part of a rule's state
 _FIRST, _SECOND, _STEPS = (f"{_MARK}{part}/" for part in ("first", "second", "steps"))
+_OWN = f"{_MARK}own-"  # before the names of moments of a user's optimizer
 _BETA2, _EPSILON = 0.999, 1e-8
 
 
@@ -66,23 +65,6 @@ def scaled(rule: LocalRule, factor: float) -> LocalRule:
     return rule._replace(step=rule.step if rule.prepares else step, then=then)
 
 
-def step_factor(schedule: Schedule, server_round: int, rounds: int) -> float:
-    """Returns by what a schedule multiplies the step size in a round.
-
-    Args:
-        schedule: constant; cosine, from 1 in the first round towards 0 after the last one; or step,
-            a tenth after half of the rounds, and a hundredth after three quarters.
-        server_round: The round, in 1..rounds.
-        rounds: How many there are.
-    """
-    passed = (server_round - 1) / rounds
-    if schedule == "cosine":
-        return (1 + math.cos(math.pi * passed)) / 2
-    if schedule == "step":
-        return 0.1 ** ((passed >= 0.5) + (passed >= 0.75))
-    return 1.0
-
-
 def model_part(u: Params) -> Params:
     """Returns the part of a state that is the rule's own, without the optimizer's."""
     return {name: leaf for name, leaf in u.items() if not name.startswith(_MARK)}
@@ -90,7 +72,7 @@ def model_part(u: Params) -> Params:
 
 def with_optimizer(
     rule: LocalRule,
-    name: Name = "sgd",
+    name: str = "sgd",
     *,
     momentum: float = 0.9,
     weight_decay: float = 0.0,
@@ -106,6 +88,8 @@ def with_optimizer(
         adam      m <- momentum m + (1 - momentum) g;   v <- 0.999 v + 0.001 g^2
                   w <- w - eta m' / (sqrt(v') + 1e-8),  m' and v' corrected for their start at zero
         adamw     the same, of w (1 - eta weight_decay)
+
+    One of a user's moves to ``w - eta d``, with its own d; see ``engram.optimizer``.
 
     All but adamw first add ``weight_decay w`` to g. What is remembered is part of the rule's state,
     with names of its own, beside a personal model if it has one.
@@ -143,12 +127,16 @@ def with_optimizer(
         )
 
     then = rule.then and (rule.then[0], optimized(rule.then[1]))
+    users = OPTIMIZERS.get(name)
+    stateless = name == "sgd" or (users is not None and not users.remembers)
 
     def moments(w: Params) -> Params:
         later = then[1].moments(w) if then and then[1].moments else {}
         return later if direction is None else later | moments_of(moved(w) if moved else w)
 
     def moments_of(w: Params) -> Params:
+        if users is not None:
+            return _users_moments(users, w)
         if name == "sgd":
             return {}
         zeros = {_FIRST + key: torch.zeros_like(leaf) for key, leaf in w.items()}
@@ -177,6 +165,9 @@ def with_optimizer(
             g = g | {key: g[key] + weight_decay * leaf for key, leaf in learned(x).items()}
         if name == "sgd":
             return w | add_scaled(x, -eta, g), u | own
+        if users is not None:
+            d, held = _users_step(users, learned(g), u)
+            return w | add_scaled({key: x[key] for key in d}, -eta, d), u | own | held
         first = {key: u[_FIRST + key] for key in g}
         if name == "momentum":
             first = add_scaled(g, momentum, first)
@@ -192,11 +183,68 @@ def with_optimizer(
     return rule._replace(
         init=init,
         step=step,
-        moments=moments if name != "sgd" else None,
+        moments=None if stateless else moments,
         then=then,
         direction=None,
         affine=rule.affine and name in AFFINE and not weight_decay and not clip,
     )
+
+
+def check_optimizer(name: str) -> bool:
+    """Calls an optimizer once on its own, if it is a user's.
+
+    Returns:
+        Whether ``vmap`` can run it.
+
+    Raises:
+        ValueError: If it does not return what it should.
+    """
+    users = OPTIMIZERS.get(name)
+    if users is None:
+        return True
+    g = {"": torch.linspace(-1, 1, 6).reshape(2, 3)}
+
+    def one(g: Params) -> tuple[Params, Params]:
+        return _users_step(users, g, _users_moments(users, g))
+
+    try:
+        one(g)
+    except Exception as error:  # it may be anybody's
+        takes = "a gradient and its moments, and return a direction and as many"
+        text = f"optimizer {name} must take {takes}: {type(error).__name__}: {error}"
+        raise ValueError(text) from error
+    try:
+        vmap(one)({"": torch.stack([g[""], g[""]])})
+    except Exception:  # as above
+        return False
+    return True
+
+
+def _users_moments(users: OwnOptimizer, w: Params) -> Params:
+    found = {
+        f"{_OWN}{moment}/{key}": torch.zeros_like(leaf)
+        for moment in users.moments
+        for key, leaf in w.items()
+    }
+    return found | ({_STEPS + min(w): next(iter(w.values())).new_zeros(())} if users.counts else {})
+
+
+def _users_step(users: OwnOptimizer, g: Params, u: Params) -> tuple[Params, Params]:
+    """Returns the direction of a user's optimizer, and its state after the step."""
+    at = _STEPS + min(g)
+    counted = {at: u[at] + 1} if users.counts else {}
+    named = {"step": counted[at]} if users.counts else {}
+    d, held = Params(), Params()
+    for key, leaf in g.items():
+        marks = [f"{_OWN}{moment}/{key}" for moment in users.moments]
+        found = users.update(leaf, *(u[mark] for mark in marks), **named)
+        all_ = found if isinstance(found, tuple) else (found,)
+        shapes = [tuple(one.shape) for one in all_]
+        expected = f"{1 + len(marks)} tensors of shape {tuple(leaf.shape)}"
+        require(shapes == [tuple(leaf.shape)] * (1 + len(marks)), "it", shapes, expected)
+        d[key], *after = all_
+        held |= dict(zip(marks, after, strict=True))
+    return d, held | counted
 
 
 def _clipped(g: Params, most: float) -> Params:

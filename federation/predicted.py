@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.conformal import radii
-from engram.models.base import Inputs
+from engram.models.base import Inputs, Outputs
 from federation.errors import Refused
 
 __all__ = ["PREDICTED", "Interval", "columns_of", "ends_of", "intervals_of", "outputs_of"]
@@ -62,35 +62,35 @@ def ends_of(outputs: Tensor, interval: Interval, classes: Sequence[str]) -> Colu
     return {name: c for what, end in ends.items() for name, c in _each(what, end, classes).items()}
 
 
-def outputs_of(runs: Callable[[Inputs], Any], x: Inputs, count: int) -> Tensor:
+def outputs_of(runs: Callable[[Inputs], Outputs], x: Inputs, count: int) -> Outputs:
     """Returns a model's outputs (count, ...) of rows, block by block.
 
     Args:
         runs: What runs the model on rows.
         x: The rows.
         count: How many there are.
-
-    Raises:
-        Refused: If outputs are something else than one tensor.
     """
     with torch.no_grad():
         parts = [
             runs(tree_map(lambda leaf, at=at: leaf[at : at + _BLOCK], x))
             for at in range(0, max(1, count), _BLOCK)
         ]
-    if not all(isinstance(part, Tensor) for part in parts):
-        raise Refused("the model's outputs must be one tensor to be written as a table")
-    return torch.cat(parts)
+    return tree_map(lambda *leaves: torch.cat(leaves), *parts)
 
 
-def columns_of(kind: str, outputs: Tensor, classes: Sequence[str]) -> Columns:
+def columns_of(kind: str, outputs: Outputs, classes: Sequence[str]) -> Columns:
     """Returns predictions as columns, by name.
 
     Args:
         kind: What is predicted: ``classes``, ``labels``, ``tokens`` or ``values``.
         outputs: Of the model: logits of classes, labels or tokens.
         classes: What classes, labels or values are called.
+
+    Raises:
+        Refused: If outputs are something else than one tensor.
     """
+    if not isinstance(outputs, Tensor):
+        raise Refused("the model's outputs must be one tensor to be written as a table")
     return _COLUMNS[kind](outputs.double(), classes)
 
 
@@ -111,11 +111,11 @@ def _of_tokens(outputs: Tensor, classes: Sequence[str]) -> Columns:
 
 def _of_values(outputs: Tensor, classes: Sequence[str]) -> Columns:
     values = outputs.reshape(len(outputs), -1)
-    return (
-        {PREDICTED: values[:, 0].tolist()}
-        if values.shape[1] == 1
-        else _each(PREDICTED, values, classes)
-    )
+    width = values.shape[1]
+    if width == 1:
+        return {PREDICTED: values[:, 0].tolist()}
+    # A loss of a user's may take more outputs than there are targets, such as a variance.
+    return _each(PREDICTED, values, classes if len(classes) == width else [*map(str, range(width))])
 
 
 def _each(what: str, table: Tensor, names: Sequence[str]) -> Columns:

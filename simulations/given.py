@@ -1,14 +1,16 @@
 """What callers in Python give as it is, data, networks and losses, as settings that name it."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from engram.augmentations import AUGMENTATIONS, augmentation
 from engram.checks import must
+from engram.metrics import METRICS, metric
 from engram.networks import model
+from engram.steps import OPTIMIZERS, SCHEDULES, optimizer, schedule
 from engram.tasks import LOSSES, REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
@@ -21,7 +23,16 @@ from simulations.several import possible, settings_of_one
 if TYPE_CHECKING:
     from federation.data.datasets import Data
 
-__all__ = ["settings_of", "settings_of_several"]
+__all__ = ["FUNCTIONS", "settings_of", "settings_of_several"]
+
+FUNCTIONS: Final[Mapping[str, tuple[Mapping[str, Any], Callable[[Any], Any]]]] = {
+    "loss": (LOSSES, loss),
+    "augment": (AUGMENTATIONS, augmentation),
+    "schedule": (SCHEDULES, schedule),
+    "optimizer": (OPTIMIZERS, optimizer),
+    "adapt-optimizer": (OPTIMIZERS, optimizer),
+}
+"""Settings that may be a function: what is known by name, and what makes another one known."""
 
 
 def settings_of(
@@ -32,11 +43,12 @@ def settings_of(
     Args:
         data: As ``engram.simulate`` takes it; its rows are kept for the rest of the process.
         method: The method's name; None if it is not known yet.
-        settings: Settings by name. ``model``, ``loss`` and ``augment`` may be what they name.
+        settings: Settings by name. ``model``, ``loss``, ``metrics``, ``optimizer``, ``schedule``
+            and ``augment`` may be what they name.
 
     Raises:
         DataError: The data are not what they may be.
-        Refused: Both data and a data set are given.
+        Refused: Both data and a data set are given, or a function has no name that it may have.
     """
     given = {key_of(name): value for name, value in settings.items()}
     if data is not None and "dataset" in given:
@@ -47,14 +59,33 @@ def settings_of(
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
         model(make, found["model"])
-    for key, known, register in (
-        ("loss", LOSSES, loss),
-        ("augment", AUGMENTATIONS, augmentation),
-    ):
-        if callable(found.get(key, "")):
-            register(found[key])
-            found[key] = next(reversed(known))
+    try:
+        for key, (known, register) in FUNCTIONS.items():
+            if callable(found.get(key, "")):
+                register(found[key])
+                found[key] = next(reversed(known))
+        if "metrics" in found:
+            found["metrics"] = _metrics(found["metrics"])
+    except ValueError as error:
+        raise Refused(str(error)) from error
     return found
+
+
+def _metrics(given: Any) -> Any:
+    """Returns metrics by name, where some are functions, one alone or in a list."""
+    if not isinstance(given, list | tuple):
+        return _metrics([given]) if callable(given) else given
+    names = []
+    for each in given:
+        if not callable(each):
+            names.append(each)
+            continue
+        known = next((name for name, one in METRICS.items() if one.score is each), None)
+        if known is None:
+            metric()(each)
+            known = next(reversed(METRICS))
+        names.append(known)
+    return names
 
 
 def settings_of_several(

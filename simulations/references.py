@@ -68,7 +68,8 @@ def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]
         for name, predicts in _models(experiment.task, data, client).items():
             outputs = torch.from_numpy(predicts(x)).float()
             for metric in metrics:
-                found[name][metric.name].append(_score(metric, outputs, y))
+                own = metric.of(data.names.get(client, client))
+                found[name][metric.name].append(_score(own, outputs, y))
     return found
 
 

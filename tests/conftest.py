@@ -16,6 +16,7 @@ from client.hosts import HOSTS
 from engram.augmentations import AUGMENTATIONS
 from engram.metrics import METRICS
 from engram.networks import NETWORKS
+from engram.steps import OPTIMIZERS, SCHEDULES
 from engram.tasks import LOSSES
 from federation.data.datasets import DATASETS
 from federation.methods import METHODS
@@ -131,6 +132,7 @@ def engram(monkeypatch, capsys):
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
     registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
+    registries += (OPTIMIZERS, SCHEDULES)
     registries += (HOSTS, STRATEGIES, REPORTS, PLOTS)
     before = [dict(known) for known in registries]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")

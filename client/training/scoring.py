@@ -12,7 +12,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from client.training.rows import Queries, Support, padded
-from engram.checks import must, require
+from engram.checks import must
 from engram.dense import FIRST, Examples, logits
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric, fitted
@@ -30,11 +30,15 @@ from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
-__all__ = ["Scorer", "Scores", "measure"]
+__all__ = ["NoScore", "Scorer", "Scores", "measure"]
 
 Named = TypeVar("Named", bound=Hashable)
 
 _BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
+
+
+class NoScore(ValueError):
+    """A metric's value is something else than a number."""
 
 
 class Scores(NamedTuple):
@@ -436,7 +440,7 @@ def measure(
         names: What clients are called; for a metric that wants to know it.
 
     Raises:
-        ValueError: If the metric is not one number, or one for each row, as it should be.
+        NoScore: If the metric is not one number, or one for each row, as it should be.
     """
     finite = torch.stack(
         [x.isfinite().reshape(*counted.shape, -1).all(-1) for x in tree_leaves(outputs)]
@@ -460,7 +464,8 @@ def measure(
 def _each_row(metric: Metric, outputs: Outputs, targets: Tensor) -> Tensor:
     rows = torch.as_tensor(metric.score(outputs, targets))
     expected = f"one number for each of {len(targets)} rows"
-    require(rows.shape == (len(targets),), f"metric {metric.name}", tuple(rows.shape), expected)
+    if rows.shape != (len(targets),):
+        raise NoScore(must(f"metric {metric.name}", tuple(rows.shape), expected))
     return rows
 
 
@@ -469,9 +474,9 @@ def _one_number(metric: Metric, outputs: Outputs, targets: Tensor) -> float:
     if metric.by_row:
         return float(_each_row(metric, outputs, targets).double().mean())
     value = metric.score(outputs, targets)
-    shape = tuple(getattr(value, "shape", ()))
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:  # as torch, numpy and Python say it
-        what = f"of shape {shape}" if shape else type(value).__name__
-        raise ValueError(must(f"metric {metric.name}", what, "one number")) from error
+        found = tuple(getattr(value, "shape", ())) or type(value).__name__
+        expected = "one number for the rows of a client"
+        raise NoScore(must(f"metric {metric.name}", found, expected)) from error

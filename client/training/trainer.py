@@ -41,7 +41,8 @@ from engram.derivatives import all_at_once, by_autograd, by_cohorts
 from engram.mixtures import loss_of
 from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
-from engram.optimizers import scaled, step_factor, with_optimizer
+from engram.optimizers import check_optimizer, scaled, with_optimizer
+from engram.steps import step_factor
 from engram.tasks import Task, task_of
 from engram.tree import part
 from engram.types import Candidates, LocalRule, LossFn, Params, Scale
@@ -71,6 +72,15 @@ Form = Callable[[LossFn], LossFn]
 
 def _as_it_is(loss: LossFn) -> LossFn:
     return loss
+
+
+def _vectorizes(e: Experiment) -> bool:
+    """Returns whether ``vmap`` can run the experiment's optimizers.
+
+    Raises:
+        ValueError: One of them does not return what it should.
+    """
+    return all([check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)])
 
 
 class Trainer:
@@ -124,6 +134,9 @@ class Trainer:
             self._task = on_rows(self._task, metrics, self._network, start, self.data)
             self._parted = self._own.in_parts(self._network, experiment)
             self.rule = self._rule_on(_as_it_is)
+            vectorized = engine == "vectorized" and _vectorizes(experiment)
+            for number in range(1, experiment.num_rounds + 1):
+                step_factor(experiment.schedule, number, experiment.num_rounds)
             if augment is not None:
                 check_augmentation(augment, example(data.kind.inputs))
         except ValueError as error:
@@ -143,7 +156,7 @@ class Trainer:
         )
         self.tailored = self._network.tailored
         self.constants = self._network.constants
-        vectorized = engine == "vectorized" and self._network.vectorizes and self._task.vectorizes
+        vectorized &= self._network.vectorizes and self._task.vectorizes
         self.ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(model)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from client.training.scoring import measure
+from client.training.scoring import NoScore, measure
 from engram.checks import must
 from engram.metrics import BUILT_IN, Metric
 from engram.models import Model, row_loss, rows_of, tried
@@ -81,12 +81,13 @@ def _try_metric(metric: Metric, task: Task, outputs: Outputs, y: Tensor) -> None
     every = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device)
     try:
         measure(metric, outputs, y, every)
+    except NoScore:
+        raise
     except Exception as error:  # a metric may be anybody's
         shapes = tree_map(lambda leaf: tuple(leaf.shape[1:]), outputs)
         takes = f"outputs of shape {shapes}, and targets {tuple(y.shape[1:])}"
         said = f"{type(error).__name__}: {error}"
-        text = str(error) if metric.name in str(error) else f"must take {takes}: {said}"
-        raise ValueError(f"metric {metric.name} {text}") from error
+        raise ValueError(f"metric {metric.name} must take {takes}: {said}") from error
 
 
 def _taken(split: Split, rows: RowNumbers) -> tuple[Inputs, Tensor]:

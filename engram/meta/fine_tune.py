@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from engram.checks import require
 from engram.meta.fedavg import fedavg
-from engram.optimizers import Name, with_optimizer
+from engram.optimizers import with_optimizer
 from engram.types import Batch, LossFn, Params, Scale
 
 __all__ = ["fine_tune"]
 
 
 def fine_tune(
-    loss: LossFn, *, lr: Scale, steps: int, optimizer: Name = "sgd"
+    loss: LossFn, *, lr: Scale, steps: int, optimizer: str = "sgd"
 ) -> Callable[..., Params]:
     """Builds ``(w, *batches) -> params``: ``steps`` gradient steps from w.
 

@@ -37,6 +37,7 @@ class Newcomer(NamedTuple):
         size: How many rows there are.
         outputs: Number of classes, or of values or labels to predict.
         columns: The columns of inputs, where rows are a table's.
+        name: What it is called.
     """
 
     x: Inputs
@@ -44,6 +45,7 @@ class Newcomer(NamedTuple):
     size: int
     outputs: int
     columns: list[InputColumn]
+    name: str
 
     def data(self, rows: RowNumbers, client: int) -> FederatedData:
         """Returns some of its rows as a federation's, at a client's number.
@@ -52,7 +54,7 @@ class Newcomer(NamedTuple):
         """
         y = torch.zeros(self.size) if self.y is None else self.y
         split = Split(self.x, y, [rows[:0]] * client + [rows])
-        return FederatedData(split, split, self.outputs)
+        return FederatedData(split, split, self.outputs, names={client: self.name})
 
 
 def read_newcomer(
@@ -85,7 +87,7 @@ def read_newcomer(
         raise DataError(f"{path} must hold some rows")
     y, column = _targets(path, found.others, e)
     if y is None:
-        return Newcomer(found.x, None, found.size, kind.outputs, list(columns))
+        return Newcomer(found.x, None, found.size, kind.outputs, list(columns), path.stem)
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
     own = Own(
@@ -98,7 +100,8 @@ def read_newcomer(
     labels, outputs, _ = own.labels(y, Place(path, column))
     if outputs != kind.outputs:
         raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")
-    return Newcomer(found.x, torch.from_numpy(labels), found.size, kind.outputs, list(columns))
+    targets = torch.from_numpy(labels)
+    return Newcomer(found.x, targets, found.size, kind.outputs, list(columns), path.stem)
 
 
 def _filled(path: Path, columns: Sequence[InputColumn], e: Experiment) -> list[InputColumn]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from engram.checks import must
 from engram.metrics import METRICS, Metric, named
+from engram.steps import OPTIMIZERS
 from engram.tasks import TASKS, task_of
 from federation.columns import Column, columns_of
 from federation.methods.base import Method
@@ -165,8 +166,11 @@ class LocalMethod(Method):
         yield from _impossible_cohorts(shared)
         if shared.local_epochs and shared.order == "stream":
             yield must("local-epochs", shared.local_epochs, "0 where order is stream")
-        if shared.optimizer == "sgd" and shared.optimizer_state == "kept":
-            yield must("optimizer-state", "kept", "fresh where optimizer is sgd, which has none")
+        users = OPTIMIZERS.get(shared.optimizer)
+        stateless = not users.remembers if users else shared.optimizer == "sgd"
+        if stateless and shared.optimizer_state == "kept":
+            expected = f"fresh where optimizer is {shared.optimizer}, which has none"
+            yield must("optimizer-state", "kept", expected)
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         yield from _metrics_that_do_not_fit(shared)

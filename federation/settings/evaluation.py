@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from engram.checks import require
 from engram.metrics import METRICS
-from federation.settings.fields import Float, Int, Settings, nearest, searched
+from federation.settings.fields import Float, Int, Optimizer, Settings, registered, searched
 
 
 def _metrics(value: object) -> object:
@@ -17,11 +17,8 @@ def _metrics(value: object) -> object:
     if not isinstance(names, list | tuple):
         return value
     names = [str(name).strip() for name in names]
-    unknown = next((name for name in names if name not in METRICS), None)
-    if unknown is not None:
-        known = f"some of {', '.join(METRICS)}, or a plug-in's (--plugin NAME)"
-        known += nearest(unknown, METRICS)
-        require(False, "metrics", unknown, known)
+    for name in names:
+        registered("metrics", METRICS)(name)
     require(len(set(names)) == len(names) > 0, "metrics", names, "different names, at least one")
     return ",".join(names)
 
@@ -69,8 +66,8 @@ class EvaluationSettings(Settings):
         description="evaluation: their step size",
         json_schema_extra=searched(1e-3, 1, log=True),
     )
-    adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
-        "sgd", description="evaluation: their optimizer"
+    adapt_optimizer: Optimizer = Field(
+        "sgd", description="evaluation: their optimizer, as optimizer"
     )
     metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
         "",

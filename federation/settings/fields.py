@@ -2,19 +2,21 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from engram.brief import brief
 from engram.checks import require
+from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS
 from federation.errors import one_line
 
 __all__ = [
     "Float",
     "Int",
+    "Optimizer",
     "Range",
     "Scalar",
     "Settings",
@@ -23,12 +25,14 @@ __all__ = [
     "key_of",
     "nearest",
     "range_of",
+    "registered",
     "searched",
     "searched_range",
     "widths",
     "wrong_values",
 ]
 
+_Check = Callable[[str], str]
 Scalar = bool | int | float | str
 """The value of a setting, as TOML and command lines write it."""
 
@@ -59,6 +63,32 @@ Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
 """A whole number, bounded so that sums of many fit 64 bits."""
 
 Float = Annotated[float, BeforeValidator(no_bool)]
+
+
+def registered(key: str, known: Collection[str], built_in: Collection[str] = ()) -> _Check:
+    """Returns the check of a setting that names something of the platform's, or of a user's.
+
+    Args:
+        key: The setting.
+        known: All that it may name, which plug-ins and callers add to.
+        built_in: What it may name besides.
+    """
+
+    def check(value: str) -> str:
+        names = [*built_in, *known]
+        some = f"one of {', '.join(names)}, or one" if names else "one"
+        own = "of your own: a function, in Python, or a plug-in's (--plugin NAME)"
+        fits = not value or value in names
+        require(fits, key, value, f"{some} {own}{nearest(value, names)}")
+        return value
+
+    return check
+
+
+Optimizer = Annotated[
+    str, AfterValidator(registered("optimizer", OPTIMIZERS, built_in=BUILT_IN_OPTIMIZERS))
+]
+"""The name of an optimizer."""
 
 
 class Range(NamedTuple):

@@ -3,7 +3,8 @@
 Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
 """
 
-from typing import Literal, TypeAlias, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
 
 MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "fedpac", "feddbe", "knn-per", "fedala", "ifca", "fedem", "pfedhn", "meta-ban", "molar", "molar-bandit"] | str
 
@@ -65,7 +66,7 @@ class Given(TypedDict, total=False):
     (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all rows for cnn,
     resnet and torchvision's), none (rows keep their shape), grey (rows are (height, width)),
     channels-last (rows are (height, width, channels))."""
-    model: str
+    model: str | Callable[..., Any]
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
     regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,
     such as torchvision:resnet18; or one of your own, by its name."""
@@ -74,7 +75,7 @@ class Given(TypedDict, total=False):
     ResNet-8), and of the layers of lstm and transformer."""
     task: str
     """what it learns: classification, regression, multi-label or next-token."""
-    loss: str
+    loss: str | Callable[..., Any]
     """a loss of your own, by its name, in place of the task's."""
     norm: Literal["batch", "group"]
     """what a network with batch norm has: batch, or group (group norm, of two groups, in place
@@ -117,11 +118,12 @@ class Given(TypedDict, total=False):
     """rows of a batch: shuffled (drawn at random, with replacement) or stream (the client's
     next ones; a round passes for all clients, whether they train or not, and after the last row
     comes the first again)."""
-    augment: str
+    augment: str | Callable[..., Any]
     """how training rows are changed at random each time that they are drawn: flip-crop
     (images), or an augmentation of your own, by its name; empty: not at all."""
-    optimizer: Literal["sgd", "momentum", "adam", "adamw"]
-    """what moves models along the directions of the local steps."""
+    optimizer: str | Callable[..., Any]
+    """what moves models along the directions of the local steps: sgd, momentum, adam, adamw, or
+    an optimizer of your own, by its name."""
     momentum: float
     """momentum: its weight; adam and adamw: their beta1."""
     weight_decay: float
@@ -132,9 +134,10 @@ class Given(TypedDict, total=False):
     optimizer_state: Literal["fresh", "kept"]
     """whether optimizers start anew each round (fresh), or each client keeps the state of its
     own (kept)."""
-    schedule: Literal["constant", "cosine", "step"]
-    """the step size over the rounds: constant, cosine (towards 0 after the last one) or step (a
-    tenth after half of them, a hundredth after three quarters)."""
+    schedule: str | Callable[..., Any]
+    """the step size over the rounds: constant, cosine (towards 0 after the last one), step (a
+    tenth after half of them, a hundredth after three quarters), or a schedule of your own, by
+    its name."""
     merge: Literal["mean", "median", "trimmed-mean", "krum"]
     """what a round's models are merged into: their mean, the median or the trimmed-mean of each
     coordinate, or (krum) the one that is nearest to most others; with any but the mean every
@@ -184,9 +187,9 @@ class Given(TypedDict, total=False):
     few-shot: each on all adapt-shots rows."""
     adapt_lr: float
     """evaluation: their step size."""
-    adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"]
-    """evaluation: their optimizer."""
-    metrics: str
+    adapt_optimizer: str | Callable[..., Any]
+    """evaluation: their optimizer, as optimizer."""
+    metrics: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
     """evaluation: metrics besides the loss, with commas, the main one first; empty: those of
     the task."""
     data_dir: str

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from engram.checks import require
 from engram.networks import BUILT_IN, NETWORKS, TORCHVISION, is_known
 from engram.tasks import LOSSES, TASKS
-from federation.settings.fields import Settings, nearest, widths
+from federation.settings.fields import Settings, nearest, registered, widths
 
 
 def _network(value: str) -> str:
@@ -19,12 +19,6 @@ def _network(value: str) -> str:
 
 def _task(value: str) -> str:
     require(value in TASKS, "task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}")
-    return value
-
-
-def _loss(value: str) -> str:
-    known = ", ".join(LOSSES) or "a loss that a plug-in registers"
-    require(not value or value in LOSSES, "loss", value, f"{known}{nearest(value, LOSSES)}")
     return value
 
 
@@ -46,7 +40,7 @@ class ModelSettings(Settings):
         "classification",
         description="what it learns: classification, regression, multi-label or next-token",
     )
-    loss: Annotated[str, AfterValidator(_loss)] = Field(
+    loss: Annotated[str, AfterValidator(registered("loss", LOSSES))] = Field(
         "", description="a loss of your own, by its name, in place of the task's"
     )
     norm: Literal["batch", "group"] = Field(

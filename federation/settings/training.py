@@ -5,14 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from engram.augmentations import AUGMENTATIONS
-from engram.checks import require
-from federation.settings.fields import Float, Int, Settings, nearest
-
-
-def _augment(value: str) -> str:
-    known = f"{', '.join(AUGMENTATIONS)}{nearest(value, AUGMENTATIONS)}"
-    require(not value or value in AUGMENTATIONS, "augment", value, known)
-    return value
+from engram.steps import SCHEDULES
+from federation.settings.fields import Float, Int, Optimizer, Settings, registered
 
 
 class TrainingSettings(Settings):
@@ -40,13 +34,15 @@ class TrainingSettings(Settings):
         "client's next ones; a round passes for all clients, whether they train or not, and after "
         "the last row comes the first again)",
     )
-    augment: Annotated[str, AfterValidator(_augment)] = Field(
+    augment: Annotated[str, AfterValidator(registered("augment", AUGMENTATIONS))] = Field(
         "",
         description="how training rows are changed at random each time that they are drawn: "
         "flip-crop (images), or an augmentation of your own, by its name; empty: not at all",
     )
-    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
-        "sgd", description="what moves models along the directions of the local steps"
+    optimizer: Optimizer = Field(
+        "sgd",
+        description="what moves models along the directions of the local steps: sgd, momentum, "
+        "adam, adamw, or an optimizer of your own, by its name",
     )
     momentum: Float = Field(
         0.9, ge=0, lt=1, description="momentum: its weight; adam and adamw: their beta1"
@@ -65,8 +61,9 @@ class TrainingSettings(Settings):
         description="whether optimizers start anew each round (fresh), or each client keeps the "
         "state of its own (kept)",
     )
-    schedule: Literal["constant", "cosine", "step"] = Field(
+    schedule: Annotated[str, AfterValidator(registered("schedule", SCHEDULES))] = Field(
         "constant",
         description="the step size over the rounds: constant, cosine (towards 0 after the last "
-        "one) or step (a tenth after half of them, a hundredth after three quarters)",
+        "one), step (a tenth after half of them, a hundredth after three quarters), or a schedule "
+        "of your own, by its name",
     )

@@ -12,6 +12,8 @@ from client.card import ScoreEstimate, mean_of, scored
 from client.coefficients import Coefficients
 from client.training.scoring import Scorer
 from engram.arrays import Array
+from engram.metrics import fitted
+from engram.models.base import Outputs
 from engram.models.plain import layered
 from engram.models.skeleton import called
 from engram.molar.families import FAMILIES
@@ -76,19 +78,25 @@ def of_network(
     rows = Scorer(e, learned.network, data, vectorized=False).queries([client]).rows[0]
     x, y = data.test.take(rows)
     outputs = outputs_of(partial(called, module), x, len(y))
-    metrics = e.of(LocalMethod).metrics(e)
+    name = data.names.get(client, client)
+    metrics = [metric.of(name) for metric in e.of(LocalMethod).metrics(e)]
     scores = {f"its {len(y)} test rows": scored(metrics, outputs, y)}
     return Evidence(scores, ranges, intervals_on(learned, outputs, y))
 
 
-def intervals_on(learned: Learned, outputs: Tensor, targets: Tensor) -> list[Interval]:
-    """Returns intervals of predictions, if these are values, by rows that are new to the model."""
+def intervals_on(learned: Learned, outputs: Outputs, targets: Tensor) -> list[Interval]:
+    """Returns intervals of predictions, if these are values, by rows that are new to the model.
+
+    There are none where a row's outputs are something else than its targets, such as a mean and a
+    variance.
+    """
     e = learned.experiment
     if learned.trains_network:
         values = TASKS[e.task].targets == "values"
     else:
         values = e.of(Molar).family != "logistic"
-    return intervals_of(outputs, targets) if values else []
+    alike = getattr(fitted(outputs, targets), "shape", None) == targets.shape
+    return intervals_of(outputs, targets) if values and alike else []
 
 
 def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.utils._pytree import tree_map
 
 from client.card import ScoreEstimate, scored
 from client.memory import RamStore
@@ -15,6 +16,7 @@ from client.packages import Package
 from client.serving import Client, plain_module, serving
 from client.training.trainer import Trainer
 from engram.models import keep
+from engram.models.base import Outputs
 from engram.models.skeleton import called
 from federation.data.federated import model_for
 from federation.data.newcomer import Newcomer, read_newcomer
@@ -164,7 +166,7 @@ def _by_itself(learned: Learned) -> Experiment:
     return Experiment.from_config(read_by(name, kept) | own | {"method": name})
 
 
-def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Tensor:
+def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:
     """Returns each row's outputs by a model that has learned from the other folds' rows.
 
     Args:
@@ -173,12 +175,14 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Tensor:
         seed: Draws the folds: five, or as many as there are rows.
     """
     order = generator(seed, Stream.FOLDS).permutation(newcomer.size)
-    outputs: dict[int, Tensor] = {}
-    for fold in np.array_split(order, min(FOLDS, newcomer.size)):
+    parts, folds = list[Outputs](), np.array_split(order, min(FOLDS, newcomer.size))
+    for fold in folds:
         runs = partial(called, fit(np.sort(np.setdiff1d(order, fold))))
         x, _ = newcomer.data(fold, 0).train.take(torch.from_numpy(fold))
-        outputs |= dict(zip(fold.tolist(), outputs_of(runs, x, len(fold)), strict=True))
-    return torch.stack([outputs[row] for row in range(newcomer.size)])
+        parts.append(outputs_of(runs, x, len(fold)))
+    back = torch.from_numpy(np.argsort(np.concatenate(folds)))
+    outputs: Outputs = tree_map(lambda *leaves: torch.cat(leaves)[back], *parts)
+    return outputs
 
 
 def _scores(
@@ -190,7 +194,7 @@ def _scores(
     """
     e, y = learned.experiment, newcomer.y
     assert y is not None  # for mypy: only labeled rows are scored
-    metrics = e.of(LocalMethod).metrics(e)
+    metrics = [metric.of(newcomer.name) for metric in e.of(LocalMethod).metrics(e)]
     fits: dict[str, Fit] = {
         "adapted, cross-validated": lambda rows: adapted(learned, newcomer, rows, number),
         "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),

@@ -1,5 +1,7 @@
 """Optimizers of local steps: those of torch, and what they are when there is nothing to them."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,8 @@ from engram.meta.fedavg import fedavg
 from engram.meta.local_moml import local_moml, per_fedavg
 from engram.meta.pfedme import pfedme
 from engram.models import from_module, mean_loss
-from engram.optimizers import model_part, scaled, step_factor, with_optimizer
+from engram.optimizers import check_optimizer, model_part, scaled, with_optimizer
+from engram.steps import optimizer, step_factor
 from engram.tasks import REGRESSION
 from engram.tree import part
 from tests.support import DIM, assert_same, batch, draw, quadratic
@@ -37,6 +40,28 @@ def run(rule, steps, w=None):
     for h in range(steps):
         w, u = rule.step(w, u, tuple(batch(20 + h * size + b) for b in range(size)))
     return w, u
+
+
+def assert_numbers_are_torchs(name, make, clip, decay):
+    torch.manual_seed(0)
+    # In float64: Adam divides by gradients' sizes, so near zero it enlarges rounding errors.
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    x, y = draw(1, 12, 8, 4), draw(2, 12, 8)
+    network = from_module(module, x[0])
+    loss = mean_loss(network, REGRESSION)
+    rule = with_optimizer(fedavg(loss, eta=0.02), name, weight_decay=decay, clip=clip)
+    w = network.init(torch.Generator())
+    u = rule.init(w, None)
+    other = make(module.parameters(), lr=0.02, weight_decay=decay)
+    for inputs, targets in zip(x, y, strict=True):
+        w, u = rule.step(w, u, ((inputs, targets),))
+        other.zero_grad()
+        (module(inputs).squeeze(1) - targets).square().mean().backward()
+        if clip:
+            nn.utils.clip_grad_norm_(module.parameters(), clip)
+        other.step()
+    expected = {network.names.get(n, n): leaf for n, leaf in w.items()}
+    assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-10)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -90,29 +115,63 @@ def test_the_first_step_of_adam_goes_by_signs(rule, name):
     assert_same(stepped, {"w": w["w"] - 0.1 * d / (d.abs() + 1e-8)}, atol=1e-10)
 
 
+def adagrad(gradient, squares):
+    squares = squares + gradient**2
+    return gradient / (squares.sqrt() + 1e-10), squares
+
+
+def rmsprop(gradient, squares, momentum):
+    squares = 0.99 * squares + 0.01 * gradient**2
+    momentum = 0.9 * momentum + gradient / (squares.sqrt() + 1e-8)
+    return momentum, squares, momentum
+
+
+def adamax(gradient, mean, most, *, step):
+    mean = 0.9 * mean + 0.1 * gradient
+    most = torch.maximum(0.999 * most, gradient.abs() + 1e-8)
+    return mean / ((1 - 0.9**step) * most), mean, most
+
+
+OWN = {
+    "adagrad": (adagrad, torch.optim.Adagrad),
+    "rmsprop": (rmsprop, partial(torch.optim.RMSprop, momentum=0.9)),
+    "adamax": (adamax, torch.optim.Adamax),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.usefixtures("plug_ins")
+def test_an_optimizer_of_a_users_is_the_one_of_torch_that_it_writes_out(name):
+    function, make = OWN[name]
+    optimizer(function)
+    assert check_optimizer(name)  # vmap can run it
+    assert_numbers_are_torchs(name, make, clip=0.05, decay=0.1)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_an_optimizer_of_a_users_may_have_no_moments():
+    optimizer(torch.sign)
+    rule = with_optimizer(RULES["fedavg"], "sign")
+    w = {"w": draw(10, DIM)}
+    expected = w["w"] - 0.1 * torch.func.grad(quadratic)(w, batch(20))["w"].sign()
+    assert_same(run(rule, 1)[0], {"w": expected}, atol=1e-12)
+    assert rule.moments is None
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_an_optimizer_that_looks_at_values_is_not_vectorized():
+    @optimizer
+    def looks(gradient):
+        return gradient if gradient.sum().item() > 0 else -gradient
+
+    assert not check_optimizer("looks")
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("clip", [0.0, 0.05])
 @pytest.mark.parametrize("name", TORCH)
 def test_the_numbers_are_torchs(name, clip, decay):
-    torch.manual_seed(0)
-    # In float64: Adam divides by gradients' sizes, so near zero it enlarges rounding errors.
-    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    x, y = draw(1, 12, 8, 4), draw(2, 12, 8)
-    network = from_module(module, x[0])
-    loss = mean_loss(network, REGRESSION)
-    rule = with_optimizer(fedavg(loss, eta=0.02), name, weight_decay=decay, clip=clip)
-    w = network.init(torch.Generator())
-    u = rule.init(w, None)
-    optimizer = TORCH[name](module.parameters(), lr=0.02, weight_decay=decay)
-    for inputs, targets in zip(x, y, strict=True):
-        w, u = rule.step(w, u, ((inputs, targets),))
-        optimizer.zero_grad()
-        (module(inputs).squeeze(1) - targets).square().mean().backward()
-        if clip:
-            nn.utils.clip_grad_norm_(module.parameters(), clip)
-        optimizer.step()
-    expected = {network.names.get(n, n): leaf for n, leaf in w.items()}
-    assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-10)
+    assert_numbers_are_torchs(name, TORCH[name], clip, decay)
 
 
 @pytest.mark.parametrize("name", TORCH)

@@ -8,6 +8,7 @@ from typing import Literal, get_args, get_origin
 from federation.experiment import ARGUMENTS
 from federation.methods import METHODS
 from federation.settings.shared import SharedSettings
+from simulations.given import FUNCTIONS
 
 STUB = Path(__file__).parents[2] / "federation" / "settings" / "given.pyi"
 HEAD = '''"""Settings as they are given by name: for editors and type checkers.
@@ -15,13 +16,19 @@ HEAD = '''"""Settings as they are given by name: for editors and type checkers.
 Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
 """
 
-from typing import Literal, TypeAlias, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
 
 MethodName: TypeAlias = {names} | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
 '''
+
+
+FUNCTION = "str | Callable[..., Any]"
+GIVEN_ITSELF = {"model": FUNCTION, "metrics": f"{FUNCTION} | Sequence[{FUNCTION}]"}
+GIVEN_ITSELF |= {key.replace("-", "_"): FUNCTION for key in FUNCTIONS}
 
 
 def stub() -> str:
@@ -44,7 +51,7 @@ def stub() -> str:
 
 
 def _entry(name, kinds, meanings):
-    kind = " | ".join(dict.fromkeys(map(_in_words, kinds)))
+    kind = GIVEN_ITSELF.get(name) or " | ".join(dict.fromkeys(map(_in_words, kinds)))
     text = f'"""{"; ".join(meanings)}."""'
     return [f"    {name}: {kind}", textwrap.indent("\n".join(textwrap.wrap(text, 92)), "    ")]
 

@@ -1,0 +1,162 @@
+"""Functions of users in place of names: losses, metrics, optimizers and schedules."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import engram
+from engram.tasks import LOSSES
+from federation.errors import Refused
+from server.record import RunRecord
+
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
+LINEAR = nn.Linear(3, 1)
+NAMES, ROWS = ("park", "lake", "hill"), (20, 24, 32)
+
+
+def hospitals():
+    rng = np.random.default_rng(0)
+    rows = ((name, rng.normal(size=(count, 3))) for name, count in zip(NAMES, ROWS, strict=True))
+    return {name: (x.astype("float32"), x.sum(1).astype("float32")) for name, x in rows}
+
+
+def run(**settings):
+    usual = {"model": LINEAR, "method": "fedavg", "num_rounds": 2, "eta": 0.1}
+    return engram.simulate(hospitals(), progress=False, **usual | settings)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def squares(outputs, targets):
+    """Mean of squares."""
+    return ((outputs - targets) ** 2).mean()
+
+
+def widest(outputs, targets):
+    return (outputs - targets).abs().max()
+
+
+@pytest.mark.parametrize("given", [squares, [squares], (squares, "rmse", widest)])
+def test_metrics_may_be_functions_also_among_names(given):
+    found = run(metrics=given)
+    names = ["squares", "rmse", "widest"] if isinstance(given, tuple) else ["squares"]
+    assert found.experiment.metrics == ",".join(names)
+    if len(names) > 1:  # they see what the built-in ones see, though outputs are (n, 1)
+        squared = found.clients["rmse"] ** 2
+        assert found.clients["squares"].to_numpy() == pytest.approx(squared.to_numpy(), rel=1e-5)
+
+
+def test_a_metric_that_has_been_registered_keeps_its_range():
+    engram.metric(low=0, better="lower")(squares)
+    (kept, _) = RunRecord.open(run(metrics=[squares]).folder).metrics
+    assert (kept.name, kept.better, kept.meaning) == ("squares", "lower", "Mean of squares")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"metrics": lambda o, y: o - y}, "name of a metric must be small letters"),
+        ({"metrics": [squares, 3]}, "metrics must be one of .* got '3'"),
+        ({"schedule": lambda number: -1.0}, "schedule <lambda> must be a finite number, 0 or more"),
+        ({"schedule": lambda number: None}, "schedule <lambda> must be a number for each round"),
+        ({"optimizer": lambda g, m: g}, "optimizer <lambda> must take a gradient and its moments"),
+        ({"optimizer": lambda g, *, lr: g}, "arguments of <lambda> must be a gradient, moments"),
+        ({"loss": lambda o, y: "none"}, "loss <lambda> must take outputs of shape"),
+        ({"loss": lambda o, y: (o > y).float()}, "loss <lambda> must have a gradient by the outp"),
+        ({"loss": lambda o, y: o.mean() * torch.rand(())}, "loss <lambda> must be the same for"),
+        ({"loss": nn.PReLU()}, "must take|must have no parameters of its own"),
+        ({"optimizer": "adm"}, "optimizer must be one of .* a function, in Python.*got 'adm'"),
+    ],
+)
+def test_what_is_impossible_is_refused_in_one_line(settings, words, tmp_path):
+    with pytest.raises(Refused, match=words) as refused:
+        run(**settings)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_metric_that_is_not_one_number_is_refused_by_its_name():
+    def gaps(outputs, targets):
+        return outputs - targets
+
+    with pytest.raises(Refused, match=r"^metric gaps must be one number .*, got \(\d+,\)$"):
+        run(metrics=gaps)
+    engram.metric(by_row=True)(widest)
+    with pytest.raises(Refused, match=r"^metric widest must be one number for each of \d+ rows"):
+        run(metrics="widest")
+    with pytest.raises(Refused, match=r"^metric broken must take .*: ZeroDivisionError"):
+        run(metrics=broken)
+
+    def rmse(outputs, targets):
+        return (outputs - targets).mean()
+
+    with pytest.raises(Refused, match="name of a metric must be one that no built-in metric has"):
+        run(metrics=rmse)
+
+
+def broken(outputs, targets):
+    return 1 / 0
+
+
+def test_a_schedule_is_a_function_of_the_round():
+    def second_alone(number):
+        return float(number == 2)
+
+    both = run(schedule=second_alone)
+    assert both.experiment.schedule == "second-alone"
+    # Nothing moves in the first round: the loss of the common model stays.
+    losses = run(schedule=second_alone, eval_every=1).metrics["loss-before"]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_losses_and_metrics_are_given_the_clients_name_if_they_want_it():
+    seen, scales = set(), {"park": 1.0, "lake": 2.0, "hill": 4.0}
+
+    def scaled(outputs, targets, client):
+        return scales[client] * functional.mse_loss(outputs, targets)
+
+    def called(outputs, targets, *, client):
+        seen.add((client, len(targets)))
+        return scales[client]
+
+    found = run(loss=scaled, metrics=[called, "rmse"], adapt_steps=0, validation_fraction=0.25)
+    own, served = found.clients, [scales[name] for name in found.clients.index]
+    assert {name for name, _ in seen} == set(NAMES)
+    assert own["called"].tolist() == served
+    loss = np.array(served) * own["rmse"] ** 2
+    assert own["loss"].to_numpy() == pytest.approx(loss.to_numpy(), rel=1e-5)
+    assert set(found.metrics["ways"].dropna().map(str)) == {"{'in-turn': 1}"}
+
+
+def test_a_clients_name_changes_how_it_trains_and_fine_tunes():
+    def one_client(outputs, targets, client):
+        return functional.mse_loss(outputs, targets) * (client == "lake")
+
+    found = run(loss=one_client, method="local", metrics="rmse", eval_every=1, num_rounds=1)
+    alone = {name: found.personal_model(name)["weight"] for name in NAMES}
+    torch.testing.assert_close(alone["park"], alone["hill"])  # who stay where they start
+    assert (alone["lake"] - alone["park"]).abs().max() > 1e-3
+
+
+def test_a_run_with_functions_is_resumed_with_them():
+    def halved(gradient):
+        return gradient / 2
+
+    given = {"loss": squares, "metrics": [widest], "optimizer": halved, "schedule": lambda n: 1 / n}
+    whole = run(**given, num_rounds=4, checkpoint_every=1, eval_every=2)
+    first = run(**given, num_rounds=2, checkpoint_every=1, eval_every=2)
+    resumed = engram.simulate(
+        hospitals(), resume=first.folder, num_rounds=4, progress=False, model=LINEAR, **given
+    )
+    for name, leaf in whole.model.items():
+        torch.testing.assert_close(resumed.model[name], leaf)
+    LOSSES.clear()
+    words = "loss must be one of your own: a function, in Python, or a plug-in's .*, got 'squares'"
+    with pytest.raises(Refused, match=words):
+        engram.simulate(hospitals(), resume=first.folder, num_rounds=6, progress=False)
