@@ -7,6 +7,7 @@ import sys
 import time
 
 from federation.interrupts import end_at_once
+from federation.safe_path import safe_path
 
 __all__ = ["main"]
 
@@ -16,6 +17,11 @@ _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before exiting; 
 
 def main() -> None:
     """Runs the command; exits with 2 if it was refused, 1 if it failed, 130 after Ctrl-C."""
+    with safe_path():
+        _main()
+
+
+def _main() -> None:
     with end_at_once():
         import errno
 
