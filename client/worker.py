@@ -21,6 +21,7 @@ from client.fab import read_run_config
 from client.fleet import RunInfo
 from federation.errors import REFUSED, EngramError
 from federation.flower import ErrorCode, Parcel, error_instead, node_context, pack, unpack
+from federation.safe_path import safe_path
 
 __all__ = ["Work", "Worker", "WorkerDied"]
 
@@ -58,7 +59,8 @@ class Worker:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, other = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(other, self._node_config), daemon=True)
-        self._process.start()
+        with safe_path():
+            self._process.start()
         other.close()
 
     def begin(self, work: Work) -> Future[Parcel]:

@@ -265,7 +265,7 @@ def names(grid: Grid) -> Mapping[int, str]:
 
 def log_plainly() -> None:
     """Keeps color codes out of Flower's log where no terminal shows it."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         update_console_handler(colored=False)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from federation.errors import Refused
 from federation.fingerprint import ROOMS
+from federation.safe_path import SAFE
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Would open a second Control API, on all interfaces and without a password.
@@ -50,5 +51,5 @@ def program(name: str, *arguments: str, home: Path) -> Launch:
             raise Refused(f"{cwd} must have no {room} in it, which would run instead of ours")
     environment = {key: value for key, value in os.environ.items() if key != _UNWANTED}
     path = os.pathsep.join([str(found.parent), environment.get("PATH", os.defpath)])
-    own = _QUIET | {"FLWR_HOME": str(home), "PATH": path}
+    own = _QUIET | SAFE | {"FLWR_HOME": str(home), "PATH": path}
     return Launch([str(found), *arguments], environment | own, cwd)

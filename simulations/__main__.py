@@ -1,5 +1,6 @@
 """Runs the `engram` command, and exits with the right status."""
 
+import io
 import logging
 import os
 import signal
@@ -8,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from federation.interrupts import end_at_once
+from federation.safe_path import safe_path
 
 if TYPE_CHECKING:
     from click import NoSuchOption
@@ -20,6 +22,12 @@ _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before exiting; 
 
 def main() -> None:
     """Runs the command; exits with 2 if it was refused, 1 if it failed, 130 after Ctrl-C."""
+    _mend_streams()
+    with safe_path():
+        _main()
+
+
+def _main() -> None:
     with end_at_once():
         import errno
 
@@ -72,6 +80,22 @@ def _end(message: str, status: int) -> None:
         print(f"engram: it would be refused again; ending in {pause} s", file=sys.stderr)
         time.sleep(int(pause))
     raise SystemExit(status) from None
+
+
+def _mend_streams() -> None:
+    """Lets output fail by nothing but a full disk or a reader that has gone.
+
+    A sign that a stream cannot encode becomes a question mark. A stream that is closed leads
+    nowhere: else the next file that is opened would have its number, and get what is printed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - as long as we live
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")
 
 
 def _log_to_stderr() -> None:

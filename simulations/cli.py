@@ -15,7 +15,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from federation.errors import one_line
 from federation.plugins import add_plugins, load_plugins, project_plugins
+from simulations.console import err
 
 __all__ = ["COMMANDS", "GROUPS", "app", "examples_of"]
 
@@ -201,6 +203,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
 }
 """The subcommands by name, under the headings that ``engram --help`` gives them."""
 
+_LOOKING: Final = frozenset(
+    {"runs", "show", "report", "board", "track", "methods", "predict", "status", "memory"}
+)
+"""Commands that run no code that the current folder names: it may have come from elsewhere."""
+
 COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 
@@ -259,8 +266,9 @@ def _engram(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Import a module that registers methods of your own; may be repeated. Also "
-            "imported: what tool.engram.plugin of the pyproject.toml in this folder names.",
+            help="Import a module that registers methods of your own; may be repeated. Commands "
+            "that train or serve also import what tool.engram.plugin of the pyproject.toml in "
+            "this folder names.",
         ),
     ] = None,
     versions: Annotated[
@@ -275,7 +283,12 @@ def _engram(
 ) -> None:
     """Personalized federated learning: every client gets its own model, and remembers it."""
     del versions
-    add_plugins(",".join([project_plugins(), *(plugin or ())]))
-    module = COMMANDS[str(context.invoked_subcommand)].module
+    command = str(context.invoked_subcommand)
+    if command not in _LOOKING and (own := project_plugins()):
+        add_plugins(own)
+        said = f"engram: the pyproject.toml in this folder has plug-ins loaded: {one_line(own)}"
+        err.print(said, markup=False, soft_wrap=True)
+    add_plugins(",".join(plugin or ()))
+    module = COMMANDS[command].module
     if module not in (_SERVER, _CLIENT):  # which leave it to the processes that they start
         load_plugins()

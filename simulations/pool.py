@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 from engram.checks import must
 from federation.errors import Refused, RunStopped
 from federation.files import replace_file
+from federation.safe_path import safe_path
 
 Row = dict[str, Any]
 Progress = Callable[..., None]  # called with how much of a job is done, the total, and a result
@@ -119,6 +120,7 @@ class Pool:
                 # Ctrl-C comes, its thread dies with a traceback.
                 pre_dispatch="2 * n_jobs",
             )
+            stack.enter_context(safe_path())
             with _signals_later():  # inherited: only this process handles Ctrl-C
                 done = parallel(do(name, job) for name, job in left.items())
                 stack.callback(done.close)

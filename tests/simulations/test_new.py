@@ -104,8 +104,10 @@ def test_settings_of_a_project_that_cannot_be_are_refused(engram, table, words):
     write("one.py", "")
     write("pyproject.toml", f'[tool.engram]\nplugin = "one"\n[tool.flwr.app.config]\n{table}\n')
     status, _, err = engram("run", "fedavg", "--out=run")
-    assert (status, len(err.splitlines())) == (2, 1)
-    assert words in err
+    said, *refusal = err.splitlines()
+    assert said == "engram: the pyproject.toml in this folder has plug-ins loaded: one"
+    assert (status, len(refusal)) == (2, 1)
+    assert words in refusal[0]
     assert not Path("run").exists()
 
 

@@ -1,0 +1,105 @@
+"""Code of the current folder: none is run that nobody has named, whatever its name."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.worker import Worker
+from federation.launch import program
+from federation.safe_path import safe_path
+from simulations.cli import COMMANDS
+
+TRAINING_OR_SERVING = {
+    *("run", "compare", "tune", "reproduce", "data", "export", "adapt", "new", "app"),
+    *("federation", "init-federation", "superlink", "register", "unregister", "node"),
+}
+DECOYS = (
+    *("multiprocessing", "socket", "pickle", "json", "random", "logging", "signal", "threading"),
+    *("selectors", "struct", "subprocess", "tempfile", "joblib", "numpy", "pydantic", "typer"),
+)
+
+
+@pytest.fixture
+def decoys(tmp_path, monkeypatch):
+    """A working directory with modules that leave a mark where they are imported."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    for name in DECOYS:
+        mark = tmp_path / f"{name}-ran"
+        code = f"open({str(mark)!r}, 'w').close()\nraise SystemExit('a decoy ran')\n"
+        (tmp_path / f"{name}.py").write_text(code)
+    return tmp_path
+
+
+def marks(folder):
+    return sorted(path.name for path in folder.glob("*-ran"))
+
+
+def test_the_environment_is_put_back(monkeypatch):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    first, second = safe_path(), safe_path()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # calls in threads end in any order
+    assert os.environ["PYTHONSAFEPATH"] == "1"
+    second.__exit__(None, None, None)
+    assert "PYTHONSAFEPATH" not in os.environ
+    monkeypatch.setenv("PYTHONSAFEPATH", "yes")
+    with safe_path():
+        pass
+    assert os.environ["PYTHONSAFEPATH"] == "yes"
+
+
+def test_programs_of_flower_have_it(tmp_path):
+    launch = program("flower-superlink", home=tmp_path / "home")
+    assert launch.env["PYTHONSAFEPATH"] == "1"
+
+
+def test_commands_that_look_load_nothing_that_the_folder_names(engram, plug_ins):
+    Path("mine.py").write_text("open('mine-ran', 'w').close()\n")
+    Path("pyproject.toml").write_text('[tool.engram]\nplugin = "mine"\n')
+    looking = COMMANDS.keys() - TRAINING_OR_SERVING
+    assert {"report", "runs", "show", "predict"} <= looking
+    for command in sorted(looking):
+        engram(command, "none", "none")
+        assert not Path("mine-ran").exists(), command
+    _, _, err = engram("run", "none")
+    assert err.startswith("engram: the pyproject.toml in this folder has plug-ins loaded: mine\n")
+    assert Path("mine-ran").exists()
+
+
+def test_a_looking_command_takes_a_plug_in_that_is_given(engram, plug_ins):
+    Path("mine.py").write_text("open('mine-ran', 'w').close()\n")
+    assert engram("--plugin", "mine", "methods")[0] == 0
+    assert Path("mine-ran").exists()
+
+
+@pytest.mark.processes
+def test_a_nodes_worker_imports_nothing_from_its_folder(decoys):
+    worker = Worker({})
+    worker._pipe.close()  # it ends when it has loaded all and reads on
+    worker._process.join(120)
+    assert worker._process.exitcode == 0
+    worker._thread.shutdown()
+    assert marks(decoys) == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "."),
+        (
+            *("tune", "fedavg", "local", "--trials", "1", "--seeds", "1", "--processes", "2"),
+            *("-snum-rounds=1", "-shidden=4", "--out", "found"),
+        ),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_command_imports_from_its_folder(decoys, words):
+    engram = Path(sys.executable).parent / "engram"
+    done = subprocess.run([engram, *words], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert marks(decoys) == []

@@ -1,0 +1,71 @@
+"""Output that cannot take a sign, or leads nowhere, ends no command and no run."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import federation.flower
+from simulations import console
+from simulations.__main__ import main
+
+RUN = ["run", "fedavg", "--set", "num-rounds=2", "--set", "hidden=4", "--out"]
+
+
+def ascii_stream():
+    return io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+
+
+def called(*words):
+    """Runs the command with ASCII streams; returns its status and what it printed."""
+    before = sys.stdout, sys.stderr, sys.argv
+    sys.stdout, sys.stderr, sys.argv = ascii_stream(), ascii_stream(), ["engram", *words]
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    finally:
+        out, err = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr, sys.argv = before
+    out.flush()
+    err.flush()
+    return status, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
+
+
+def test_commands_print_a_question_mark_for_what_ascii_lacks(engram):
+    assert engram(*RUN, "größe 東京")[0] == 0
+    for words in (["show"], ["report"], ["status"], ["export", "--common", "--out", "Łódź"]):
+        command, *more = words
+        status, out, err = called(command, "größe 東京", *more)
+        assert status == 0, err
+        assert "?" in out
+        assert out.isascii()
+    assert Path("Łódź").is_dir()
+    status, out, _ = called("runs", ".", "--json")
+    assert json.loads(out.splitlines()[-1])["runs"][0]["name"] == "größe 東京"
+
+
+def test_a_log_without_a_stream_is_plain(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    federation.flower.log_plainly()
+    console.err.print("±")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("closed", [[2], [0, 1, 2]], ids=["stderr", "all"])
+def test_a_run_with_closed_streams_ends_well(tmp_path, closed):
+    engram = Path(sys.executable).parent / "engram"
+    shut = " ".join(f"{number}>&-" for number in closed)
+    line = f'exec "$0" "$@" {shut}'
+    done = subprocess.run(["sh", "-c", line, engram, *RUN, "done"], check=False)
+    assert done.returncode == 0
+    assert json.loads(Path("done/results.json").read_text())["rounds"] == 2
+    written = {path.name for path in Path("done").iterdir() if path.is_file()}
+    assert written >= {"config.json", "metrics.jsonl", "accuracy.png"}
+    assert not any(b"mean \xc2\xb1" in Path("done", name).read_bytes() for name in written)
+    assert os.path.isdir("done/checkpoints")
