@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 from federation.errors import UNNAMED, brief, few_names, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.names import Names
-from federation.shapes import example
+from federation.shapes import check
 from federation.wire import ROSTER, read_int, read_list
 
 __all__ = ["Kind", "NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
@@ -218,7 +218,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
         names = ("columns", "classes", "features")
         columns, classes, features = (tuple(read_list(entry, key, str)) for key in names)
         if inputs:
-            example(inputs)
+            check(inputs)
         named = read_list(entry, "named", int)
         left_out, unscored = (_reasons(entry, key) for key in ("left-out", "unscored"))
         if left_out.keys() & set(clients) or not unscored.keys() <= set(clients):

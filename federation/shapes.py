@@ -3,15 +3,16 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.utils._pytree import tree_map
 
 from engram.models.base import Inputs
 
-__all__ = ["described", "example", "size"]
+__all__ = ["check", "described", "example", "size"]
 
 _DTYPES: Final = {"float32": torch.float32, "int64": torch.int64}
 _LEAF: Final = re.compile(r"(float32|int64)\[((?:\d{1,9}(?:,\d{1,9}){0,7})?)\]", re.ASCII)
@@ -36,17 +37,35 @@ def described(inputs: Inputs) -> str:
 
 
 def example(text: str, rows: int = 2) -> Inputs:
-    """Returns ``rows`` rows of zeros of the described dtype and shape.
+    """Returns ``rows`` drawn rows of the described dtype and shape, the same each time.
+
+    Numbers are in [0, 1), as grey levels are, and whole numbers are 1: a token that every
+    embedding has, and the length of a sequence that is not empty.
 
     Raises:
         ValueError: If the text is not one that ``described`` writes.
     """
-    kind = text if _LEAF.fullmatch(text) else _parsed(text)
-    found = _zeros(kind, rows)
-    count = len(kind) if isinstance(kind, dict | list) else 1
+    check(text)
+    draw = Generator().manual_seed(0)
+
+    def drawn(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        if dtype == torch.int64:
+            return torch.ones(rows, *shape, dtype=dtype)
+        return torch.rand(rows, *shape, generator=draw)
+
+    return _made(text, drawn)
+
+
+def check(text: str) -> None:
+    """Checks a description, which is untrusted: nothing of the claimed size is allocated.
+
+    Raises:
+        ValueError: If the text is not one that ``described`` writes.
+    """
+    kind = _made(text, lambda dtype, shape: None)
+    count = 1 if kind is None else len(kind)
     if not 0 < count <= _MOST_LEAVES:
         raise ValueError(f"inputs must be 1 to {_MOST_LEAVES}, got {count}")
-    return found
 
 
 def size(text: str) -> int:
@@ -61,18 +80,21 @@ def _parsed(text: str) -> Any:
         raise ValueError(f"inputs must be described as float32[3] is, got {text[:40]!r}") from error
 
 
-def _zeros(kind: Any, rows: int) -> Inputs:
-    if isinstance(kind, dict):
-        return {name: _zeros(one, rows) for name, one in kind.items() if _flat(one)}
-    if isinstance(kind, list):
-        return tuple(_zeros(one, rows) for one in kind if _flat(one))
-    match = _LEAF.fullmatch(kind) if isinstance(kind, str) else None
-    if match is None:
-        raise ValueError(f"inputs must be described as float32[3] is, got {str(kind)[:40]!r}")
-    dtype, shape = match.groups()
-    # The text is untrusted: nothing of the claimed size is allocated, all are views of one number.
-    zero = torch.zeros((), dtype=_DTYPES[dtype])
-    return zero.expand(rows, *(int(n) for n in shape.split(",") if n))
+def _made(text: str, make: Callable[[torch.dtype, tuple[int, ...]], Any]) -> Any:
+    """Returns what is made of the dtype and shape of each of the described inputs."""
+
+    def made(kind: Any) -> Any:
+        if isinstance(kind, dict):
+            return {name: made(one) for name, one in kind.items() if _flat(one)}
+        if isinstance(kind, list):
+            return tuple(made(one) for one in kind if _flat(one))
+        match = _LEAF.fullmatch(kind) if isinstance(kind, str) else None
+        if match is None:
+            raise ValueError(f"inputs must be described as float32[3] is, got {str(kind)[:40]!r}")
+        dtype, shape = match.groups()
+        return make(_DTYPES[dtype], tuple(int(n) for n in shape.split(",") if n))
+
+    return made(text if _LEAF.fullmatch(text) else _parsed(text))
 
 
 def _flat(kind: Any) -> bool:

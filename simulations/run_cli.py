@@ -209,7 +209,7 @@ def compare(
     execute = _simulate(chosen, track, folder.name)
     for experiment in plan.values():
         held = federated_data(experiment)
-        model_for(experiment, held.kind)
+        model_for(experiment, held.kind, held.example)
     if resume is None:
         counts = given.trials, given.seeds
         tuning = new_tuning(each, [], *counts, after=given.seeds) if tuned else None

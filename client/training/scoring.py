@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from client.training.rows import Queries, Support, padded
 from engram.checks import must
 from engram.dense import FIRST, Examples, logits
+from engram.derivatives import by_autograd
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric, fitted
 from engram.mixtures import mixture
@@ -96,6 +97,8 @@ class Scorer:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         e, network = self._experiment, self._network
         loss: LossFn = mean_loss(network._replace(train=None), task)
+        if not network.vectorizes:  # packed sequences, for one, have no rule in torch.func
+            loss = by_autograd(loss)
         if self._dense:
             loss, self._targets = dense_loss_of(task, network.dense_layers, self._data.outputs)
         return fine_tune(loss, lr=e.adapt_lr, steps=e.adapt_steps, optimizer=e.adapt_optimizer)

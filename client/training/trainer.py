@@ -52,7 +52,6 @@ from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
-from federation.shapes import example
 from federation.streams import Stream, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
@@ -122,7 +121,7 @@ class Trainer:
         self.experiment = experiment
         self._store = store
         self._noise = noise
-        self._network = model_for(experiment, data.kind)
+        self._network = model_for(experiment, data.kind, data.example)
         self.data = with_known_tokens(data, self._network, experiment)
         self._task = task_of(experiment.task, experiment.loss)
         self._own = experiment.of(LocalMethod)
@@ -138,7 +137,7 @@ class Trainer:
             for number in range(1, experiment.num_rounds + 1):
                 step_factor(experiment.schedule, number, experiment.num_rounds)
             if augment is not None:
-                check_augmentation(augment, example(data.kind.inputs))
+                check_augmentation(augment, data.example)
         except ValueError as error:
             raise Refused(one_line(str(error))) from error
         self.sampler = Sampler(experiment, self.data.train, self.rule, self._network, augment)

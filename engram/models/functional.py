@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from engram.checks import must
 from engram.derivatives import differentiates_twice
 
-__all__ = ["NORMS", "VARIANCE", "Pure", "Statistics", "decomposes", "uniform"]
+__all__ = ["NORMS", "VARIANCE", "Pure", "Statistics", "UnknownToken", "decomposes", "uniform"]
 
 Statistics = Literal["average", "local", "fixed"]
 
@@ -25,6 +26,10 @@ VARIANCE: Final = "running_var"
 """Name of a batch norm's running variance."""
 
 NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
+
+
+class UnknownToken(ValueError):
+    """A token is beyond the end of an embedding."""
 
 
 def decomposes() -> bool:
@@ -214,6 +219,13 @@ class Pure(TorchFunctionMode):
             found = found * weight.reshape(shape)
         return found if bias is None else found + bias.reshape(shape)
 
+    def weight_norm(self, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+        """See ``torch.nn.utils.parametrizations.weight_norm``; ``vmap`` has no rule for it."""
+        if not decomposes():
+            return torch._weight_norm(v, g, dim)
+        axes = [axis for axis in range(v.ndim) if axis != dim]  # with -1 it is of all
+        return v * (g / v.square().sum(axes, keepdim=True).sqrt())
+
     # --- Embeddings ------------------------------------------------------------------------
 
     def embedding(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -223,7 +235,11 @@ class Pure(TorchFunctionMode):
         """
         if not decomposes():
             self.embedded.append((x, len(weight)))
-            return functional.embedding(x, weight, *args, **kwargs)
+            try:
+                return functional.embedding(x, weight, *args, **kwargs)
+            except IndexError as error:
+                expected = f"tokens 0 to {len(weight) - 1}, as the network's embedding has them"
+                raise UnknownToken(must("x", f"{x.min()} to {x.max()}", expected)) from error
         known = (x >= 0) & (x < len(weight))
         found = functional.embedding(torch.where(known, x, 0), weight, *args, **kwargs)
         return torch.where(known[..., None], found, torch.nan)
@@ -246,36 +262,53 @@ class Pure(TorchFunctionMode):
 
     # --- Recurrent networks -----------------------------------------------------------------
 
-    def lstm(self, x: Tensor, hx: tuple[Tensor, Tensor], *rest: Any) -> tuple[Tensor, ...]:
-        """See ``torch.lstm``, in plain operations: its kernels have no rule for ``vmap``."""
+    def recurrent(self, kernel: Callable[..., Any], cell: "_Cell", *args: Any) -> Any:
+        """Calls ``torch.lstm`` or its like, in plain operations where the kernel has no rule.
+
+        Its kernels have none for ``vmap``, and drop what the process's generator says.
+        """
+        if not isinstance(args[2], list):  # the weights: a packed sequence has its sizes before
+            return self._packed(kernel, *args)
+        x, start, *rest = args
         if not decomposes() and not _drops(rest):
-            return torch.lstm(x, hx, *rest)
-        h, c = hx
-        out, states = self._recurrent(_lstm_cell, x, [h, c], *rest)
+            return kernel(*args)
+        out, states = self._unpacked(cell, x, _listed(start), *rest)
         return out, *states
 
-    def gru(self, x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        """See ``torch.gru``, in plain operations."""
-        if not decomposes() and not _drops(rest):
-            return torch.gru(x, h, *rest)
-        out, states = self._recurrent(_gru_cell, x, [h], *rest)
-        return out, *states
+    def packing(self, *args: Any) -> Any:
+        """See ``torch.nn.utils.rnn.pack_padded_sequence``; values say what is computed."""
+        stack = torch._C._functorch.get_interpreter_stack() or []
+        if any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack):
+            raise RuntimeError("packed sequences have no rule for vmap")
+        return torch._pack_padded_sequence(*args)
 
-    def rnn_tanh(self, x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        """See ``torch.rnn_tanh``, in plain operations."""
-        if not decomposes() and not _drops(rest):
-            return torch.rnn_tanh(x, h, *rest)
-        out, states = self._recurrent(_rnn_cell(torch.tanh), x, [h], *rest)
-        return out, *states
+    def _packed(
+        self,
+        kernel: Callable[..., Any],
+        x: Tensor,
+        sizes: Tensor,
+        start: Any,
+        weights: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Any:
+        """Runs a recurrent network on a packed sequence, one layer after the other."""
+        starts = _listed(start)
+        each = len(weights) // num_layers
+        ends: list[list[Tensor]] = []
+        for layer, states in enumerate(zip(*(s.chunk(num_layers) for s in starts), strict=True)):
+            if layer:
+                x = self.dropout(x, dropout, train)
+            own = weights[layer * each : (layer + 1) * each]
+            begun = tuple(states) if len(states) > 1 else states[0]
+            x, *found = kernel(x, sizes, begun, own, has_biases, 1, 0.0, train, bidirectional)
+            ends.append(found)
+        return x, *(torch.cat(state) for state in zip(*ends, strict=True))
 
-    def rnn_relu(self, x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        """See ``torch.rnn_relu``, in plain operations."""
-        if not decomposes() and not _drops(rest):
-            return torch.rnn_relu(x, h, *rest)
-        out, states = self._recurrent(_rnn_cell(torch.relu), x, [h], *rest)
-        return out, *states
-
-    def _recurrent(
+    def _unpacked(
         self,
         cell: "_Cell",
         x: Tensor,
@@ -320,7 +353,11 @@ class Pure(TorchFunctionMode):
         return (x.transpose(0, 1) if batch_first else x), stacked
 
 
-def _drops(rest: tuple[Any, ...]) -> bool:
+def _listed(states: Any) -> list[Tensor]:
+    return [states] if isinstance(states, Tensor) else list(states)
+
+
+def _drops(rest: list[Any]) -> bool:
     """Returns whether a recurrent network has dropout between its layers."""
     _, _, num_layers, dropout, train, *_ = rest
     return bool(train and dropout > 0 and num_layers > 1)
@@ -371,6 +408,10 @@ def _rnn_cell(activation: Callable[[Tensor], Tensor]) -> _Cell:
     return cell
 
 
+def _recurring(kernel: Callable[..., Any], cell: _Cell) -> Callable[..., Any]:
+    return lambda pure, *args: pure.recurrent(kernel, cell, *args)
+
+
 def _unasked(function: Any) -> Callable[..., Any]:
     """Copies a torch function without its override check; functions that it calls keep theirs."""
     globals_ = function.__globals__ | {"has_torch_function": lambda _: False}
@@ -393,8 +434,10 @@ _OTHERS: Final[dict[Any, Callable[..., Any]]] = {
     torch.Tensor.view: Pure.view,
     functional.batch_norm: Pure.batch_norm,
     functional.group_norm: Pure.group_norm,
-    torch.lstm: Pure.lstm,
-    torch.gru: Pure.gru,
-    torch.rnn_tanh: Pure.rnn_tanh,
-    torch.rnn_relu: Pure.rnn_relu,
+    torch._weight_norm: Pure.weight_norm,
+    torch._pack_padded_sequence: Pure.packing,
+    torch.lstm: _recurring(torch.lstm, _lstm_cell),
+    torch.gru: _recurring(torch.gru, _gru_cell),
+    torch.rnn_tanh: _recurring(torch.rnn_tanh, _rnn_cell(torch.tanh)),
+    torch.rnn_relu: _recurring(torch.rnn_relu, _rnn_cell(torch.relu)),
 }

@@ -1,7 +1,8 @@
 """Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -13,8 +14,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.checks import require
 from engram.models.base import Inputs, Model
 from engram.models.constants import digest_of_constants
-from engram.models.functional import NORMS, Statistics
-from engram.models.skeleton import Skeleton, called, parameters_of, rows_of
+from engram.models.functional import NORMS, VARIANCE, Pure, Statistics, UnknownToken
+from engram.models.skeleton import Skeleton, called, leaves, parameters_of, rows_of, same
 from engram.types import Params
 
 __all__ = ["Make", "from_module"]
@@ -54,12 +55,11 @@ def from_module(
     """
     seed = _seed(make, generator or torch.Generator())
     module = _made(make, seed)
+    example = tree_map(lambda leaf: leaf.detach().clone(), example)
     _try(module, example)  # lazy layers take their shapes from it
-    free = {id(p) for p in module.parameters() if p.requires_grad}
-    require(bool(free), "a network", type(module).__name__, "one with parameters that are trained")
     running = {} if statistics == "fixed" else _running(module)
-    skeleton = Skeleton(module, example, running, fixed=statistics == "fixed")
-
+    _check_trained(module, running)
+    skeleton = _pure(module, example, running, fixed=statistics == "fixed")
     grouped = skeleton.can_group(example)
 
     def init(generator: Generator) -> Params:
@@ -98,7 +98,6 @@ def from_module(
         else cache(partial(digest_of_constants, module, parameters_of(module, running).keys())),
         module=holding,
     )
-    _check_pure(model, parameters_of(module, running), example)
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
 
 
@@ -118,30 +117,59 @@ def _made(make: Make, seed: int) -> nn.Module:
     return made
 
 
-def _try(module: nn.Module, example: Inputs) -> None:
-    """Calls a module once."""
-    training = module.training
+@contextmanager
+def _trying(module: nn.Module, example: Inputs) -> Iterator[None]:
+    """Says what a module was called with, if that fails; its random numbers are as before.
+
+    Raises:
+        UnknownToken: An embedding lacks a token of the example.
+        ValueError: All else.
+    """
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            called(module.eval(), example)
+            yield
+    except UnknownToken:
+        raise
     except Exception as error:  # it may be anybody's, and raise anything
         shapes = tree_map(lambda leaf: tuple(leaf.shape), example)
         raise ValueError(
             f"{type(module).__name__} must take inputs of shapes {shapes}, got "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _try(module: nn.Module, example: Inputs) -> None:
+    """Calls a module once, in evaluation."""
+    training = module.training
+    try:
+        with _trying(module, example), Pure(torch.zeros((), dtype=torch.int64)):
+            called(module.eval(), example)
     finally:
         module.train(training)
 
 
 def _running(module: nn.Module) -> dict[str, str]:
     """Returns the names of batch norm's running statistics."""
-    return {
-        f"{name}.{kind}" if name else kind: kind
-        for name, part in module.named_modules()
-        if isinstance(part, NORMS) and part.running_mean is not None
-        for kind in ("running_mean", "running_var")
-    }
+    found = {}
+    for name, part in module.named_modules():
+        if isinstance(part, NORMS) and part.running_mean is not None:
+            expected = "a number (None counts batches, which is a state of its own)"
+            require(part.momentum is not None, f"momentum of {name}", None, expected)
+            prefix = f"{name}." if name else ""
+            found |= {prefix + kind: kind for kind in ("running_mean", VARIANCE)}
+    return found
+
+
+def _check_trained(module: nn.Module, running: dict[str, str]) -> None:
+    """Checks what is trained, and averaged."""
+    free = dict(leaves(module, running))
+    trained = free.keys() - running.keys()
+    require(
+        bool(trained), "a network", type(module).__name__, "one with parameters that are trained"
+    )
+    for name, leaf in free.items():
+        expected = "float32 or float64, for it is trained"
+        require(leaf.dtype in (torch.float32, torch.float64), name, str(leaf.dtype), expected)
 
 
 def _activations(module: nn.Module, example: Inputs) -> int:
@@ -163,31 +191,32 @@ def _activations(module: nn.Module, example: Inputs) -> int:
     return max(1, count // rows_of(example))
 
 
-def _check_pure(model: Model, params: Params, example: Inputs) -> None:
-    """Calls a network twice with the same arguments.
+def _pure(module: nn.Module, example: Inputs, running: dict[str, str], *, fixed: bool) -> Skeleton:
+    """Returns a module that is called twice with the same arguments, and gives the same.
 
     Raises:
-        ValueError: If it gives different outputs.
+        ValueError: It does not: it draws random numbers, or keeps a state from call to call.
     """
-    key = torch.zeros((), dtype=torch.int64)
-    assert model.train is not None  # for mypy: ours has it
-    before = torch.get_rng_state()
-    try:
+    key, params = torch.zeros((), dtype=torch.int64), parameters_of(module, running)
+    buffers = {name: leaf.clone() for name, leaf in module.named_buffers()}
+    given = [leaf.clone() for leaf in tree_leaves(example)]
+    with _trying(module, example):
+        skeleton = Skeleton(module, example, running, fixed=fixed)
         one, other = (
-            tree_leaves(model.train(params, example, key))
-            + tree_leaves(model.apply(params, example))
+            tree_leaves(skeleton.train(params, example, key))
+            + tree_leaves(skeleton.apply(params, example))
             for _ in range(2)
         )
-    finally:
-        torch.set_rng_state(before)
-    pairs = zip(one, other, strict=True)  # NaN, such as of a mask that leaves nothing, is alike
-    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
-    require(
-        same,
-        "a network's outputs",
-        "others for the same inputs",
-        "a function of its inputs and parameters (numbers are drawn by dropout alone)",
-    )
+        changed = skeleton.changed(module, buffers)
+    kind = type(module).__name__
+    kept = all(map(same, given, tree_leaves(example)))
+    require(kept, f"inputs of {kind}", "others after a call", "left as they are")
+    expected = "a function of its inputs and parameters (numbers are drawn by dropout alone)"
+    state = f"others after each call, which changes {', '.join(changed[:3])}"
+    require(not changed, f"outputs of {kind}", state, expected)
+    alike = all(same(a, b) for a, b in zip(one, other, strict=True) if isinstance(a, Tensor))
+    require(alike, f"outputs of {kind}", "others for the same inputs", expected)
+    return skeleton
 
 
 # --- Dense layers --------------------------------------------------------------------------------
@@ -246,7 +275,7 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
     features = None
     if any(not isinstance(part, nn.Flatten) for part in before):
         head = Skeleton(before, example, {}, fixed=False)
-        names = [name for name, leaf in before.named_parameters() if leaf.requires_grad]
+        names = [name for name, _ in leaves(before, ())]
 
         def features(params: Params, inputs: Tensor) -> Tensor:
             found: Tensor = head.apply({name: params[name] for name in names}, inputs)

@@ -2,12 +2,12 @@
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.models.base import Inputs, Outputs
@@ -15,7 +15,7 @@ from engram.models.functional import NORMS, Pure, decomposes
 from engram.models.grouped import Features, Images
 from engram.types import Params
 
-__all__ = ["Skeleton", "called", "parameters_of", "rows_of"]
+__all__ = ["Skeleton", "called", "leaves", "parameters_of", "rows_of", "same"]
 
 
 class Skeleton:
@@ -31,6 +31,9 @@ class Skeleton:
             if isinstance(part, NORMS):
                 part.num_batches_tracked = None  # it would be counted up, in place
         self._start = params = parameters_of(module, running)
+        # Those that are not float32 here are what clients and server have in float32.
+        typed = ((name, leaf.dtype) for name, leaf in leaves(module, running))
+        self._dtypes = {name: dtype for name, dtype in typed if dtype != torch.float32}
         self._places = [_places(mode, params) for mode in self._modes]
         self._last: tuple[Any, ...] = (
             None,
@@ -44,9 +47,8 @@ class Skeleton:
         for mode in self._modes:
             mode.get_submodule(last.rpartition(".")[0]).register_forward_pre_hook(self._tapped)
         # What a forward pass calls, it says itself.
-        example = tree_map(lambda leaf: leaf.contiguous(), example)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
-            _, taken = self._tapping(None, lambda: self._run(1, params, example))
+            _, taken = self._tapping(None, lambda: self._run(1, self._typed(params), example))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in taken]
         vectors = [shape for shape in shapes if len(shape) == 2 and shape[0] == rows_of(example)]
         self.width: int = vectors[0][1] if len(shapes) == len(vectors) == 1 and "." in last else 0
@@ -55,6 +57,11 @@ class Skeleton:
         self.noisy = seen.drawn > 0
         self._views = seen.viewed
         self._pure = self.noisy or bool(running) or fixed or seen.pooled or seen.viewed
+
+    def _typed(self, params: Params) -> Params:
+        """Returns parameters of the types that the module has them in."""
+        found = {name: params[name].to(dtype) for name, dtype in self._dtypes.items()}
+        return params | found if found else params
 
     def _run(self, mode: int, params: Params, inputs: Inputs) -> Outputs:
         places = self._places[mode]
@@ -106,6 +113,23 @@ class Skeleton:
         outputs, (z,) = self._tapping(shift, forward)
         return outputs, z
 
+    def changed(self, module: nn.Module, buffers: Params) -> list[str]:
+        """Returns names of a module's buffers and parameters that passes have changed.
+
+        Args:
+            module: As given; its buffers are set back, which it shares with this.
+            buffers: Copies of them from before the passes.
+        """
+        start = parameters_of(module, self._running)
+        found = [name for name, leaf in self._start.items() if not same(leaf, start[name])]
+        for each in (*self._modes, module):
+            for name, leaf in each.named_buffers():
+                if name not in buffers or not same(leaf, buffers[name]):
+                    found.append(name)
+        for name, leaf in module.named_buffers():
+            leaf.copy_(buffers[name])
+        return list(dict.fromkeys(found))
+
     def least_rows(self, example: Inputs) -> int:
         """Returns how many rows a batch needs in training: one may be too few to normalize by."""
         params = {name: leaf.detach() for name, leaf in self._start.items()}
@@ -118,22 +142,30 @@ class Skeleton:
         return 1
 
     def vectorizes(self, example: Inputs) -> bool:
-        """Returns whether ``vmap`` can run it: it cannot if a value decides what is computed."""
+        """Returns whether ``vmap`` can train it: it cannot if a value decides what is computed."""
 
         def one(leaf: Tensor) -> Tensor:
             return leaf.detach()[None]
 
+        def summed(forward: Callable[..., Outputs]) -> Callable[..., Tensor]:
+            def total(*given: Any) -> Tensor:
+                found = [x for x in tree_leaves(forward(*given)) if isinstance(x, Tensor)]
+                return torch.stack([x.sum() for x in found if x.is_floating_point()]).sum()
+
+            return total
+
         key = torch.zeros(1, dtype=torch.int64)
         try:
-            with torch.no_grad():
-                for forward, *rest in ((self.train, key), (self.apply,)):
-                    vmap(forward)(tree_map(one, self._start), tree_map(one, example), *rest)
+            for forward, *rest in ((self.train, key), (self.apply,)):
+                way = vmap(grad(summed(forward)))
+                way(tree_map(one, self._start), tree_map(one, example), *rest)
         except RuntimeError:
             return False
         return True
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         """Calls the module in evaluation; see ``Model.apply``."""
+        params = self._typed(params)
         if not decomposes() and not self._running and not self._views:
             return self._run(0, params, inputs)
         with Pure(None):
@@ -141,20 +173,21 @@ class Skeleton:
 
     def train(self, params: Params, inputs: Inputs, key: Tensor | None) -> Outputs:
         """Calls the module in training; see ``Model.train``."""
+        own = self._typed(params)
         if not decomposes() and not self._pure:
-            return self._run(1, params, inputs)
+            return self._run(1, own, inputs)
         if decomposes() or not self._running:
             with Pure(key, fixed=self._fixed):
-                return self._run(1, params, inputs)
-        with Pure(key, names=self._names(params)) as pass_:
-            outputs = self._run(1, params, inputs)
+                return self._run(1, own, inputs)
+        with Pure(key, names=self._names(own)) as pass_:
+            outputs = self._run(1, own, inputs)
         self._last = inputs, key, _addresses(params), pass_.statistics
         return outputs
 
     def together(self, params: Params, inputs: Tensor) -> Tensor:
         """Calls many networks at once; see ``engram.models.grouped``."""
         with Pure(None, fixed=self._fixed):
-            found = self._run(1, params, Images.of(inputs))
+            found = self._run(1, self._typed(params), Images.of(inputs))
         if not isinstance(found, Features):
             raise NotImplementedError("outputs that are no rows")
         return found.x
@@ -184,16 +217,18 @@ class Skeleton:
             # calls holds on to the model and the batch: what is new is elsewhere in memory.
             seen, its_key, addresses, found = self._last
             if seen is inputs and its_key is key and addresses == _addresses(params):
-                return {name: leaf.detach() for name, leaf in found.items()}
-        with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
-            self._run(1, params, inputs)
-        return {**pass_.statistics}
+                return {name: leaf.detach().float() for name, leaf in found.items()}
+        own = self._typed(params)
+        with torch.no_grad(), Pure(key, names=self._names(own)) as pass_:
+            self._run(1, own, inputs)
+        return {name: leaf.float() for name, leaf in pass_.statistics.items()}
 
     def statistics_together(self, params: Params, inputs: Tensor) -> Params:
         """Returns the running statistics of many networks at once."""
-        with torch.no_grad(), Pure(None, names=self._names(params)) as pass_:
-            self._run(1, params, Images.of(inputs))
-        return {**pass_.statistics}
+        own = self._typed(params)
+        with torch.no_grad(), Pure(None, names=self._names(own)) as pass_:
+            self._run(1, own, Images.of(inputs))
+        return {name: leaf.float() for name, leaf in pass_.statistics.items()}
 
     def _names(self, params: Params) -> dict[int, str]:
         return {id(params[name]): name for name in self._running}
@@ -211,9 +246,26 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 def parameters_of(module: nn.Module, running: dict[str, str]) -> Params:
     """Returns a copy of a module's parameters that are trained, and of its running statistics."""
-    found: Params = {n: leaf for n, leaf in module.named_parameters() if leaf.requires_grad}
-    found |= {name: leaf for name, leaf in module.named_buffers() if name in running}
-    return {name: leaf.detach().clone().cpu() for name, leaf in found.items()}
+    return {n: x.detach().float().clone().cpu() for n, x in leaves(module, running)}
+
+
+def leaves(module: nn.Module, running: Container[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yields a module's parameters that are trained, and its running statistics, by name.
+
+    A parameter that several layers share is the last one's, in whose place it stands.
+    """
+    last: dict[int, tuple[str, Tensor]] = {}
+    for name, leaf in module.named_parameters(remove_duplicate=False):
+        last.pop(id(leaf), None)
+        if leaf.requires_grad:
+            last[id(leaf)] = name, leaf
+    yield from last.values()
+    yield from ((name, leaf) for name, leaf in module.named_buffers() if name in running)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Returns whether two arrays are alike; NaN, such as of a mask that leaves nothing, is."""
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def rows_of(inputs: Inputs) -> int:
@@ -233,7 +285,7 @@ def _places(module: nn.Module, params: Params) -> dict[str, list[_Slot]]:
 
     Writing there takes a tenth of the time of ``torch.func.functional_call``.
     """
-    names = {id(leaf): n for n, leaf in [*module.named_parameters(), *module.named_buffers()]}
+    names = {id(leaf): name for name, leaf in leaves(module, params)}
     found: dict[str, list[_Slot]] = {name: [] for name in params}
     for part in module.modules():
         for holder in (part._parameters, part._buffers):

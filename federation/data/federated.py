@@ -20,6 +20,7 @@ from engram.models import (
     with_personal,
 )
 from engram.models.base import Inputs
+from engram.models.functional import UnknownToken
 from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from federation.data.arrays import Arrays
@@ -36,7 +37,7 @@ from federation.machine import check_room
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.roster import Kind
-from federation.shapes import described, example
+from federation.shapes import described, example, size
 from federation.streams import Stream, generator, torch_generator
 
 __all__ = [
@@ -178,9 +179,27 @@ class FederatedData(NamedTuple):
         called = {"classes": self.classes, "features": self.features}
         return Kind(described(self.train.like), self.outputs, **called)
 
+    @property
+    def example(self) -> Inputs:
+        """Two rows as networks see them: the first ones here, or drawn ones if there are none.
 
-def model_for(experiment: Experiment, kind: Kind) -> Model:
+        Raises:
+            DataError: One cannot be read.
+        """
+        some = [int(row) for own in self.train.rows for row in own[:2]][:2]
+        if len(some) < 2:
+            return example(self.kind.inputs)
+        x, _ = self.train.take(torch.tensor(some, device=self.train.y.device))
+        return tree_map(lambda leaf: leaf.cpu(), x)
+
+
+def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> Model:
     """Builds the experiment's network for such data.
+
+    Args:
+        experiment: The settings.
+        kind: What the data are like.
+        rows: Two of them, to try the network on; drawn ones where there are none.
 
     Raises:
         Refused: If the network does not fit the data, or there is nothing to tell apart.
@@ -189,23 +208,37 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
     if e.task == "classification" and kind.outputs < 2:
         raise Refused(f"number of classes must be at least 2, got {kind.outputs}")
     generator = partial(torch_generator, e.seed, Stream.MODEL)
-    try:
-        model = network(
+
+    def built(example: Inputs) -> Model:
+        return network(
             e.model,
-            example(kind.inputs),
+            example,
             outputs=kind.outputs,
             hidden=e.hidden_widths,
             norm=e.norm,
             statistics=e.statistics,
             generator=generator(),
         )
+
+    numbers = size(kind.inputs)
+    check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
+    tried = example(kind.inputs) if rows is None else rows
+    try:
+        try:
+            model = built(tried)
+        except UnknownToken:
+            tried = example(kind.inputs)
+            model = built(tried)
+            if not any(tree_leaves(model.tokens)):
+                raise
+            # All rows' tokens are known soon: see ``with_known_tokens``.
         # Float32, of which there are three at least: the server's, a client's, and its gradient.
-        size = model.parameters
-        check_room(f"a model of {size} parameters", 12 * size, "take a smaller network")
+        count = model.parameters
+        check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
         start = model.init(generator())
-        check_fit(model, start, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
+        check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         own, local = e.own, e.statistics == "local"
         part = own.part if isinstance(own, LocalMethod) else ""
         if e.personal or e.share or part or (local and model.running):

@@ -56,7 +56,7 @@ class Member:
         self.experiment = experiment
         self.data = data
         self.trainer = Trainer(experiment, data, RamStore(), noise=noise)
-        network = model_for(experiment, data.kind)
+        network = model_for(experiment, data.kind, data.example)
         whole = network.init(torch_generator(experiment.seed, Stream.MODEL))
         self.model: Params = keep(whole, network.personal, personal=False)
         self.scoring = Scoring.of(experiment)

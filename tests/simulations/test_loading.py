@@ -81,3 +81,13 @@ def test_tied_parameters_stand_under_both_names(tmp_path):
         module = Tied()
         module.load_state_dict(found)
         assert torch.equal(module.head.weight, found["embed.weight"])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_tied_parameter_is_the_last_layers_where_a_network_is_split(bias, tmp_path):
+    text = torch.arange(CLIENTS * ROWS * 4).reshape(CLIENTS, ROWS, 4) % 7
+    given = {"method": "fedper", "task": "next-token", "num_classes": 7}
+    run = simulated(lambda: Tied(bias), text, text.flip(2), tmp_path / "run", **given)
+    assert run.model.keys() == {"mix.weight", "mix.bias"}
+    own = {"embed.weight", "head.weight"} | ({"head.bias"} if bias else set())
+    assert run.personal_model(0).keys() == run.model.keys() | own
