@@ -150,7 +150,7 @@ def _try(module: nn.Module, example: Inputs) -> None:
 
 def _running(module: nn.Module) -> dict[str, str]:
     """Returns the names of batch norm's running statistics."""
-    found = {}
+    found: dict[str, str] = {}
     for name, part in module.named_modules():
         if isinstance(part, NORMS) and part.running_mean is not None:
             expected = "a number (None counts batches, which is a state of its own)"

@@ -52,7 +52,7 @@ def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
     if not (isinstance(layer, nn.Linear) and layer.bias is not None):
         return Shifted(network, bias)
     with torch.no_grad():
-        layer.bias += layer.weight @ bias
+        layer.bias.add_(layer.weight @ bias)
     return network
 
 

@@ -77,8 +77,8 @@ def with_personal(
     found = set(model.running) if running else set()
     if part and not (personal or share):
         own = part_of(model, called, part)
-        kept = "batch norm with running statistics (not with norm=group or statistics=fixed)"
-        lacks = kept if part == "norm" else f"a {part}"
+        normed = "batch norm with running statistics (not with norm=group or statistics=fixed)"
+        lacks = normed if part == "norm" else f"a {part}"
         require(bool(own), "model", "one without", f"a network that has {lacks}")
         found |= own
     for key, text, kept in (("personal", personal, True), ("share", share, False)):

@@ -244,7 +244,7 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
     return outputs
 
 
-def parameters_of(module: nn.Module, running: dict[str, str]) -> Params:
+def parameters_of(module: nn.Module, running: Container[str]) -> Params:
     """Returns a copy of a module's parameters that are trained, and of its running statistics."""
     return {n: x.detach().float().clone().cpu() for n, x in leaves(module, running)}
 
