@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from engram.checks import must
 from engram.derivatives import differentiates_twice
+from engram.models.recurrent import KERNELS, recurrent
 
 __all__ = ["NORMS", "VARIANCE", "Pure", "Statistics", "UnknownToken", "decomposes", "uniform"]
 
@@ -262,18 +263,9 @@ class Pure(TorchFunctionMode):
 
     # --- Recurrent networks -----------------------------------------------------------------
 
-    def recurrent(self, kernel: Callable[..., Any], cell: "_Cell", *args: Any) -> Any:
-        """Calls ``torch.lstm`` or its like, in plain operations where the kernel has no rule.
-
-        Its kernels have none for ``vmap``, and drop what the process's generator says.
-        """
-        if not isinstance(args[2], list):  # the weights: a packed sequence has its sizes before
-            return self._packed(kernel, *args)
-        x, start, *rest = args
-        if not decomposes() and not _drops(rest):
-            return kernel(*args)
-        out, states = self._unpacked(cell, x, _listed(start), *rest)
-        return out, *states
+    def recurrent(self, kernel: Callable[..., Any], *args: Any) -> Any:
+        """See ``engram.models.recurrent``."""
+        return recurrent(kernel, args, unrolled=decomposes(), dropout=self.dropout)
 
     def packing(self, *args: Any) -> Any:
         """See ``torch.nn.utils.rnn.pack_padded_sequence``; values say what is computed."""
@@ -282,134 +274,9 @@ class Pure(TorchFunctionMode):
             raise RuntimeError("packed sequences have no rule for vmap")
         return torch._pack_padded_sequence(*args)
 
-    def _packed(
-        self,
-        kernel: Callable[..., Any],
-        x: Tensor,
-        sizes: Tensor,
-        start: Any,
-        weights: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> Any:
-        """Runs a recurrent network on a packed sequence, one layer after the other."""
-        starts = _listed(start)
-        each = len(weights) // num_layers
-        ends: list[list[Tensor]] = []
-        for layer, states in enumerate(zip(*(s.chunk(num_layers) for s in starts), strict=True)):
-            if layer:
-                x = self.dropout(x, dropout, train)
-            own = weights[layer * each : (layer + 1) * each]
-            begun = tuple(states) if len(states) > 1 else states[0]
-            x, *found = kernel(x, sizes, begun, own, has_biases, 1, 0.0, train, bidirectional)
-            ends.append(found)
-        return x, *(torch.cat(state) for state in zip(*ends, strict=True))
 
-    def _unpacked(
-        self,
-        cell: "_Cell",
-        x: Tensor,
-        starts: list[Tensor],
-        weights: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Runs layers of a recurrent network, in both directions if wanted.
-
-        Args:
-            cell: One step: ``(inputs' part of the gates, states, weight, bias) -> states``.
-            x: Inputs, (time, batch, in), or with the batch first.
-            starts: Initial states, each (layers * directions, batch, hidden).
-            weights: As ``torch.nn.RNNBase`` has them.
-            has_biases: Whether biases are among them.
-            num_layers: Layers.
-            dropout: Share of a layer's outputs that the next one does not see.
-            train: Whether it is dropped.
-            bidirectional: Whether each layer runs backwards, too.
-            batch_first: Whether inputs and outputs have the batch first.
-        """
-        if batch_first:
-            x = x.transpose(0, 1)
-        each, ways = (4 if has_biases else 2), (2 if bidirectional else 1)
-        ends: list[list[Tensor]] = []
-        for layer in range(num_layers):
-            if layer:
-                x = self.dropout(x, dropout, train)
-            found = []
-            for way in range(ways):
-                at = layer * ways + way
-                own = weights[at * each : (at + 1) * each]
-                found.append(_unrolled(cell, x, [s[at] for s in starts], own, backwards=way == 1))
-            x = torch.cat([out for out, _ in found], -1) if ways == 2 else found[0][0]
-            ends += [states for _, states in found]
-        stacked = [torch.stack(state) for state in zip(*ends, strict=True)]
-        return (x.transpose(0, 1) if batch_first else x), stacked
-
-
-def _listed(states: Any) -> list[Tensor]:
-    return [states] if isinstance(states, Tensor) else list(states)
-
-
-def _drops(rest: list[Any]) -> bool:
-    """Returns whether a recurrent network has dropout between its layers."""
-    _, _, num_layers, dropout, train, *_ = rest
-    return bool(train and dropout > 0 and num_layers > 1)
-
-
-_Cell = Callable[[Tensor, list[Tensor], Tensor, Tensor | None], list[Tensor]]
-
-
-def _unrolled(
-    cell: _Cell, x: Tensor, states: list[Tensor], weights: list[Tensor], *, backwards: bool
-) -> tuple[Tensor, list[Tensor]]:
-    """Runs one layer over time, (t, b, in) -> (t, b, hidden)."""
-    given, own = weights[0], weights[1]
-    bias, own_bias = weights[2:] if len(weights) == 4 else (None, None)
-    gates = functional.linear(x, given, bias)  # of all inputs at once
-    outs = []
-    for gate in reversed(gates.unbind(0)) if backwards else gates.unbind(0):
-        states = cell(gate, states, own, own_bias)
-        outs.append(states[0])
-    return torch.stack(outs[::-1] if backwards else outs), states
-
-
-def _lstm_cell(
-    gate: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None
-) -> list[Tensor]:
-    h, c = states
-    i, f, g, o = (gate + functional.linear(h, weight, bias)).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return [o.sigmoid() * c.tanh(), c]
-
-
-def _gru_cell(
-    gate: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None
-) -> list[Tensor]:
-    (h,) = states
-    reset, update, new = gate.chunk(3, -1)
-    own_reset, own_update, own_new = functional.linear(h, weight, bias).chunk(3, -1)
-    new = (new + (reset + own_reset).sigmoid() * own_new).tanh()
-    return [torch.lerp(new, h, (update + own_update).sigmoid())]
-
-
-def _rnn_cell(activation: Callable[[Tensor], Tensor]) -> _Cell:
-    def cell(
-        gate: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None
-    ) -> list[Tensor]:
-        return [activation(gate + functional.linear(states[0], weight, bias))]
-
-    return cell
-
-
-def _recurring(kernel: Callable[..., Any], cell: _Cell) -> Callable[..., Any]:
-    return lambda pure, *args: pure.recurrent(kernel, cell, *args)
+def _recurring(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda pure, *args: pure.recurrent(kernel, *args)
 
 
 def _unasked(function: Any) -> Callable[..., Any]:
@@ -436,8 +303,4 @@ _OTHERS: Final[dict[Any, Callable[..., Any]]] = {
     functional.group_norm: Pure.group_norm,
     torch._weight_norm: Pure.weight_norm,
     torch._pack_padded_sequence: Pure.packing,
-    torch.lstm: _recurring(torch.lstm, _lstm_cell),
-    torch.gru: _recurring(torch.gru, _gru_cell),
-    torch.rnn_tanh: _recurring(torch.rnn_tanh, _rnn_cell(torch.tanh)),
-    torch.rnn_relu: _recurring(torch.rnn_relu, _rnn_cell(torch.relu)),
-}
+} | {kernel: _recurring(kernel) for kernel in KERNELS}
