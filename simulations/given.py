@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FUNCTIONS", "settings_of", "settings_of_several"]
 
-FUNCTIONS: Final[Mapping[str, tuple[Mapping[str, Any], Callable[[Any], Any]]]] = {
+FUNCTIONS: Final[Mapping[str, tuple[dict[str, Any], Callable[[Any], Any]]]] = {
     "loss": (LOSSES, loss),
     "augment": (AUGMENTATIONS, augmentation),
     "schedule": (SCHEDULES, schedule),
