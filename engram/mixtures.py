@@ -31,7 +31,8 @@ def mixture(targets: Targets, outputs: Sequence[Tensor], weights: Tensor) -> Ten
     if targets == "labels":
         odds = ((logsigmoid(sign * each) + pi.log()).logsumexp(1) for sign in (1, -1))
         return next(odds) - next(odds)
-    return (each.log_softmax(-1) + pi.log()).logsumexp(1)
+    axis = 3 if targets == "classes" else -1  # a row may have several classes, behind that axis
+    return (each.log_softmax(axis) + pi.log()).logsumexp(1)
 
 
 def row_losses(loss: LossFn, params: Params, batch: Batch) -> Tensor:

@@ -75,7 +75,8 @@ def outputs_of(runs: Callable[[Inputs], Outputs], x: Inputs, count: int) -> Outp
             runs(tree_map(lambda leaf, at=at: leaf[at : at + _BLOCK], x))
             for at in range(0, max(1, count), _BLOCK)
         ]
-    return tree_map(lambda *leaves: torch.cat(leaves), *parts)
+    outputs: Outputs = tree_map(lambda *leaves: torch.cat(leaves), *parts)
+    return outputs
 
 
 def columns_of(kind: str, outputs: Outputs, classes: Sequence[str]) -> Columns:

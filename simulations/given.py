@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FUNCTIONS", "settings_of", "settings_of_several"]
 
-FUNCTIONS: Final[Mapping[str, tuple[Mapping[str, Any], Callable[[Any], Any]]]] = {
+FUNCTIONS: Final[Mapping[str, tuple[dict[str, Any], Callable[[Any], Any]]]] = {
     "loss": (LOSSES, loss),
     "augment": (AUGMENTATIONS, augmentation),
     "schedule": (SCHEDULES, schedule),
@@ -114,7 +114,7 @@ def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) 
         values = likely_task(y) == REGRESSION.name
     found |= {"task": REGRESSION.name} if values else {}
     if isinstance(data, tuple | Dataset):
-        return read_by(method, found | ({"partition": "iid"} if values else {}))
+        return read_by(method, found | ({"partition": "iid"} if values or y.ndim > 2 else {}))
     most = min(len(data), Experiment.model_fields["clients_per_round"].default)
     clients = {"num-clients": len(data), "partition": "natural", "clients-per-round": most}
     return read_by(method, found | clients)

@@ -294,8 +294,9 @@ class Scorer:
             serve = self._for_each(lambda mine, some: self._network.apply(model | mine, some))
             outputs: Outputs = serve(own, x)
             return outputs
-        shape, outputs = tree_leaves(x)[0].shape[:2], self._network.apply(model, _flat(x))
-        return tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), outputs)
+        shape, flat = tree_leaves(x)[0].shape[:2], self._network.apply(model, _flat(x))
+        rows: Outputs = tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat)
+        return rows
 
     def _recalling(
         self, recall: Recall, model: Params, own: Params, clients: Sequence[int]

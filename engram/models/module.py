@@ -252,7 +252,8 @@ def _tail(module: nn.Module) -> _Tail | None:
 def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Model | None:
     """Returns the same network with its last layers as dense ones, if it ends in some."""
     tail = _tail(module)
-    if tail is None or model.noisy or model.statistics is not None:
+    vectors = model.width > 0  # such as rows that are sequences lack, each step of which is one
+    if tail is None or not vectors or model.noisy or model.statistics is not None:
         return None
     own = {
         f"{i}.{kind}": f"dense{layer}.{kind}"

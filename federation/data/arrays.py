@@ -1,5 +1,6 @@
 """A user's arrays as a data set: what they must hold for each task, and how they are parted."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,7 +156,7 @@ class Own(NamedTuple):
             place = Place(self.path, "y", task, names)
             y, outputs, called = self.labels(arrays["y"], place)
             x = self._inputs(place._replace(name="x"), x, y, arrays)
-            classes = outputs if self.targets == "classes" else 0
+            classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
             found = part(x, y, task, classes, test_fraction, seed, self.clients)
             return found._replace(
                 outputs=outputs, task_names=names, class_names=called, features=_features(arrays)
@@ -231,8 +232,11 @@ class Own(NamedTuple):
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
         wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"
-        axes = (1, 2) if self.targets == "values" else (2,)
-        if y.ndim not in axes or y.dtype.kind not in "buif" or 0 in y.shape:
+        if (
+            y.ndim < (1 if self.targets == "values" else 2)
+            or y.dtype.kind not in "buif"
+            or 0 in y.shape
+        ):
             raise DataError(
                 f"{self.path}: y must be {wanted} a row, got {y.dtype} of shape {y.shape}"
             )
@@ -241,7 +245,7 @@ class Own(NamedTuple):
             raise place.fault("finite", place.first(values, ~finite))
         if self.targets == "labels" and not (known := np.isin(values, (0, 1))).all():
             raise place.fault(f"{wanted} a row", place.first(values, ~known))
-        return values, y.shape[1] if y.ndim == 2 else 1, ()
+        return values, math.prod(y.shape[1:]), ()
 
     def _inputs(
         self, place: Place, x: Any, y: _Array, arrays: Mapping[str, Any], *, several: bool = False

@@ -22,7 +22,7 @@ class Classes(NamedTuple):
     """Classes of rows.
 
     Attributes:
-        numbers: The number of each row's class, (n,), int64.
+        numbers: The number of each row's class, (n,), int64; or of its several ones, (n, ...).
         outputs: How many classes there are.
         names: What they are called; empty where their numbers are their names.
     """
@@ -46,9 +46,12 @@ def classes_of(
     of declared classes of which none is a number. Otherwise classes are numbered in the order in
     which they are declared or, if they are not, in their own.
 
+    Whole numbers of three axes or more, such as masks, stay as they are: which of them a loss
+    ignores is for it to say.
+
     Args:
         place: What messages call the targets.
-        y: The targets: (n,) or (n, 1), or one-hot rows (n, k).
+        y: The targets: (n,) or (n, 1), or one-hot rows (n, k); or several classes a row, (n, ...).
         column: The name by which classes are declared.
         values: Those that are declared.
         num_classes: How many there are; 0 for as many as are in ``y`` or declared.
@@ -59,6 +62,9 @@ def classes_of(
     """
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     known = values.declared.get(column, ())
+    if y.ndim > 2 and y.size and y.dtype.kind in "buif":
+        found = Classes(_whole(place, y).astype(np.int64), max(2, int(y.max()) + 1), known)
+        return found._replace(outputs=num_classes or len(known) or found.outputs)
     if y.ndim == 2 and not is_text(y):
         if known and len(known) != y.shape[1]:
             raise place.fault(f"{len(known)} columns (categories)", f"shape {y.shape}")

@@ -189,9 +189,12 @@ def _refuse(faults: Iterable[Fault]) -> None:
 
 def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     """Yields what is wrong before rows are given out, and before room is made for them."""
-    classes = e.task == CLASSIFICATION.name
+    classes = e.task == CLASSIFICATION.name and arrays.y_train.ndim == 1
     if not classes and e.partition in ("halves", "dirichlet", "pathological"):
-        wanted = f"iid, natural or blocks for task {e.task}, whose rows have no class"
+        none = (
+            "whose rows have no class" if arrays.y_train.ndim < 3 else "with several classes a row"
+        )
+        wanted = f"iid, natural or blocks for task {e.task}, {none}"
         yield "partition", must("partition", e.partition, wanted)
         return
     if e.partition == "pathological" and e.classes_per_client > len(np.unique(arrays.y_train)):

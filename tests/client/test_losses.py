@@ -118,9 +118,10 @@ def in_plain_torch(function, module, params, x, y):
     return w
 
 
-def assert_trains_as_in_plain_torch(t, function, make):
+def assert_trains_as_in_plain_torch(t, function, make, arrays=None):
     start, found = initial_model(t), train_clients(t, initial_model(t), [0, 1, 2], **ROUND).params
-    names, arrays = t._network.names, {k: torch.tensor(v) for k, v in data().items()}
+    names, own = t._network.names, arrays or data()
+    arrays = {k: torch.tensor(v) for k, v in own.items()}
     params = {names.get(name, name): leaf for name, leaf in start.items()}
     for client in range(CLIENTS):
         own = arrays["task_train"] == client
@@ -197,3 +198,99 @@ def test_a_method_that_weights_rows_takes_a_mean_of_rows(tmp_path):
     found = simulate(own, tmp_path / "own")["clients"]["accuracy"]
     usual = own.from_config(own.to_config() | {"loss": ""})
     assert found == pytest.approx(simulate(usual, tmp_path / "usual")["clients"]["accuracy"])
+
+
+# --- Targets of several axes, and outputs of several tensors --------------------------------------
+
+
+class Parts(nn.Module):
+    """Returns a class and a size, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.kind, self.size = nn.Linear(16, 3), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return {"kind": self.kind(x.flatten(1)), "size": self.size(x.flatten(1))}
+
+
+def both(outputs, targets):
+    sizes = functional.mse_loss(outputs["size"][:, 0], targets[:, 1])
+    return functional.cross_entropy(outputs["kind"], targets[:, 0].long()) + sizes
+
+
+def mask_dice(outputs, targets):
+    p = outputs.softmax(1)[:, 1]
+    return 1 - 2 * (p * targets).sum() / (p.sum() + targets.sum())
+
+
+def shaped(case):
+    """A network, targets of its rows, a loss in plain torch, and settings."""
+    x = torch.tensor(data()["x_train"])
+    mask = (x[:, 0] > 0).long()
+    image = partial(nn.Conv2d, 1, 2, 3, padding=1)
+    columns = torch.stack([torch.tensor(data()["y_train"]).float(), x[:, 0, 0, 0]], 1)
+    return {
+        "masks": (image, mask, mask_dice, {}),
+        "masks, with the task's own loss": (image, mask, functional.cross_entropy, {"loss": ""}),
+        "ignored pixels": (
+            image,
+            mask.where(x[:, 0] < 1, torch.tensor(255)),
+            partial(functional.cross_entropy, ignore_index=255),
+            {"num_classes": 2},
+        ),
+        "images": (image, torch.cat([x, -x], 1), functional.l1_loss, {"task": "regression"}),
+        "sequences": (
+            lambda: nn.Sequential(nn.Flatten(1, 2), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1)),
+            x[:, 0].cumsum(2).sum(2),  # (n, 4), of outputs (n, 4, 1)
+            lambda outputs, targets: (outputs.squeeze(-1) - targets).abs().mean(),
+            {"task": "regression"},
+        ),
+        "several outputs": (Parts, columns, both, {"task": "regression", "metrics": "kinds"}),
+    }[case]
+
+
+SHAPED = ("masks", "masks, with the task's own loss", "ignored pixels")
+SHAPED += ("images", "sequences", "several outputs")
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+@pytest.mark.parametrize("case", SHAPED)
+def test_targets_of_several_axes_train_as_in_plain_torch(case, engine):
+    @engram.metric(low=0, high=1)
+    def kinds(outputs, targets):
+        return (outputs["kind"].argmax(1) == targets[:, 0]).float().mean()
+
+    make, y, function, settings = shaped(case)
+    arrays = data() | {"y_train": y.numpy(), "y_test": y.flip(0).numpy()}
+    t = trainer(experiment(function, make, arrays, **settings), engine=engine)
+    assert "dense" not in t.ways  # of which rows would be vectors
+    for way in tuple(t.ways):
+        t.ways = {way: t.ways[way]}
+        assert_trains_as_in_plain_torch(t, function, make, arrays)
+        t.ways = trainer(t.experiment, engine=engine).ways
+    scores = t.evaluate(initial_model(t), [0, 1, 2], server_round=0).columns
+    assert all(column.isfinite().all() for name, column in scores.items() if "own" not in name)
+
+
+def test_pixels_are_counted_by_accuracy_and_other_metrics_of_classes_are_refused():
+    make, y, function, _ = shaped("masks")
+    arrays = data() | {"y_train": y.numpy(), "y_test": y.numpy(), "x_test": data()["x_train"]}
+    arrays |= {"task_test": arrays["task_train"]}
+    e = experiment(function, make, arrays, metrics="accuracy", adapt_steps=0)
+    t, x = trainer(e), torch.tensor(arrays["x_test"])
+    found = t.evaluate(initial_model(t), [0, 1, 2], server_round=0).columns["accuracy-before"]
+    hits = functional_call(make(), initial_model(t), (x,)).argmax(1) == y
+    for client, value in enumerate(found.tolist()):
+        own = torch.tensor(arrays["task_train"] == client)
+        assert value == pytest.approx(float(hits[own].float().mean()))
+    with pytest.raises(Refused, match="metrics must be accuracy, or one of your own, where a row"):
+        trainer(experiment(function, make, arrays, metrics="f1"))
+
+
+def test_a_metric_that_does_not_take_what_the_network_returns_is_refused():
+    make, y, function, settings = shaped("several outputs")
+    arrays = data() | {"y_train": y.numpy(), "y_test": y.flip(0).numpy()}
+    words = r"metric rmse must take outputs of shape {'kind': \(13, 3\), 'size': \(13, 1\)}, and"
+    with pytest.raises(Refused, match=words.replace("13", r"\d+")):
+        trainer(experiment(function, make, arrays, **settings | {"metrics": "rmse"}))
