@@ -229,3 +229,16 @@ def test_names_of_classes_are_kept_by_results_exports_and_predictions(tmp_path, 
     np.savez("labeled.npz", x=data["oak"][0], y=data["oak"][1])
     card = (run.adapt("labeled.npz", out="new") / "card.md").read_text()
     assert "| classes: down, up |" in card
+
+
+def test_numbers_that_name_rows_are_no_classes():
+    with pytest.raises(
+        DataError, match="at most 12 classes, .* got 24 different numbers: set task"
+    ):
+        read(np.arange(24) * 10)
+
+
+def test_a_class_that_cannot_be_given_out_is_called_by_its_name():
+    y = np.array(["ant", "bee"])[(np.arange(24) > 22).astype(int)]
+    with pytest.raises(DataError, match="^class bee has no test rows, which partition dirichlet"):
+        read(y, partition="dirichlet")
