@@ -265,8 +265,8 @@ def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
             if count < needed:
                 yield (
                     setting,
-                    f"class {called[label]} has {count} rows, but partition halves needs {needed} of it: "
-                    f"lower {setting} (now {a}) or num-clients (now {e.num_clients})",
+                    f"class {called[label]} has {count} rows, but partition halves needs {needed} "
+                    f"of it: lower {setting} (now {a}) or num-clients (now {e.num_clients})",
                 )
 
 

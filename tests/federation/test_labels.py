@@ -216,7 +216,7 @@ def test_names_of_classes_are_kept_by_results_exports_and_predictions(tmp_path, 
         data[name] = x, np.where(x[:, 0] > 0, "up", "down")
     quick = {"num_rounds": 2, "batch_size": 4, "progress": False, "eta": 0.5}
     run = engram.simulate(data, method="fedavg", out="run", **quick)
-    assert run.metrics["classes"].dropna().tolist() == [["down", "up"]]
+    assert run.metrics["classes"].dropna().tolist() == [run.results["classes"]] == [["down", "up"]]
     folder = run.export("oak", out="oak")
     assert "| classes: down, up |" in (folder / "card.md").read_text()
     np.savez("new.npz", x=data["oak"][0])
@@ -233,12 +233,12 @@ def test_names_of_classes_are_kept_by_results_exports_and_predictions(tmp_path, 
 
 def test_numbers_that_name_rows_are_no_classes():
     with pytest.raises(
-        DataError, match="at most 12 classes, .* got 24 different numbers: set task"
+        DataError, match=r"at most 12 classes, .* got 24 different numbers: set task"
     ):
         read(np.arange(24) * 10)
 
 
 def test_a_class_that_cannot_be_given_out_is_called_by_its_name():
     y = np.array(["ant", "bee"])[(np.arange(24) > 22).astype(int)]
-    with pytest.raises(DataError, match="^class bee has no test rows, which partition dirichlet"):
+    with pytest.raises(DataError, match=r"^class bee has no test rows, which partition dirichlet"):
         read(y, partition="dirichlet")
