@@ -70,6 +70,9 @@ def classes_of(
         found = found._replace(names=known)
     elif is_text(y) or known:
         text = (y if is_text(y) else _whole(place, y)).astype(str)
+        if known and (strange := ~np.isin(text, known)).any():
+            expected = f"one of {few_names(known)} (categories)"
+            raise place.fault(expected, place.first(text, strange))
         names = values.of(place.path, column, text)
         found = Classes(values.numbered(place.path, column, text), len(names), names)
     elif y.dtype.kind == "b":
