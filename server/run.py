@@ -233,7 +233,9 @@ class _Run(NamedTuple):
 
 
 def _named(results: Row, roster: Roster) -> Row:
-    """Adds clients' names, if they have some, to the columns of the results."""
+    """Adds names of classes, and of clients to the columns of the results, if there are some."""
+    if roster.kind.classes:
+        results = {**results, "classes": list(roster.kind.classes)}
     if not roster.names or "clients" not in results:
         return results
     clients = results["clients"]

@@ -287,7 +287,9 @@ def data(
     console.print(f"picture: {path}", soft_wrap=True)
     if as_json:
         found = {part: of_part.tolist() for part, of_part in counts.items()}
-        print(json.dumps({**found, "picture": str(path), **_names(held.names, len(train))}))
+        of_classes = {"classes": list(held.classes)} if held.classes else {}
+        names = _names(held.names, len(train))
+        print(json.dumps({**found, "picture": str(path), **of_classes, **names}))
     else:
         given = {"--config": config or (), "--set": sets or ()}
         words = [

@@ -13,7 +13,7 @@ from federation.errors import DataError, few_names
 __all__ = ["Classes", "classes_of", "is_text", "likely_task"]
 
 _Array = npt.NDArray[Any]
-_MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes
+_MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes, of two rows each
 _FEW: Final = 20  # whole numbers that may be classes where they are floats
 _OTHERS: Final = "other nodes may hold others: declare them for the run, as categories={}=A|B|..."
 
@@ -76,6 +76,9 @@ def classes_of(
         found = found._replace(names=known)
     elif is_text(y) or known:
         text = (y if is_text(y) else _whole(place, y)).astype(str)
+        if known and (strange := ~np.isin(text, known)).any():
+            expected = f"one of {few_names(known)} (categories)"
+            raise place.fault(expected, place.first(text, strange))
         names = values.of(place.path, column, text)
         found = Classes(values.numbered(place.path, column, text), len(names), names)
     elif y.dtype.kind == "b":
@@ -142,9 +145,10 @@ def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: in
         raise place.fault(
             "classes numbered from 0 without gaps", f"{shown}: {_OTHERS.format(column)}"
         )
-    if len(held) > _MOST:
+    most = min(_MOST, len(y) // 2)
+    if len(held) > most:
         raise place.fault(
-            f"of at most {_MOST} classes, unless these are numbered from 0",
+            f"of at most {most} classes, unless these are numbered from 0",
             f"{len(held)} different numbers: set task=regression for numbers, or declare the "
             f"classes, as categories={column}=A|B|...",
         )

@@ -217,7 +217,7 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
             wanted = f"fewer than all {rows['test']} test rows"
             yield "adapt-shots", must("adapt-shots", e.adapt_shots, wanted)
     elif classes and e.partition != "blocks":
-        yield from _one_sided(arrays.y_train, arrays.y_test, e)
+        yield from _one_sided(arrays, e)
 
 
 def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
@@ -233,7 +233,7 @@ def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
         yield "num-clients", must("num-clients", e.num_clients, wanted)
 
 
-def _one_sided(train: RowNumbers, test: RowNumbers, e: Experiment) -> Iterator[Fault]:
+def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     """Yields a class without training or test rows.
 
     The partitioners number those that they see, and would give a client other ones to be tested
@@ -241,11 +241,12 @@ def _one_sided(train: RowNumbers, test: RowNumbers, e: Experiment) -> Iterator[F
     """
     if e.partition == "iid":
         return
-    for value in np.setxor1d(train, test)[:1].tolist():
-        part = "test" if value in train else "training"
+    for value in np.setxor1d(arrays.y_train, arrays.y_test)[:1].tolist():
+        part = "test" if value in arrays.y_train else "training"
+        called = arrays.class_names[value] if arrays.class_names else f"{value} (counted from 0)"
         yield (
             "test-fraction",
-            f"class {value} (counted from 0) has no {part} rows, which partition {e.partition} "
+            f"class {called} has no {part} rows, which partition {e.partition} "
             "needs: add rows, leave the class out, or change test-fraction",
         )
 
@@ -254,6 +255,7 @@ def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     """Yields the classes of which ``_halves`` would need more rows than there are."""
     first, n_even = _half(arrays.outputs, e)
     n_odd, rest = e.num_clients - n_even, arrays.outputs - first
+    called = arrays.class_names or range(arrays.outputs)
     for setting, a, y in (
         ("rows-per-class", e.rows_per_class, arrays.y_train),
         ("test-rows-per-class", e.test_rows_per_class, arrays.y_test),
@@ -266,8 +268,8 @@ def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
             if count < needed:
                 yield (
                     setting,
-                    f"class {label} has {count} rows, but partition halves needs {needed} of it: "
-                    f"lower {setting} (now {a}) or num-clients (now {e.num_clients})",
+                    f"class {called[label]} has {count} rows, but partition halves needs {needed} "
+                    f"of it: lower {setting} (now {a}) or num-clients (now {e.num_clients})",
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from federation.errors import DataError, one_line
+from federation.errors import DataError, brief, one_line
 
 __all__ = ["Place"]
 
@@ -51,7 +51,8 @@ class Place(NamedTuple):
             wrong: Which of its values are wrong, of the same shape.
         """
         row = int(np.argmax(wrong.reshape(len(wrong), -1).any(axis=1)))
-        shown = one_line(str(values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]))
+        value = values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]
+        shown = brief(str(value)) if isinstance(value, str) else str(value)
         if self.drawn:
             return shown
         part, start = ("", 0) if row < self.cut or not self.cut else (" of the test rows", self.cut)

@@ -69,7 +69,7 @@ class Shaping(NamedTuple):
         if not grey and x.dtype.kind in "iu" and (several or self.whole_numbers):
             return np.ascontiguousarray(x, dtype=np.int64)
         if not grey:
-            x = x.astype(np.float32)
+            x = x.astype(np.float32, copy=False)
             if not (finite := np.isfinite(x)).all():
                 raise place.fault("finite", place.first(x, ~finite))
         return np.ascontiguousarray(x if several else self._image(place, x))
@@ -123,10 +123,12 @@ class Shaping(NamedTuple):
         found = np.empty((len(x), *like.shape[1:]), dtype=like.dtype)
         for given, (at, own) in parts.items():
             if (own.dtype, own.shape[1:]) != (like.dtype, like.shape[1:]):
+                alike = own.shape[1:] == like.shape[1:]
                 raise DataError(
                     f"{place.path}: {_whose(place, at)} ({given}) become {own.dtype} of shape "
                     f"{own.shape[1:]}, and {_whose(place, first)} ({one}) {like.dtype} of shape "
-                    f"{like.shape[1:]}: give all in one type, or say by images what they are"
+                    f"{like.shape[1:]}: give all in one type"
+                    + ("" if alike else ", or say by images what they are")
                 )
             found[at] = own
             if _GREY in parts and own.max(initial=0) > _SCALED:

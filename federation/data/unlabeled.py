@@ -23,6 +23,7 @@ from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
+from federation.data.places import Place
 from federation.data.shaping import Shaping
 from federation.data.values import Columns, Values, listed
 from federation.errors import DataError, few_names
@@ -222,6 +223,7 @@ def _matrix(path: Path, found: Mapping[str, Any], kind: Kind) -> Unlabeled:
     if x.ndim != 2 or x.shape[1] != width or x.dtype.kind not in "buif":
         expected = f"x of numbers, of shape (rows, {width})"
         raise DataError(f"{path} must hold {expected}, got {x.dtype} of shape {x.shape}")
-    if not np.isfinite(x).all():
-        raise DataError(f"{path}: x must be finite, got NaN or infinity in some rows")
+    if not (finite := np.isfinite(x)).all():
+        place = Place(path, "x")
+        raise place.fault("finite", place.first(x, ~finite))
     return Unlabeled(torch.from_numpy(x.astype(np.float64)), len(x), {})

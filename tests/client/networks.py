@@ -126,7 +126,7 @@ CASES = {
     ),
     "volume": (
         lambda: nn.Sequential(nn.Conv3d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3)),
-        IMAGES | {"x": numbers(2, 4, 4, 4)},
+        {"x": numbers(2, 4, 4, 4), "y": np.array(["ant", "bee", "cat"])[IMAGES["y"]]},
         {},
     ),
     "viewed images": (Viewed, IMAGES | {"x": numbers(3, 6, 6)}, {}),

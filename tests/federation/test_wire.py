@@ -78,6 +78,13 @@ def test_roster_entries_survive_the_wire():
     assert entry.kind == Kind("float32[1,8,8]", 10)
     assert (entry.fingerprint, entry.source) == (fingerprint(), str(source_root()))
     assert read_entry(describe_node({}, Kind("float32[3]", 2))).clients == {}
+    named = Kind("float32[3]", 2, classes=("cat", "dog"))
+    assert read_entry(describe_node({}, named)).kind == Kind.from_row(named.to_row()) == named
+    other = Kind("float32[3]", 2, classes=("dog", "cat"))
+    assert other.unlike(named) == (
+        "it has inputs float32[3] and 2 outputs (dog, cat), and most nodes have inputs float32[3] "
+        "and 2 outputs (cat, dog)"
+    )
 
 
 def test_the_fingerprint_changes_with_any_module(tmp_path):

@@ -44,6 +44,19 @@ def test_clients_keep_the_names_that_their_data_give_them(engram, hospitals):
     assert json.loads(out.splitlines()[-1])["names"] == NAMED
 
 
+def test_classes_keep_the_names_that_their_data_give_them(engram):
+    kinds = np.array(["[red]ant", "bee"])[np.arange(80) % 2]
+    write_npz(Path("k.npz"), x=np.arange(160.0).reshape(80, 2), y=kinds)
+    given = let("dataset=npz:k.npz", "partition=blocks", "num-clients=2", "clients-per-round=2")
+    given = [*given, *let("validation-fraction=0")]
+    _, out, _ = engram("data", *given, "--out", "k.png", "--json")
+    found = json.loads(out.splitlines()[-1])
+    assert found["classes"] == ["[red]ant", "bee"]
+    ants, bees = found["training"][0]
+    assert f"[red]ant: {ants}, bee: {bees}" in out
+    assert ants + bees == 24  # a half of 60 % of 80
+
+
 def test_sites_that_numbers_name_are_found_by_these(engram, hospitals):
     table = pd.read_csv("h.csv")
     numbers = dict(zip(NAMED, (10, 2, 7), strict=True))

@@ -11,6 +11,7 @@ from torch.nn import functional
 import engram
 from server.record import RunRecord
 from simulations.engine import simulate
+from simulations.exports.predicting import predict
 from tests.client import mixed
 from tests.support import write_npz
 
@@ -160,3 +161,35 @@ def test_all_engines_have_the_same_model_of_the_same_images(plug_ins, tmp_path):
     first, *others = found.values()
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "images"),
+    [
+        ((6, 5), "float32", "auto"),
+        ((6, 5, 3), "float32", "channels-last"),
+        ((6, 5, 3), "uint8", "auto"),
+        ((6, 5, 3), "uint8", "none"),
+    ],
+)
+def test_rows_of_a_file_are_predicted_as_the_run_saw_its_rows(shape, dtype, images, tmp_path):
+    x, y = arrays(shape)
+    x = (40 * x + 100).clip(0, 255).astype(dtype)
+    width = int(np.prod(shape))
+    run = engram.simulate(
+        dataset=stored(x, y, tmp_path / "a.npz"),
+        model=flat(width),
+        images=images,
+        out=tmp_path / "run",
+        **QUICK | {"eta": 1e-4 if dtype == "float32" else 0.1},
+    )
+    np.savez(tmp_path / "new.npz", x=x[0])
+    table = predict(run.export(out=tmp_path / "m"), tmp_path / "new.npz", tmp_path / "p.csv").table
+    first = images != "none" and len(shape) == 3
+    rows = np.moveaxis(x[0], 3, 1) if first else x[0]
+    rows = rows.astype("float64").reshape(len(rows), -1) / (255 if dtype == "uint8" else 1)
+    weight, bias = (leaf.double().numpy() for leaf in run.model.values())
+    scores = np.exp(rows @ weight.T + bias)
+    expected = scores / scores.sum(1, keepdims=True)
+    found = table[[f"probability {k}" for k in range(3)]].to_numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)

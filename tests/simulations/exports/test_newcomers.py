@@ -263,7 +263,7 @@ def test_a_client_that_has_a_name_is_not_found_by_its_number(tmp_path):
     [
         ({"x_names": ["dose", "age"]}, "must have the columns age, dose, in this order, got dose"),
         ({"x": np.zeros((4, 3))}, r"must hold x of numbers, of shape \(rows, 2\), got float64"),
-        ({"x": np.full((4, 2), np.nan)}, "x must be finite, got NaN or infinity in some rows"),
+        ({"x": np.full((4, 2), np.nan)}, "x must be finite, got nan in row 0"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0)}, "must hold some rows"),
         ({"y": np.zeros(3)}, r"y must be numbers of shape \(4,\), got float64 of shape \(3,\)"),
         ({"y": np.array(["a"] * 4)}, r"y must be numbers of shape \(4,\), got <U1"),
