@@ -25,7 +25,7 @@ def digest_of_constants(module: nn.Module, trained: Collection[str]) -> bytes | 
     Returns:
         The digest; None if something in the module cannot be pickled.
     """
-    held = [*module.named_parameters(), *module.named_buffers()]
+    held = [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]
     file = io.BytesIO()
     try:
         _Pickler(file, {id(leaf) for name, leaf in held if name in trained}).dump(module)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from engram.metrics import Targets
 from engram.mixtures import mixture
 from engram.models.base import Inputs, Outputs
-from engram.models.skeleton import called
+from engram.models.skeleton import called, leaves
 from engram.types import Params, Recall
 
 __all__ = ["Mean", "Mixture", "Recalling", "Shifted", "layered", "shifted"]
@@ -134,7 +134,7 @@ def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 def _last(network: nn.Module) -> nn.Module:
     """Returns a network's last layer that has parameters."""
-    last = [name for name, leaf in network.named_parameters() if leaf.requires_grad][-1]
+    *_, (last, _) = leaves(network, ())
     return network.get_submodule(last.rpartition(".")[0])
 
 

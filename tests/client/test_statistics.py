@@ -11,6 +11,7 @@ from torch import nn
 
 import engram
 from engram.aggregates import Update, averaging, mean
+from engram.tasks import CLASSIFICATION
 from federation.aggregation import aggregate_of
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused
@@ -175,6 +176,7 @@ def test_a_variance_below_zero_is_no_reply(experiment):
             examples=EXAMPLES,
             most=100,
             aggregate=averaging(mean(), {VARIANCE}),
+            loss=CLASSIFICATION.metric,
         )
 
     assert answer(told).reason == "a running variance is below zero"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import engram
 from federation.errors import Refused
 from tests.client.plain import CLIENTS, ROWS, TESTS, simulated
 
@@ -34,6 +35,19 @@ class Tied(nn.Module):
         return self.head(self.mix(self.embed(tokens)).tanh())
 
 
+class Twice(nn.Module):
+    """Two layers that have one weight, and no bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.between = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4, bias=False)
+        self.head.weight = self.one.weight
+
+    def forward(self, x):
+        return self.head(self.between(self.one(x).tanh()).tanh())
+
+
 @pytest.fixture
 def rows():
     draw = torch.Generator().manual_seed(1)
@@ -58,6 +72,15 @@ def test_a_loaded_model_scores_as_the_run_said(method, rows, tmp_path):
         with torch.no_grad():
             found = nn.functional.cross_entropy(module.eval()(x), y)
         assert float(found) == pytest.approx(float(served[client]), abs=1e-5)
+
+
+def test_a_bias_without_a_place_is_exported(rows, tmp_path):
+    given = {"method": "feddbe", "metrics": ["log-loss"], "num_classes": 4}
+    run = simulated(Twice, *rows, tmp_path / "run", **given)
+    net = engram.load_model(run.export(1))
+    with torch.no_grad():
+        found = nn.functional.cross_entropy(net(rows[0][1, :TESTS]), rows[1][1, :TESTS])
+    assert float(found) == pytest.approx(float(run.clients["log-loss-served"][1]), abs=1e-5)
 
 
 def test_several_common_models_and_a_bias_without_a_place_are_refused(rows, tmp_path):
