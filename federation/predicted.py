@@ -90,8 +90,10 @@ def columns_of(kind: str, outputs: Outputs, classes: Sequence[str]) -> Columns:
     Raises:
         Refused: If outputs are something else than one tensor.
     """
-    if not isinstance(outputs, Tensor):
-        raise Refused("the model's outputs must be one tensor to be written as a table")
+    several = isinstance(outputs, Tensor) and kind == "classes" and outputs.ndim > 2
+    if not isinstance(outputs, Tensor) or several:
+        one = "one class a row" if several else "one tensor"
+        raise Refused(f"the model's outputs must be {one} to be written as a table")
     return _COLUMNS[kind](outputs.double(), classes)
 
 

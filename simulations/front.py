@@ -76,7 +76,8 @@ class Run:
         """Its settings.
 
         Raises:
-            Refused: If it is about a network or a loss that this process does not know by its name.
+            Refused: If it is about a network, a loss or another function that this process does
+                not know by its name.
         """
         return Experiment.from_config(self._record.config["settings"])
 
@@ -261,9 +262,11 @@ def simulate(
         engine: ``vectorized``, the default, or ``sequential``.
         progress: Whether to show it; in a notebook, too.
         **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
-            setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one;
-            ``loss`` a function, as ``engram.loss`` takes it; ``augment`` one, as
-            ``engram.augmentation`` takes it; ``metrics`` a list of names.
+            setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one.
+            ``loss``, ``augment``, ``schedule``, ``optimizer`` and ``adapt_optimizer`` may be
+            functions, as ``engram.loss``, ``engram.augmentation``, ``engram.schedule`` and
+            ``engram.optimizer`` take them; ``metrics`` a list of names, and of functions as
+            ``engram.metric`` takes them.
 
     Returns:
         The run, whose folder holds everything that was found.

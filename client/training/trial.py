@@ -20,7 +20,7 @@ from federation.data.partitions import RowNumbers
 
 __all__ = ["on_rows"]
 
-_TRAINED, _SCORED = 8, 256  # rows that the loss, and metrics, are tried on, at most
+_TRAINED, _SCORED = 8, 64  # rows that the loss, and metrics, are tried on, at most
 
 
 def on_rows(

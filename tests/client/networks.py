@@ -1,9 +1,12 @@
 """Networks of users, and rows for them: those of the contract table."""
 
 import numpy as np
+import torch
 from torch import nn
 
+from engram.metrics import metric
 from engram.networks import model
+from engram.steps import optimizer, schedule
 from engram.tasks import loss
 from engram.vision import torchvision
 
@@ -165,14 +168,59 @@ CASES = {
     "built-in resnet with group norm": ("resnet", IMAGES, {"hidden": "4,6", "norm": "group"}),
     "built-in lstm": ("lstm", TEXT, {"hidden": "5,6", "task": "next-token"}),
     "built-in transformer": ("transformer", TEXT, {"hidden": "8,8", "task": "next-token"}),
+    "masks": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 1)),
+        IMAGES | {"x": numbers(1, 6, 6), "y": whole(2, 6, 6)},
+        {"loss": "dice", "optimizer": "heavy-ball", "schedule": "halving", "metrics": "overlap"},
+    ),
+    "weights of classes, by client": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)),
+        IMAGES,
+        {"loss": "by-client"},
+    ),
 }
+
+
+def dice(outputs, targets):
+    p = outputs.softmax(1)[:, 1]
+    return 1 - 2 * (p * targets).sum() / (p.sum() + targets.sum() + 1)
+
+
+def by_client(outputs, targets, client):
+    weight = torch.tensor([1.0, 8.0, 3.0])
+    return (1 + int(client)) * nn.functional.cross_entropy(outputs, targets, weight=weight)
+
+
+def overlap(outputs, targets):
+    found = outputs.argmax(1)
+    return (found & targets).sum() / (found | targets).sum()
+
+
+def heavy_ball(gradient, momentum):
+    momentum = 0.5 * momentum + gradient
+    return momentum, momentum
+
+
+def halving(server_round):
+    return 0.5 ** (server_round - 1)
+
+
 # Whole numbers that are not uint8, with the channels last, are images here.
 RESNET18 = ("torchvision:resnet18", {"x": whole(3, 16, 16, 3), "y": IMAGES["y"]}, {})
 
 
+def register_functions():
+    """Makes what networks are trained by known."""
+    for function in (nn.functional.huber_loss, dice, by_client):
+        loss(function)
+    metric(low=0, high=1)(overlap)
+    optimizer(heavy_ball)
+    schedule(halving)
+
+
 def register():
-    """Makes the networks and losses of the table known."""
-    loss(nn.functional.huber_loss)
+    """Makes the networks of the table known, too."""
+    register_functions()
     for case, (make, _, _) in CASES.items():
         if not isinstance(make, str):
             model(make, case)

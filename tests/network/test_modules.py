@@ -24,6 +24,8 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
         "batch norm and dropout": "local-moml",
         "two inputs": "pfedme",
         "volume": "fedavg",
+        "masks": "ditto",
+        "weights of classes, by client": "fedavg",
     }
     options = ["--set", f"data-dir={tmp_path}"]
     with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
