@@ -90,20 +90,26 @@ class RunRecord:
         """Starts a new run's folder; ``training`` is the name that clients keep memories under.
 
         Raises:
-            Refused: If the folder is not empty, or cannot be made.
+            Refused: If the folder is not empty, or cannot be made; or another process begins a run
+                in it.
         """
+        record = cls(folder)
         try:
-            # A killed process may have left a temporary file.
-            if folder.exists() and any(not p.name.startswith(NEW) for p in folder.iterdir()):
-                raise Refused(
-                    f"{folder} is not empty: name another folder, or resume the run in it"
-                )
             folder.mkdir(parents=True, exist_ok=True)
+            record._refuse_used()  # before a lock is left in a folder that is none of ours
+            with record.hold():
+                record._refuse_used()
+                record.write_config(experiment, engine=engine, training=training)
         except OSError as error:
             raise Refused(f"{folder} cannot be made: {error.strerror}") from error
-        record = cls(folder)
-        record.write_config(experiment, engine=engine, training=training)
         return record
+
+    def _refuse_used(self) -> None:
+        """Refuses a folder in which there is anything but what a killed process may leave."""
+        if any(p.name != _LOCK and not p.name.startswith(NEW) for p in self.folder.iterdir()):
+            raise Refused(
+                f"{self.folder} is not empty: name another folder, or resume the run in it"
+            )
 
     @classmethod
     def open(cls, folder: Path) -> Self:

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,37 +69,24 @@ def run(
             replies.
     """
     e, training, kind = experiment, secrets.token_hex(8), None
-    if e.resume:
-        record = RunRecord.open(folder)
-        record.check_resumable(e, engine=engine)
-        training, kind = record.config["training"], _kind(record)
-    attendance = attendance_of(grid, e, training=training, kind=kind)
-    attendance.wait(e.min_clients)
-    strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
-    if not e.resume:
-        record = RunRecord.create(folder, e, engine=engine, training=training)
-    if isinstance(grid, PatientGrid):
-        grid.progress = RunProgress(folder / PROGRESS)
-    with record.hold():
+    with ExitStack() as stack:
+        if e.resume:
+            record = RunRecord.open(folder)
+            stack.enter_context(record.hold())
+            record.check_resumable(e, engine=engine)
+            training, kind = record.config["training"], _kind(record)
+        attendance = attendance_of(grid, e, training=training, kind=kind)
+        attendance.wait(e.min_clients)
+        strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
         if e.resume:  # num-rounds may be larger than before
             record.write_config(e, engine=engine, training=training)
+        else:
+            record = RunRecord.create(folder, e, engine=engine, training=training)
+            stack.enter_context(record.hold())
+        if isinstance(grid, PatientGrid):
+            grid.progress = RunProgress(folder / PROGRESS)
         course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
-        checkpoint = course.begin()
-        asked = folder / "clients-asked.txt" if noise is secret_noise else None
-        accountant = PrivacyAccountant(e, checkpoint.server_round, asked, record.rows())
-        arrays = course.rounds(checkpoint, accountant)
-        rows = record.rows()
-        times = [row["ms"] for row in rows if "ms" in row]
-        found = {
-            "method": e.method,
-            "rounds": rows[-1]["round"],
-            "ms-per-round": float(np.median(times)),
-            **_named(strategy.results(arrays, rows[-1]), attendance.roster()),
-            **accountant.spent,
-            **attendance.notes(),
-        }
-        record.finish(found)
-    return found
+        return course.whole(noise)
 
 
 class _Run(NamedTuple):
@@ -112,6 +100,27 @@ class _Run(NamedTuple):
     memories: Memories | None
     on_round: Callable[[Row], None]
     attendance: Attendance
+
+    def whole(self, noise: Noise) -> Row:
+        """Runs what is left, and records and returns the results."""
+        record, checkpoint = self.record, self.begin()
+        asked = record.folder / "clients-asked.txt" if noise is secret_noise else None
+        accountant = PrivacyAccountant(
+            self.experiment, checkpoint.server_round, asked, record.rows()
+        )
+        arrays = self.rounds(checkpoint, accountant)
+        rows = record.rows()
+        times = [row["ms"] for row in rows if "ms" in row]
+        found = {
+            "method": self.experiment.method,
+            "rounds": rows[-1]["round"],
+            "ms-per-round": float(np.median(times)),
+            **_named(self.strategy.results(arrays, rows[-1]), self.attendance.roster()),
+            **accountant.spent,
+            **self.attendance.notes(),
+        }
+        record.finish(found)
+        return found
 
     def begin(self) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or a new one of round 0."""

@@ -11,7 +11,7 @@ from engram.checks import require
 from federation.errors import refusals
 from federation.experiment import validated
 from federation.settings.fields import Float, Int, Settings
-from simulations.options import new_folder
+from simulations.options import check_unused
 
 __all__ = ["Arguments", "arguments"]
 
@@ -67,5 +67,5 @@ def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[str]]:
         given: The arguments by name; ``out`` must be a new folder.
     """
     found, _, wrong = validated(Arguments, given, prefix)
-    free = refusals(lambda: new_folder(found.out, ""))
+    free = refusals(lambda: check_unused(found.out))
     return found, [*wrong, *free]

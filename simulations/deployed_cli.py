@@ -27,9 +27,9 @@ from simulations.options import (
     begun,
     data_name,
     find_run,
+    folder_of_command,
     in_project,
     make_folder,
-    new_folder,
     overrides_of,
     refuse_keys,
 )
@@ -65,8 +65,7 @@ def federation(
     if nodes not in kinds:
         raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
     experiment = _for_federation(overrides, clients)
-    folder = new_folder(out, f"federation-{data_name(experiment)}")
-    make_folder(folder.parent)
+    folder = folder_of_command(out, f"federation-{data_name(experiment)}")
     err.print(f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs")
     place, kind = folder / "federation", kinds[nodes]
     options = _data_options(experiment, kind)
@@ -121,7 +120,7 @@ def run_on(
         folder = find_run(resume)
     else:
         experiment = _for_federation(overrides, read_server(federation).settings.clients)
-        folder = out or new_folder(None, f"{experiment.method}-{data_name(experiment)}")
+        folder = out or folder_of_command(None, f"{experiment.method}-{data_name(experiment)}")
     if (folder / "config.json").is_file():
         settings, _ = begun(folder, overrides.get("method"))
         experiment = Experiment.from_config({**settings, **overrides})

@@ -282,18 +282,17 @@ def simulate(
         chosen = FIRST if method is None else method
         experiment = told_with(wrong, lambda: read_experiment(settings_of(data, chosen, settings)))
         _check(experiment, using := given.engine or "vectorized")
-        folder = new_folder(given.out, f"{experiment.method}-{data_name(experiment)}")
-    else:
-        folder = find_run(str(given.resume))
-        own, before = begun(folder, method)
-        if data is not None:
-            del own["dataset"]
-        whole = own | settings
-        experiment = told_with(
-            wrong, lambda: read_experiment(settings_of(data, own["method"], whole))
-        )
-        RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
-        _check(experiment, using := given.engine or before)
+        name = f"{experiment.method}-{data_name(experiment)}"
+        with new_folder(given.out, name) as folder:
+            return _run(experiment, folder, using, progress)
+    folder = find_run(str(given.resume))
+    own, before = begun(folder, method)
+    if data is not None:
+        del own["dataset"]
+    whole = own | settings
+    experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
+    RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
+    _check(experiment, using := given.engine or before)
     return _run(experiment, folder, using, progress)
 
 
@@ -394,17 +393,17 @@ def compare(
     plan = told_with(wrong, plans)
     for experiment in plan.values():
         _check(experiment, engine)
-    place = new_folder(given.out, "compare")
-    record_plan(place, engine, plan)
     runs: dict[str, list[Run]] = {}
     stopped = []
-    for name, experiment in plan.items():
-        try:
-            found = _run(experiment, place / name, engine, progress)
-            runs.setdefault(experiment.method, []).append(found)
-        except RunStopped as error:
-            stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
-    write_references(place, plan.values())
+    with new_folder(given.out, "compare") as place:
+        record_plan(place, engine, plan)
+        for name, experiment in plan.items():
+            try:
+                found = _run(experiment, place / name, engine, progress)
+                runs.setdefault(experiment.method, []).append(found)
+            except RunStopped as error:
+                stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
+        write_references(place, plan.values())
     return Comparison(place, runs, stopped)
 
 

@@ -1,7 +1,9 @@
 """Options, settings and folders that the commands that run experiments share."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,6 +15,7 @@ from typer.core import TyperCommand
 
 from federation.errors import Refused, brief, together
 from federation.experiment import FIRST, Experiment, Impossible, read_by
+from federation.files import locked
 from federation.interrupts import end_at_once
 from federation.plugins import project_settings
 from federation.settings.fields import Settings, key_of, range_of, searched_range
@@ -37,8 +40,10 @@ __all__ = [
     "Track",
     "WithSettings",
     "begun",
+    "check_unused",
     "data_name",
     "find_run",
+    "folder_of_command",
     "in_project",
     "make_folder",
     "new_folder",
@@ -201,19 +206,75 @@ def data_name(experiment: Experiment) -> str:
     return (Path(path).stem if path else kind)[:_LONGEST]
 
 
-def new_folder(named: Path | None, default: str) -> Path:
-    """Returns an unused folder: the named one, or a new one in runs/."""
-    if named is not None:
+@contextmanager
+def new_folder(named: Path | None, default: str) -> Iterator[Path]:
+    """Yields an unused folder, the named one or a new one in runs/, made and locked at once.
+
+    No two calls get the same one, in this process or in others. What is still empty when the block
+    ends, because nothing was begun in it, is removed if the call has made it.
+
+    Raises:
+        Refused: The named one is used, by another process perhaps, or cannot be made.
+    """
+    with ExitStack() as stack:
+        check_unused(named)
+        folder = named or _picked(stack, default)
         try:
-            used = named.exists() and (not named.is_dir() or any(named.iterdir()))
+            _make(stack, folder, exist_ok=True)
+            stack.enter_context(locked(folder))
+        except BlockingIOError as error:
+            raise Refused(f"{folder} is in use by a process: give out another folder") from error
         except OSError as error:
-            raise Refused(f"{named} cannot be used: {error.strerror}") from error
-        if used:
-            raise Refused(f"{named} is there already: give out another folder, or resume it")
-        return named
+            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+        check_unused(folder)
+        yield folder
+
+
+def check_unused(folder: Path | None) -> None:
+    """Refuses a folder that holds something, or is none; there may be none."""
+    if folder is None:
+        return
+    try:
+        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise Refused(f"{folder} cannot be used: {error.strerror}") from error
+    if used:
+        raise Refused(f"{folder} is there already: give out another folder, or resume it")
+
+
+def folder_of_command(named: Path | None, default: str) -> Path:
+    """Returns an unused folder, which is this command's until it ends: see ``new_folder``."""
+    return click.get_current_context().with_resource(new_folder(named, default))
+
+
+def _picked(stack: ExitStack, default: str) -> Path:
+    """Makes a folder in runs/ that nobody else has made, and returns it."""
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
-    names = (f"{default}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))
-    return next(path for name in names if not (path := Path("runs") / name).exists())
+    for number in range(1, 1000):
+        folder = Path("runs") / f"{default}-{stamp}{f'-{number}' * (number > 1)}"
+        try:
+            _make(stack, folder, exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+        return folder
+    raise Refused(f"runs/{default}-{stamp} is taken a thousand times: give out another folder")
+
+
+def _make(stack: ExitStack, folder: Path, *, exist_ok: bool) -> None:
+    """Makes a folder, and its parents; what is still empty in the end is removed."""
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=exist_ok or path != folder)
+        stack.callback(_remove_empty, path)
+    if not missing:
+        folder.mkdir(exist_ok=exist_ok)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds something
+        folder.rmdir()
 
 
 def make_folder(folder: Path) -> None:

@@ -45,9 +45,9 @@ from simulations.options import (
     begun,
     data_name,
     find_run,
+    folder_of_command,
     in_project,
     make_folder,
-    new_folder,
     overrides_of,
     read_experiment,
     refuse_keys,
@@ -115,7 +115,7 @@ def run(
     given, wrong = arguments("--", engine=engine, out=out)
     if resume is None:
         experiment = told_with(wrong, lambda: read_experiment(in_project(overrides)))
-        folder = new_folder(given.out, f"{experiment.method}-{data_name(experiment)}")
+        folder = folder_of_command(given.out, f"{experiment.method}-{data_name(experiment)}")
         chosen = given.engine or "vectorized"
     else:
         folder = find_run(resume)
@@ -195,7 +195,8 @@ def compare(
             raise Refused("--processes is for --tuned: runs are compared one after the other")
         each = told_with(wrong, lambda: settings_of_each(whom, overrides_of(config, sets)))
         plan = planned(each, given.seeds)
-        folder = new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}")
+        name = f"compare-{data_name(next(iter(plan.values())))}"
+        folder = folder_of_command(given.out, name)
     else:
         if methods or seeds or sets or config or out or engine or tuned or trials:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")

@@ -17,7 +17,7 @@ from simulations.options import (
     Set,
     data_name,
     find_run,
-    new_folder,
+    folder_of_command,
     overrides_of,
 )
 from simulations.several import TRAINING_NETWORKS, check_trained, settings_of_each
@@ -90,6 +90,6 @@ def tune(
         tuning = Tuning.open(folder)._replace(minutes=given.minutes)
     else:
         tuning = new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
-        folder = new_folder(given.out, f"tune-{data_name(tuning.first)}")
+        folder = folder_of_command(given.out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
     run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)

@@ -5,6 +5,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -15,7 +16,7 @@ from federation.errors import Refused, one_line
 from federation.files import read_json, replace_file
 from federation.settings.fields import wrong_values
 from simulations.comparison import STUDY, read_study
-from simulations.options import find_run, make_folder, new_folder
+from simulations.options import find_run, new_folder
 from simulations.pool import Pool, Row
 from simulations.studies.settings import StudySettings, option_of
 from simulations.terminal import err, progress_lines
@@ -78,13 +79,26 @@ def run_study(
         Refused: The settings are impossible, or there is nothing to resume.
         SystemExit: Ctrl-C was pressed; status 130.
     """
-    if resume is None:
-        settings = study.settings(**given)
-        folder = new_folder(out, study.name + settings.detail)
-    else:
-        settings, folder = _resumed(study, given, out, resume)
+    with ExitStack() as stack:
+        if resume is None:
+            settings = study.settings(**given)
+            folder = stack.enter_context(new_folder(out, study.name + settings.detail))
+        else:
+            settings, folder = _resumed(study, given, out, resume)
+        report = _work(study, settings, folder, resume is not None, processes, ray)
+        _show(report, folder, as_json)
+
+
+def _work(
+    study: Study,
+    settings: StudySettings,
+    folder: Path,
+    begun: bool,
+    processes: int | None,
+    ray: str | None,
+) -> Report:
+    """Runs a study, or what is left of it where it has begun."""
     body = cast("Body", importlib.import_module(study.module))
-    begun = resume is not None
 
     def hint() -> str:
         command = f"go on with: engram reproduce {study.name} --resume {folder}"
@@ -93,14 +107,13 @@ def run_study(
     def begin() -> None:
         nonlocal begun
         if not begun:
-            make_folder(folder)
             write_plan(folder, study.name, settings)
             begun = True
 
     with progress_lines(study.unit, hint) as new_line:
         pool = Pool(folder, begin=begin, new_line=new_line, processes=processes, ray=ray)
         found = body.work(settings, pool)
-    _show(body.report(settings, found), folder, as_json)
+    return body.report(settings, found)
 
 
 def _resumed(
@@ -121,7 +134,6 @@ def _show(report: Report, folder: Path, as_json: bool) -> None:
         console.print(part, soft_wrap=whole, markup=False)
     for line in report.notes:
         err.print(line, soft_wrap=True, markup=False)
-    make_folder(folder)
     text = json.dumps(_plain({"run": str(folder), **report.results}), allow_nan=False)
     for name, data in {**report.files, "results.json": text.encode()}.items():
         replace_file(folder / name, data)

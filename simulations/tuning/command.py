@@ -81,7 +81,8 @@ def run_tuning(
         return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 
     def hint() -> str:
-        return f"go on with: {resume}" if folder.is_dir() else "nothing has been written"
+        begun = (folder / SEARCHED).is_file()
+        return f"go on with: {resume}" if begun else "nothing has been written"
 
     with progress_lines("rounds", hint) as begin:
         best = tuning.run(folder, begin, processes, ray)

@@ -127,12 +127,12 @@ def tune(
         return new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
 
     tuning = told_with(wrong, searches)
-    folder = new_folder(given.out, "tune")
-    hint = f"engram tune --resume {folder}"
     shown = progress and threading.current_thread() is threading.main_thread()
-    try:
-        processes = 1 if ray is None else None
-        best = run_tuning(tuning, folder, hint, processes=processes, ray=ray, progress=shown)
-        return Tuned(folder, best)
-    except SystemExit as error:
-        raise KeyboardInterrupt from error
+    processes = 1 if ray is None else None
+    with new_folder(given.out, "tune") as folder:
+        hint = f"engram tune --resume {folder}"
+        try:
+            best = run_tuning(tuning, folder, hint, processes=processes, ray=ray, progress=shown)
+        except SystemExit as error:
+            raise KeyboardInterrupt from error
+    return Tuned(folder, best)

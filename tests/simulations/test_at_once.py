@@ -1,0 +1,122 @@
+"""Several that begin at once: each folder has one of them, whole, and no name is picked twice."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import engram as front
+from federation.errors import Refused
+from federation.files import locked
+from server.record import RunRecord
+from simulations.options import new_folder
+from tests.support import small
+
+COUNT = 8
+
+
+def together(act):
+    """Calls a function in threads that start at once; returns results, or what was refused."""
+    line = threading.Barrier(COUNT)
+
+    def call(number):
+        line.wait()
+        try:
+            return act(number)
+        except Refused as error:
+            return str(error)
+
+    with ThreadPoolExecutor(COUNT) as pool:
+        return list(pool.map(call, range(COUNT)))
+
+
+def test_one_of_many_records_gets_a_folder(tmp_path):
+    def begin(number):
+        experiment = small(seed=number)
+        return RunRecord.create(tmp_path / "one", experiment, engine="vectorized", training="x")
+
+    found = together(begin)
+    (winner,) = (number for number, one in enumerate(found) if isinstance(one, RunRecord))
+    assert RunRecord.open(tmp_path / "one").config["settings"]["seed"] == winner
+    assert all("is not empty" in one for one in found if not isinstance(one, RunRecord))
+
+
+def test_a_folder_of_others_is_left_as_it_is(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    with pytest.raises(Refused, match="is not empty"):
+        RunRecord.create(tmp_path / "mine", small(), engine="vectorized", training="x")
+    with pytest.raises(Refused, match="is there already"), new_folder(tmp_path / "mine", ""):
+        pass
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
+
+
+def test_names_are_picked_once():
+    kept = threading.Barrier(COUNT)
+
+    def pick(number):
+        with new_folder(None, "run") as folder:
+            kept.wait()
+            (folder / str(number)).touch()
+        return folder
+
+    found = together(pick)
+    assert len(set(found)) == COUNT
+    assert all(
+        [path.name for path in folder.iterdir()] == [str(n)] for n, folder in enumerate(found)
+    )
+
+
+def test_one_folder_is_one_calls():
+    def take(number):
+        with new_folder(Path("out"), "") as folder:
+            (folder / str(number)).touch()
+        return number
+
+    found = together(take)
+    (winner,) = (one for one in found if isinstance(one, int))
+    assert [path.name for path in Path("out").iterdir()] == [str(winner)]
+
+
+def test_what_stays_empty_is_removed_if_it_was_made():
+    Path("there").mkdir()
+    for name in ("deep/er/out", "there", "there/new"):
+        with new_folder(Path(name), "") as folder:
+            assert folder.is_dir()
+    with pytest.raises(KeyError), new_folder(None, "run"):
+        raise KeyError
+    assert [path.name for path in Path().iterdir()] == ["there"]
+    assert not list(Path("there").iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "fedavg"),
+        ("compare", "fedavg", "--seeds", "1"),
+        ("tune", "fedavg", "--trials", "1", "--seeds", "1"),
+        ("reproduce", "universal"),
+    ],
+)
+def test_a_folder_in_use_is_refused_and_left_empty(engram, words):
+    Path("out").mkdir()
+    with locked(Path("out")):
+        status, _, err = engram(*words, "--out", "out")
+    assert (status, err) == (
+        2,
+        "engram: out is in use by a process: give out another folder\n",
+    )
+    assert not list(Path("out").iterdir())
+
+
+def test_a_run_is_resumed_by_one(monkeypatch):
+    run = front.simulate(method="fedavg", num_rounds=1, hidden="4", progress=False)
+    before = (run.folder / "config.json").read_bytes()
+    clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)
+    monkeypatch.setattr("server.record.time", clock)  # whose patience is over at once
+    with RunRecord.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
+        front.simulate(resume=run.folder, num_rounds=2, progress=False)
+    assert (run.folder / "config.json").read_bytes() == before
