@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from client.confidence import of_draws, of_mean, of_proportion
 from client.training.scoring import measure
 from engram.metrics import Metric
 from engram.models.base import Outputs
@@ -17,8 +19,7 @@ from federation.settings.machine import MachineSettings
 
 __all__ = ["ScoreEstimate", "card", "cells", "mean_of", "scored"]
 
-_DRAWS: Final = 500  # of the bootstrap
-_LEVEL: Final = 0.95
+_TRIED: Final = 5  # samples on which a metric may be a mean over rows
 _RANGES: Final = (
     "`model.json` has for each input the range, rounded, of eight of ten of the rows. Whoever has "
     "the file knows these ranges."
@@ -46,49 +47,96 @@ class ScoreEstimate(NamedTuple):
 
 
 def scored(metrics: Sequence[Metric], outputs: Outputs, targets: Tensor) -> list[ScoreEstimate]:
-    """Returns a model's scores on some rows, with intervals by the bootstrap over rows.
+    """Returns a model's scores on some rows, with intervals for new rows like these.
+
+    A share of hits has Clopper and Pearson's interval; a mean over rows, or its root or exponential
+    such as rmse, that of the bootstrap-t; all else, that of the percentile bootstrap.
 
     Args:
         metrics: The metrics, of the client if they want its name.
         outputs: Shape (n, ...).
         targets: Shape (n, ...).
     """
-    found = []
-    for metric in metrics:
+    return [_scored(metric, outputs, targets) for metric in metrics]
+
+
+def _scored(metric: Metric, outputs: Outputs, targets: Tensor) -> ScoreEstimate:
+    def value(some: npt.NDArray[np.int64]) -> float:
+        every = torch.ones(1, len(some), dtype=torch.bool)
+        rows = torch.from_numpy(some)
+        drawn = tree_map(lambda leaf: leaf[rows][None], outputs)
+        return float(measure(metric, drawn, targets[rows][None], every))
+
+    size = len(targets)
+    figure = value(np.arange(size))
+    if not np.isfinite(figure):
+        return ScoreEstimate(metric.name, None)
+    rows = _of_rows(metric, outputs, targets)
+    hits = metric.by_row and (metric.low, metric.high) == (0, 1) and np.isin(rows, (0, 1)).all()
+    if hits:
+        return ScoreEstimate(metric.name, figure, *of_proportion(float(rows.sum()), size))
+    link = _link(metric, rows, value)
+    ends = of_draws(size, value) if link is None else of_mean(link.of(rows))
+    if ends is None:
+        return ScoreEstimate(metric.name, figure)
+    low, high = ends if link is None else map(link.back, ends)
+    return ScoreEstimate(metric.name, figure, max(low, metric.low), min(high, metric.high))
+
+
+def _of_rows(metric: Metric, outputs: Outputs, targets: Tensor) -> npt.NDArray[np.float64]:
+    """Returns the metric of each row by itself, (n,); NaN where it has none of a single row."""
+    every = torch.ones(len(targets), 1, dtype=torch.bool)
+    try:
+        apart = tree_map(lambda leaf: leaf[:, None], outputs)
+        return measure(metric, apart, targets[:, None], every).double().numpy()
+    except Exception:  # a metric of a user's may need several rows, and raise what it likes
         if metric.by_row:
-            every = torch.ones(len(targets), 1, dtype=torch.bool)
-            apart = tree_map(lambda leaf: leaf[:, None], outputs)
-            rows = measure(metric, apart, targets[:, None], every)
-            found.append(mean_of(metric.name, rows))
-            continue
+            raise
+        return np.full(len(targets), np.nan)
 
-        def value(some: Tensor, metric: Metric = metric) -> float:
-            every = torch.ones(1, len(some), dtype=torch.bool)
-            drawn = tree_map(lambda leaf: leaf[some][None], outputs)
-            return float(measure(metric, drawn, targets[some][None], every))
 
-        found.append(_bootstrapped(metric.name, len(targets), value))
-    return found
+class _Link(NamedTuple):
+    """A function of each row's value whose mean gives the value of all rows."""
+
+    of: Callable[[Any], Any]
+    back: Callable[[float], float]
+
+
+_LINKS: Final = (
+    _Link(lambda rows: rows, lambda mean: mean),
+    _Link(np.square, lambda mean: float(np.sqrt(max(mean, 0.0)))),
+    _Link(np.log, lambda mean: float(np.exp(mean))),
+)
+
+
+def _link(
+    metric: Metric, rows: npt.NDArray[np.float64], value: Callable[[Any], float]
+) -> _Link | None:
+    """Returns the link by which a metric is a mean over rows; None if it is none.
+
+    Where it is not known, it is tried on several samples of the rows: a score such as F1 may be a
+    mean on one of them, and then is none on others.
+    """
+    if metric.by_row:
+        return _LINKS[0]
+    if not np.isfinite(rows).all() or np.ptp(rows) == 0:
+        return None
+    rng, size = np.random.default_rng(1), len(rows)
+    samples = [np.arange(size), *(rng.integers(size, size=size) for _ in range(_TRIED))]
+    for link in _LINKS:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = [link.back(float(link.of(rows[some]).mean())) for some in samples]
+        if np.allclose(means, [value(some) for some in samples], rtol=1e-4, atol=1e-6):
+            return link
+    return None
 
 
 def mean_of(name: str, rows: Tensor) -> ScoreEstimate:
-    """Returns the mean of the rows' values (n,), with an interval by the bootstrap."""
-    rows = rows.double()
-    return _bootstrapped(name, len(rows), lambda some: float(rows[some].mean()))
-
-
-def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> ScoreEstimate:
-    """Returns the score of all rows, with an interval from the scores of resampled rows."""
-    rng = np.random.default_rng(0)
-    figure = value(torch.arange(size))
-    if not np.isfinite(figure):
+    """Returns the mean of the rows' values (n,), with an interval by the bootstrap-t."""
+    values = rows.double().numpy()
+    if not np.isfinite(values).all():
         return ScoreEstimate(name, None)
-    draws = [value(torch.from_numpy(rng.integers(size, size=size))) for _ in range(_DRAWS)]
-    known = [draw for draw in draws if np.isfinite(draw)]
-    if len(known) < _DRAWS // 2:
-        return ScoreEstimate(name, figure)
-    low, high = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return ScoreEstimate(name, figure, float(low), float(high))
+    return ScoreEstimate(name, float(values.mean()), *(of_mean(values) or (None, None)))
 
 
 def card(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 import threading
 import time
@@ -14,8 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from client.sealed import new_key, read_key
+from federation.addresses import parse_address
 from federation.credentials import read_node
 from federation.errors import Refused
+from federation.proxies import direct
 from federation.settings.data import FILES
 from federation.settings.fields import wrong_values
 from federation.settings.machine import MachineSettings
@@ -110,6 +113,8 @@ def node(
             "what is sent",
             credentials.superlink,
         )
+    superlink = parse_address(credentials.superlink, "superlink")
+    os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())

@@ -2,11 +2,13 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from federation.errors import Refused
 from federation.fingerprint import ROOMS
+from federation.proxies import direct
 from federation.safe_path import SAFE
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -22,7 +24,7 @@ class Launch(NamedTuple):
     cwd: Path  # its working directory
 
 
-def program(name: str, *arguments: str, home: Path) -> Launch:
+def program(name: str, *arguments: str, home: Path, hosts: Sequence[str] = ()) -> Launch:
     """Prepares one of Flower's programs, or `engram` itself, without starting it.
 
     Args:
@@ -31,6 +33,8 @@ def program(name: str, *arguments: str, home: Path) -> Launch:
         arguments: Its arguments.
         home: Its private ``FLWR_HOME``. The working directory is ``empty`` beside it, since a
             process imports from its working directory first. Both are made.
+        hosts: Hosts of the federation that it connects to, besides this machine: no proxy of the
+            environment is between, unless ``federation.proxies`` says otherwise.
 
     Raises:
         Refused: If the program is not installed, a folder cannot be made, or the working directory
@@ -51,5 +55,5 @@ def program(name: str, *arguments: str, home: Path) -> Launch:
             raise Refused(f"{cwd} must have no {room} in it, which would run instead of ours")
     environment = {key: value for key, value in os.environ.items() if key != _UNWANTED}
     path = os.pathsep.join([str(found.parent), environment.get("PATH", os.defpath)])
-    own = _QUIET | SAFE | {"FLWR_HOME": str(home), "PATH": path}
+    own = _QUIET | SAFE | direct(environment, *hosts) | {"FLWR_HOME": str(home), "PATH": path}
     return Launch([str(found), *arguments], environment | own, cwd)

@@ -83,6 +83,7 @@ def superlink_command(
         *("--database", str(credentials.folder / "superlink.db")),
         *("--isolation", "subprocess", "--disable-runtime-dependency-installation"),
         home=credentials.folder / "flwr",
+        hosts=[at.control.reached_at.host],  # to which the runs' apps connect
     )
 
 
@@ -98,7 +99,8 @@ def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> L
     credentials = read_server(folder)
     address = parse_address(control or CONTROL, "control").reached_at
     _check_host(credentials, address)
-    launch = program("flwr", *arguments, home=credentials.folder / "flwr")
+    home = credentials.folder / "flwr"
+    launch = program("flwr", *arguments, home=home, hosts=[address.host])
     name = credentials.settings.federation
     lines = ["[superlink]", f'default = "{name}"', f"[superlink.{name}]", f'address = "{address}"']
     if credentials.tls:

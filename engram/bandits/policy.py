@@ -182,15 +182,22 @@ def policy_server(
     """Wraps a policy, or a batched policy of one run, for users with names.
 
     Args:
-        policy: A policy for arms of this dimension and rewards in [0, 1].
+        policy: A policy for arms of this dimension and rewards in an interval of length 1 that
+            holds 0, such as [0, 1].
         dim: d, at least 1.
-        reward_range: The least and the largest possible reward, which are rescaled to [0, 1].
-            Rewards out of range are refused.
+        reward_range: The least and the largest possible reward; others are refused. The policy
+            sees rewards over the length of the shortest interval that holds these and 0.
+
+    Zero stays zero: policies have no intercept, and a shift is none that theta' x could take up for
+    arms of any length. Over its length c, a reward is R-sub-Gaussian with R <= 1/2 (Hoeffding's
+    lemma) and |E r| <= 1, as in [0, 1]. So a policy's width alpha, which theory has grow with R and
+    with the norm of theta, is c alpha in units of the rewards.
     """
     require(dim >= 1, "dim", dim, "at least 1")
     low, high = reward_range
     finite = bool(np.isfinite(low) and np.isfinite(high) and np.isfinite(high - low))
     require(finite and low < high, "reward_range", reward_range, "two finite numbers, in order")
+    length = max(high, 0.0) - min(low, 0.0)
     one = single_run(policy) if isinstance(policy, BatchedPolicy) else policy
 
     def init(seed: int) -> ServerState[S]:
@@ -227,9 +234,8 @@ def policy_server(
         whole = isinstance(arm, (int, np.integer)) and not isinstance(arm, bool)
         known = whole and 0 <= arm < len(arms)
         require(known, "arm", arm, f"one of the {len(arms)} that were offered, from 0")
-        value = _checked_reward(reward, low, high)
+        scaled = _checked_reward(reward, low, high) / length
         rng = generator(state.seed, state.updated, UPDATE)
-        scaled = (value - low) / (high - low)
         return state._replace(
             learned=one.update(state.learned, number, arms[arm], scaled, rng),
             updated=state.updated + 1,

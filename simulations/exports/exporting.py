@@ -15,6 +15,7 @@ from engram.models.plain import Mixture, Recalling, layered
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
+from federation.data.in_memory import IN_MEMORY
 from federation.data.unlabeled import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, check_format
@@ -80,8 +81,9 @@ def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[Inp
     classes = learned.kind.class_names
     try:
         return classes, input_columns(learned.experiment, owner)
-    except DataError:  # the rows are on the nodes alone
-        if learned.checkpoint.memories is not None:
+    except DataError:  # the rows are on the nodes alone, or were those of another process
+        here = learned.checkpoint.memories is not None
+        if here and not learned.experiment.dataset.startswith(IN_MEMORY):
             raise
         return classes, []
 

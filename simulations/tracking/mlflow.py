@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from federation.proxies import direct
 from simulations.tracking.base import About, Ending
 
 __all__ = ["MLflow"]
@@ -20,6 +21,7 @@ _MOST: Final = 100  # settings in a request
 # Else a server that does not answer holds up a run for minutes.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.update(direct(os.environ))  # a server on this machine is beside the proxies
 
 
 class MLflow:

@@ -102,6 +102,23 @@ def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, i
             assert list(store.versions(client))[-1] == last
 
 
+def test_dead_proxies_in_the_environment_are_not_asked(tmp_path, monkeypatch):
+    dead = "http://127.0.0.1:9"  # where nothing listens
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, dead)
+        monkeypatch.setenv(name.upper(), dead)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+    experiment = settings(**{"num-rounds": 2})
+    simulate(experiment, tmp_path / "here")
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+        record = run(federation, experiment, tmp_path / "there")
+        online = members(federation.server, control=federation.control)
+    expected = RunRecord.open(tmp_path / "here").load_checkpoint().model
+    assert_same(record.load_checkpoint().model, expected, atol=1e-5)
+    assert [member.status for member in online] == ["online"] * CLIENTS
+
+
 class Wire:
     """Passes on what is sent to a port, and keeps it."""
 

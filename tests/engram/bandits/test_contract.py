@@ -294,3 +294,23 @@ def test_learns_something(name):
             at_random += means.max() - means.mean()
     share = regret / at_random
     assert abs(share - 1) < 0.15 if name == "random" else share < 0.6
+
+
+SIGNED = np.array([0.9, -0.3, 0.2, 0.0])  # theta of rewards theta' x, of both signs
+
+
+@pytest.mark.parametrize("name", sorted(set(BANDITS) - DRAWS - {"meta-ban, paper"}))
+def test_rewards_below_zero_are_learned(name):
+    served = policy_server(BANDITS[name](), DIM, reward_range=(-1, 1))
+    state, rng = served.init(0), np.random.default_rng(0)
+    regret, most = 0.0, 0.0
+    for t in range(120):
+        arms = rng.normal(size=(4, DIM))
+        arms /= np.linalg.norm(arms, axis=1, keepdims=True)
+        rewards = arms @ SIGNED
+        arm, state = served.choose(state, "ann", arms)
+        state = served.update(state, "ann", arm, float(rewards[arm]))
+        if t >= 60:
+            regret += rewards.max() - rewards[arm]
+            most += rewards.max() - rewards.mean()
+    assert regret < most / 100  # random play's is most

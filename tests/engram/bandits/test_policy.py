@@ -132,7 +132,7 @@ def test_bad_input_costs_one_line_and_changes_nothing():
 def test_rewards_are_rescaled_as_asked():
     stars = policy_server(scribe(), DIM, reward_range=(1.0, 5.0))
     _, state = stars.choose(stars.init(0), 0, ARMS)
-    assert stars.update(state, 0, 0, 2.0).learned.calls[-1][3] == 0.25
+    assert stars.update(state, 0, 0, 2.0).learned.calls[-1][3] == 0.4
     assert stars.update(state, 0, 0, 5).learned.calls[-1][3] == 1.0
     refused(state, lambda s: stars.update(s, 0, 0, 0.5), r"reward must be in \[1, 5\], got 0.5")
     for bad in [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0)]:
@@ -140,6 +140,27 @@ def test_rewards_are_rescaled_as_asked():
             policy_server(scribe(), DIM, reward_range=bad)
     with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
         policy_server(scribe(), 0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "length"), [((-1, 1), 2), ((-3, 1), 4), ((2, 5), 5), ((-6, -2), 6), ((0, 1), 1)]
+)
+def test_linucb_is_that_of_the_rewards_with_a_width_in_their_units(ends, length):
+    # Li et al. (2010), Algorithm 1, with rewards as they are and alpha times the range's length.
+    alpha, chosen, a, b = 0.3 * length, [], np.eye(DIM), np.zeros(DIM)
+    served = policy_server(linucb(DIM, alpha=0.3, lam=1.0), DIM, reward_range=ends)
+    state, rng = served.init(0), np.random.default_rng(1)
+    for _ in range(60):
+        arms = rng.normal(size=(5, DIM))
+        reward = float(np.clip(ends[0] + arms[:, 0].mean() + 1, *ends))
+        inverse = np.linalg.inv(a)
+        bounds = arms @ inverse @ b + alpha * np.sqrt(((arms @ inverse) * arms).sum(1))
+        arm, state = served.choose(state, "ann", arms)
+        chosen.append(arm == bounds.argmax())
+        state = served.update(state, "ann", arm, reward)
+        a += np.outer(arms[arm], arms[arm])
+        b += reward * arms[arm]
+    assert all(chosen)
 
 
 def test_names_come_back_from_a_file(tmp_path):
