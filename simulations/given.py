@@ -1,6 +1,7 @@
 """What callers in Python give as it is, data, networks and losses, as settings that name it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,8 +16,9 @@ from engram.tasks import LOSSES, REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
 from federation.data.labels import likely_task
+from federation.data.owners import count_clients, follow_rows, of_clients
 from federation.errors import Refused
-from federation.experiment import Experiment, read_by
+from federation.experiment import read_by
 from federation.settings.fields import key_of
 from simulations.several import possible, settings_of_one
 
@@ -55,6 +57,8 @@ def settings_of(
         raise Refused(must("dataset", given["dataset"], "left out where data are given"))
     named = {} if method is None else {"method": method}
     found = {**_of_data(data, method, given), **given, **named}
+    if "dataset" in found and not found.get("resume"):  # a run that goes on has its own
+        found = follow_rows(found)
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
@@ -85,7 +89,8 @@ def _metrics(given: Any) -> Any:
             metric()(each)
             known = next(reversed(METRICS))
         names.append(known)
-    return names
+    plain = bool(names) and all(isinstance(name, str) for name in names)
+    return ",".join(names) if plain else names
 
 
 def settings_of_several(
@@ -114,7 +119,7 @@ def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) 
         values = likely_task(y) == REGRESSION.name
     found |= {"task": REGRESSION.name} if values else {}
     if isinstance(data, tuple | Dataset):
-        return read_by(method, found | ({"partition": "iid"} if values or y.ndim > 2 else {}))
-    most = min(len(data), Experiment.model_fields["clients_per_round"].default)
-    clients = {"num-clients": len(data), "partition": "natural", "clients-per-round": most}
-    return read_by(method, found | clients)
+        named = count_clients(found["dataset"], str(given.get("task-column", "task")), Path())
+        dealt = {"partition": "iid"} if (values or y.ndim > 2) and not named else {}
+        return read_by(method, found | dealt)
+    return read_by(method, found | {"partition": "natural", **of_clients(len(data), given)})

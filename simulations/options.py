@@ -147,11 +147,17 @@ def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> d
 def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings with those of the project in the current folder, where they say nothing.
 
-    What the chosen method does not read is left out.
+    What the chosen method does not read is left out. Clients are those that rows name, where they
+    name some, unless settings say otherwise.
     """
     found = project_settings()
     method = str(overrides.get("method", found.get("method", FIRST)))
-    return read_by(method, found) | dict(overrides)
+    found = read_by(method, found) | dict(overrides)
+    if "dataset" not in found:
+        return found
+    from federation.data.owners import follow_rows
+
+    return follow_rows(found)
 
 
 def read_experiment(config: Mapping[str, Any]) -> Experiment:

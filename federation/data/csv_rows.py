@@ -83,6 +83,7 @@ def parted(path: Path, frame: Any, columns: Columns, targets: Targets, split: He
     Raises:
         DataError: It lacks a column, or the target of some rows; it says which.
     """
+    columns.check_task(path, frame.columns)
     inputs = inputs_of(path, columns, frame.columns)
     named = {"y": columns.target, "task": columns.task}
     there = {key: frame[name] for key, name in named.items() if name in frame.columns}
@@ -114,6 +115,8 @@ def framed(
             advice = f"leave out the column {columns.task}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
         others["task"] = targets_of(columns.task, frame[columns.task])
+    elif "task" not in others:
+        columns.check_task(path, frame.columns)
     if targets == "classes" and is_text(others["y"]):
         check_classes(path, columns, pd.Series(others["y"], index=frame.index))
     inputs = inputs_of(path, columns._replace(target=""), frame.columns)

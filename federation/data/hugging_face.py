@@ -56,6 +56,7 @@ def read_columns(
     parts = _parts(kind, path, cache)
     cut = len(parts[0])
     rows = concatenate_datasets(parts)
+    columns.check_task(path, rows.column_names)
     names = inputs_of(path, columns, rows.column_names)
     kinds = {_kind(rows.features[name]) for name in names}
     texts = "text" in kinds and targets != "tokens"
@@ -80,6 +81,15 @@ def read_columns(
     named = {key: found.pop(key) for key in ("x_names",) if key in found}
     every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
     return every | named
+
+
+def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
+    """Returns a column of each part of the data; nothing if there is no such column.
+
+    For the other arguments and errors see ``read_columns``.
+    """
+    parts = [part for part in _parts(kind, path, cache) if name in part.column_names]
+    return [_stacked(path, _column(path, part, name)) for part in parts]
 
 
 def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":

@@ -11,9 +11,9 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from federation.errors import DataError
 from federation.files import open_file
 from federation.machine import check_room
 
-__all__ = ["UNREADABLE", "array_header", "named_labels", "read_npz"]
+__all__ = ["UNREADABLE", "array_header", "named_labels", "read_npz", "task_arrays", "with_task"]
 
 _SUFFIX: Final = ".npy"
 _MOST: Final = 1000  # arrays
@@ -45,10 +45,15 @@ UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what
     struct.error,
     tokenize.TokenError,
 )
+_A = TypeVar("_A")
 
 
-def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_npz(path: Path, only: Collection[str] = ()) -> dict[str, npt.NDArray[Any]]:
     """Returns a file's arrays by name.
+
+    Args:
+        path: The file.
+        only: Names of arrays, if no others are wanted.
 
     Raises:
         DataError: If it cannot be read, is no such file, or needs more memory than is free.
@@ -58,6 +63,8 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             members = archive.infolist()
             if len(members) > _MOST:
                 raise ValueError("too many arrays")
+            if only:
+                members = [m for m in members if m.filename.removesuffix(_SUFFIX) in only]
             size = sum(_size(archive, member) for member in members)
             check_room(str(path), size, "use fewer rows, or a larger machine", kind=DataError)
             arrays = {}
@@ -74,6 +81,23 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(
             f"{path} must be an .npz file of plain arrays, as numpy.savez writes it"
         ) from error
+
+
+def task_arrays(column: str) -> tuple[str, str, str]:
+    """Returns the names of arrays that may say whose rows are: of all, or of train and test."""
+    return column, f"{column}_train", f"{column}_test"
+
+
+def with_task(arrays: Mapping[str, _A], column: str) -> dict[str, _A]:
+    """Returns arrays in which those that say whose rows are have the names of ``task``.
+
+    Args:
+        arrays: All that there are.
+        column: The setting ``task-column``.
+    """
+    names = dict(zip(task_arrays(column), task_arrays("task"), strict=True))
+    others = {k: array for k, array in arrays.items() if k not in {*names, *names.values()}}
+    return others | {names[k]: array for k, array in arrays.items() if k in names}
 
 
 def named_labels(

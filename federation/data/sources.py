@@ -21,7 +21,7 @@ from federation.data.frames import is_frame, read_frame
 from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
-from federation.data.npz import read_npz
+from federation.data.npz import read_npz, task_arrays, with_task
 from federation.data.shaping import Shaping
 from federation.data.values import Columns
 from federation.errors import DataError, brief
@@ -33,6 +33,7 @@ _Array = npt.NDArray[Any]
 PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
 _PLAIN: Final = Columns()
 _AS_GIVEN: Final = Shaping()
+_TASKS: Final = frozenset(task_arrays("task"))
 _DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 
 
@@ -96,10 +97,13 @@ def load(
 
 def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) -> Mapping[str, Any]:
     """Reads a user's files; returns what an .npz file would hold."""
-    if kind == "npz":
-        return read_npz(own.path)
-    if kind == "npy":
-        return read_npy(own.path)
+    if kind in ("npz", "npy"):
+        arrays = read_npz(own.path) if kind == "npz" else read_npy(own.path)
+        if columns.values.needed:  # one client's
+            return arrays
+        found = with_task(arrays, columns.task)
+        columns.check_task(own.path, [columns.task] if found.keys() & _TASKS else sorted(arrays))
+        return found
     if kind == "images":
         return read_images(own.path)
     if kind == "csv":

@@ -1,6 +1,6 @@
 """Columns of text: which values there are, and which number each has in the whole federation."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
@@ -120,6 +120,16 @@ class Columns(NamedTuple):
             Values.parse(settings.categories, needed=alone),
             listed(settings.missing_values, "|"),
         )
+
+    def check_task(self, path: Path, names: Collection[str]) -> None:
+        """Refuses rows that lack the column of their clients, where they are several clients'.
+
+        Raises:
+            DataError: There is no such column, unless it is the default.
+        """
+        if self.task != Columns().task and not self.values.needed and self.task not in names:
+            held = few_names(names) or "nothing"
+            raise DataError(f"{path} must have {self.task}, as task-column says; it has {held}")
 
 
 def listed(text: str, separator: str) -> tuple[str, ...]:

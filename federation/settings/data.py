@@ -43,15 +43,17 @@ class DataSettings(Settings):
         "halves",
         description="which client holds which rows: halves (half the clients hold the first half "
         "of the classes evenly, the others few rows of one of those and many of one of the rest), "
-        "iid, dirichlet, pathological, natural (by the data's task column), blocks (of consecutive "
-        "rows)",
+        "iid, dirichlet, pathological, natural (by the data's task column; the default where there "
+        "is one), blocks (of consecutive rows)",
     )
     too_few_rows: Literal["leave-out", "refuse"] = Field(
         "leave-out",
         description="what is done with clients that have too few rows to train, or to be scored: "
         "leave-out (of training, or of scores, by name) or refuse (the run)",
     )
-    num_clients: Int = Field(20, ge=1, le=10**6, description="clients in the federation")
+    num_clients: Int = Field(
+        20, ge=1, le=10**6, description="clients in the federation; by default those that rows name"
+    )
     rows_per_class: Int = Field(8, ge=2, description="halves: training rows of each class (a)")
     test_rows_per_class: Int = Field(6, ge=2, description="halves: test rows of each class (a)")
     dirichlet_alpha: Float = Field(
@@ -63,7 +65,7 @@ class DataSettings(Settings):
     )
     task_column: str = Field(
         "task",
-        description="csv, parquet, arrow, hf, tables: the column that names a row's client",
+        description="the column, or array of npz and npy, that names a row's client",
     )
     input_columns: str = Field(
         "",

@@ -28,13 +28,13 @@ class Given(TypedDict, total=False):
     partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"]
     """which client holds which rows: halves (half the clients hold the first half of the
     classes evenly, the others few rows of one of those and many of one of the rest), iid,
-    dirichlet, pathological, natural (by the data's task column), blocks (of consecutive
-    rows)."""
+    dirichlet, pathological, natural (by the data's task column; the default where there is
+    one), blocks (of consecutive rows)."""
     too_few_rows: Literal["leave-out", "refuse"]
     """what is done with clients that have too few rows to train, or to be scored: leave-out (of
     training, or of scores, by name) or refuse (the run)."""
     num_clients: int
-    """clients in the federation."""
+    """clients in the federation; by default those that rows name."""
     rows_per_class: int
     """halves: training rows of each class (a)."""
     test_rows_per_class: int
@@ -46,7 +46,7 @@ class Given(TypedDict, total=False):
     target_column: str
     """csv, parquet, arrow, hf, tables: the target, by name."""
     task_column: str
-    """csv, parquet, arrow, hf, tables: the column that names a row's client."""
+    """the column, or array of npz and npy, that names a row's client."""
     input_columns: str
     """csv, parquet, arrow, hf: the columns of inputs, by name, with commas; empty: all
     others."""

@@ -1,0 +1,101 @@
+"""Clients that rows name, found before anything else is known of the rows."""
+
+from collections.abc import Mapping
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from federation.data.datasets import DATASETS, by_client, read_named
+from federation.data.frames import is_frame, read_frame
+from federation.data.images import read_images
+from federation.data.in_memory import IN_MEMORY, held
+from federation.data.npy import read_npy
+from federation.data.npz import read_npz, task_arrays, with_task
+from federation.errors import DataError
+from federation.experiment import FIRST, Experiment, read_by
+from federation.settings.data import FILES, HUB, DataSettings
+from federation.settings.machine import MachineSettings
+
+__all__ = ["count_clients", "follow_rows", "of_clients"]
+
+_log = getLogger("flwr.engram")
+
+
+def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with those that follow from rows that name their clients.
+
+    The partition is by these names, and the number of clients theirs, unless others are given. It
+    is said if another partition is.
+
+    Args:
+        given: Settings by key; others have their defaults.
+    """
+    defaults = DataSettings.defaults()
+    dataset = given.get("dataset", defaults["dataset"])
+    column = given.get("task-column", defaults["task-column"])
+    folder = given.get("data-dir", MachineSettings.defaults()["data-dir"])
+    if not all(isinstance(value, str) for value in (dataset, column, folder)):
+        return dict(given)
+    method, partition = str(given.get("method", FIRST)), given.get("partition", "natural")
+    found: dict[str, Any] = {"partition": "natural"} if by_client(dataset) else {}
+    if count := count_clients(dataset, column, Path(folder)):
+        if partition != "natural" and read_by(method, {"partition": ""}):
+            told = "%s names its rows' clients, %d of them, and partition=%s gives out rows anew"
+            _log.warning(told, dataset, count, partition)
+        else:
+            found = {"partition": "natural", **of_clients(count, given)}
+    return read_by(method, found) | dict(given)
+
+
+def of_clients(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a federation of so many clients, beside those that are given."""
+    told, unseen = (str(given.get(key, "")) for key in ("num-clients", "unseen-clients"))
+    able = min(count, int(told)) if told.isdecimal() else count
+    able -= int(unseen) if unseen.isdecimal() else 0
+    most = Experiment.model_fields["clients_per_round"].default
+    return {"num-clients": count, "clients-per-round": max(1, min(able, most))}
+
+
+def count_clients(dataset: str, task_column: str, data_dir: Path) -> int:
+    """Returns how many clients a user's rows name.
+
+    It is 0 if they name none, or cannot be read: whoever loads them says why.
+
+    Args:
+        dataset: As the setting ``dataset``.
+        task_column: As the setting ``task-column``.
+        data_dir: As the setting ``data-dir``.
+    """
+    try:
+        labels = _labels(dataset, task_column, data_dir)
+    except DataError:
+        return 0
+    return len(np.unique(np.concatenate(labels).astype(str))) if labels else 0
+
+
+def _labels(dataset: str, task_column: str, data_dir: Path) -> list[Any]:
+    """Returns the names of rows' clients: of all rows, of training and test rows, or nothing."""
+    kind, colon, name = dataset.partition(":")
+    path = Path(name)
+    arrays: Mapping[str, Any] = {}
+    if dataset.startswith(IN_MEMORY):
+        arrays = held(dataset)
+    elif dataset in DATASETS:
+        arrays = {} if by_client(dataset) else read_named(dataset, ())
+    elif colon and kind == "csv":
+        arrays = {"x": read_frame(path, [task_column])}
+    elif colon and kind == "npz":
+        arrays = with_task(read_npz(path, task_arrays(task_column)), task_column)
+    elif colon and kind == "npy":
+        arrays = with_task(read_npy(path), task_column)
+    elif colon and kind == "images":
+        arrays = read_images(path)
+    elif colon and kind in (*FILES, HUB):
+        from federation.data.hugging_face import read_column  # noqa: PLC0415 - slow to import
+
+        return read_column(kind, path, task_column, data_dir)
+    if is_frame(frame := arrays.get("x")) and task_column in frame:
+        return [frame[task_column].dropna()]
+    return [arrays[key] for key in ("task", "task_train", "task_test") if key in arrays]
