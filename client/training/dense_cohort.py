@@ -5,12 +5,14 @@ that the round draws, where these are fewer than the inputs' width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from client.training.cohort import ALL, CohortModels, CohortTask, Draws, LocalRound, Rules
+from client.training.sizes import each_size
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, PlainCoordinates
 from engram.features import FeatureRows, Features
 from engram.federated.parts import whose_turn
@@ -45,6 +47,9 @@ def dense(
 
     A client may bring at most one first layer of its own: a memory's, or a personal parameter.
     """
+    if task.draws.sizes is not None:
+        alike = partial(dense, rules, loss, targets=targets, features=features)
+        return each_size(alike, task)
     carried = any(memory is not None for memory in task.memories)
     rule = rules(task.scales)
     weight = (task.model | task.own)[FIRST]

