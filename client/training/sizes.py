@@ -54,7 +54,7 @@ def _draws(draws: Draws, some: list[int]) -> Draws:
 
     def without_padding(numbers: Tensor) -> Tensor:
         first, rest = numbers[some, : draws.initial], numbers[some, draws.initial :]
-        batches = rest.unflatten(1, (-1, draws.size))[:, :, :size]
+        batches = rest.reshape(len(some), -1, draws.size)[:, :, :size]
         return torch.cat([first, batches.flatten(1)], dim=1)
 
     return draws._replace(

@@ -96,6 +96,7 @@ def _labels(dataset: str, task_column: str, data_dir: Path) -> list[Any]:
         from federation.data.hugging_face import read_column  # noqa: PLC0415 - slow to import
 
         return read_column(kind, path, task_column, data_dir)
-    if is_frame(frame := arrays.get("x")) and task_column in frame:
+    frame: Any = arrays.get("x")
+    if is_frame(frame) and task_column in frame:
         return [frame[task_column].dropna()]
     return [arrays[key] for key in ("task", "task_train", "task_test") if key in arrays]
