@@ -45,12 +45,13 @@ def run(rule, steps, w=None):
 def assert_numbers_are_torchs(name, make, clip, decay):
     torch.manual_seed(0)
     # In float64: Adam divides by gradients' sizes, so near zero it enlarges rounding errors.
-    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
     x, y = draw(1, 12, 8, 4), draw(2, 12, 8)
-    network = from_module(module, x[0])
+    network = from_module(module, x[0].float())
     loss = mean_loss(network, REGRESSION)
     rule = with_optimizer(fedavg(loss, eta=0.02), name, weight_decay=decay, clip=clip)
-    w = network.init(torch.Generator())
+    w = {name: leaf.double() for name, leaf in network.init(torch.Generator()).items()}
+    module.double()
     u = rule.init(w, None)
     other = make(module.parameters(), lr=0.02, weight_decay=decay)
     for inputs, targets in zip(x, y, strict=True):
