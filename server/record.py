@@ -43,6 +43,7 @@ _log = getLogger("flwr.engram")
 
 _LOCK = "lock"
 _NONE: Mapping[str, str] = MappingProxyType({})
+_PICKED = "picked"  # folder of the checkpoints of picked rounds, in a folder for each key
 _MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
 
 
@@ -72,6 +73,9 @@ class Checkpoint(NamedTuple):
     state: "Params"
     memories: bytes | None = None
     damaged: Mapping[str, str] = _NONE
+
+
+_NOTHING: Mapping[str, Checkpoint] = MappingProxyType({})
 
 
 class RunRecord:
@@ -318,9 +322,10 @@ class RunRecord:
             config = self.config
             noted = {"resumed-from": server_round, "checkpoints": dict(damaged)}
             self._write_config(config | {"damaged": [*config.get("damaged", []), noted]})
-        for number, path in self.checkpoints().items():
-            if number > server_round:
-                drop_checkpoint(path)
+        for root in [self.folder / "checkpoints", *(self.folder / _PICKED).glob("*")]:
+            for number, path in there(root).items():
+                if number > server_round:
+                    drop_checkpoint(path)
         for journal in (self._metrics, self._scores):
             if journal.path.exists():
                 journal.replace(row for row in journal.rows() if row["round"] <= server_round)
@@ -332,7 +337,12 @@ class RunRecord:
     # --- Checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(
-        self, server_round: int, model: "Params", state: "Params", memories: Memories | None
+        self,
+        server_round: int,
+        model: "Params",
+        state: "Params",
+        memories: Memories | None,
+        picked: Mapping[str, Checkpoint] = _NOTHING,
     ) -> Checkpoint:
         """Adds a checkpoint atomically, and keeps the last two.
 
@@ -341,14 +351,36 @@ class RunRecord:
             model: The model after it.
             state: The aggregate's state.
             memories: The clients' memories, if they live in this process.
+            picked: What there was after rounds since the last checkpoint that validation rows pick,
+                by key of the results. Of each key, the last two are kept, since a run may go on
+                from the checkpoint before.
         """
-        from federation.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
+        for key, pick in picked.items():
+            write_checkpoint(self.folder / _PICKED / key, pick.server_round, _files(pick))
+        kept = None if memories is None else memories.dump()
+        checkpoint = Checkpoint(server_round, model, state, kept)
+        write_checkpoint(self.folder / "checkpoints", server_round, _files(checkpoint))
+        return checkpoint
 
-        files = {_MODEL: tensors_to_bytes(model), _STATE: tensors_to_bytes(state)}
-        if memories is not None:
-            files[_MEMORIES] = memories.dump()
-        write_checkpoint(self.folder / "checkpoints", server_round, files)
-        return Checkpoint(server_round, model, state, files.get(_MEMORIES))
+    def load_pick(self, key: str) -> Checkpoint:
+        """Returns what there was after the round that validation rows pick in the end.
+
+        Args:
+            key: The key of the results that says which, such as ``selected``.
+
+        Raises:
+            Refused: The run is not finished, picks no round, or its checkpoint is damaged.
+        """
+        if (results := self.results) is None:
+            raise Refused(f"{self.folder} is not finished: resume it first")
+        if key not in results:
+            raise Refused(f"{self.folder} picks no round: it has no validation rows")
+        server_round = int(results[key]["round"])
+        folder = self.folder / _PICKED / key / f"round-{server_round}"
+        try:
+            return self._load(server_round, folder, None, None)
+        except DamagedCheckpoint as error:
+            raise Refused(f"{folder} is damaged, or missing: {error}") from error
 
     def load_checkpoint(
         self, *, model: "Params | None" = None, state: "Params | None" = None
@@ -403,6 +435,15 @@ class RunRecord:
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.folder / name, text.encode())
+
+
+def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """Returns the contents of a checkpoint's files, by name."""
+    from federation.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
+
+    files = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
+    found = {name: tensors_to_bytes(params) for name, params in files.items()}
+    return found if checkpoint.memories is None else found | {_MEMORIES: checkpoint.memories}
 
 
 def _elsewhere(outputs: object, targets: object) -> float:

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from engram.types import Params
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
@@ -143,13 +144,16 @@ class _Run(NamedTuple):
         self.record.forget_after(-1)
         if self.strategy.scored_from == 0:
             self._report(0, {}, self._evaluate(0, arrays))
-        return self.record.save_checkpoint(0, to_params(arrays), self.strategy.state, self.memories)
+        model = to_params(arrays)
+        return self.record.save_checkpoint(
+            0, model, self.strategy.state, self.memories, self._picked(0, model)
+        )
 
     def rounds(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> ArrayRecord:
         """Runs the remaining rounds, with a last evaluation unless the last round had one."""
         e, record, strategy = self.experiment, self.record, self.strategy
         arrays = to_record(checkpoint.model)
-        last = checkpoint.server_round
+        last, picked = checkpoint.server_round, dict[str, Checkpoint]()
         for number in range(last + 1, e.rounds + 1):
             if strategy.over:
                 break
@@ -168,12 +172,23 @@ class _Run(NamedTuple):
             if isinstance(self.grid, PatientGrid):
                 metrics |= self.grid.last.notes()
             self._report(number, metrics, self._evaluate(number, arrays) if due else {})
+            if due:
+                picked |= self._picked(number, to_params(arrays))
             if final or strategy.over or number % e.checkpoint_every == 0:
                 state, model = strategy.state, to_params(arrays)
-                checkpoint = record.save_checkpoint(number, model, state, self.memories)
+                checkpoint = record.save_checkpoint(number, model, state, self.memories, picked)
+                picked = {}
         if not strategy.evaluated:
             self._evaluate(last, arrays)
         return arrays
+
+    def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
+        """Returns what there is after a round, for each model for which it is the best so far."""
+        keys = [key for key, at in self.strategy.picks.items() if at == number]
+        if not keys:
+            return {}
+        memories = None if self.memories is None else self.memories.dump()
+        return dict.fromkeys(keys, Checkpoint(number, model, self.strategy.state, memories))
 
     def _train(
         self,

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
@@ -13,7 +13,7 @@ from engram.types import Params
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
-from federation.methods.local import LocalMethod
+from federation.methods.local import COMMON, SERVED, LocalMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
@@ -38,6 +38,7 @@ from simulations.reports.local import report_table
 from simulations.rows import others, report_rows
 from simulations.several import named_methods
 from simulations.terminal import run_all
+from strategies.selection import selected_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,12 +57,23 @@ class Run:
         folder: Where it is recorded.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, picked: bool = False) -> None:
+        self.folder, self._picked = folder, picked
         self._record = RunRecord.open(folder)
+
+    @property
+    def picked(self) -> Self:
+        """The run with the models of the rounds that validation rows pick, in place of the last's.
+
+        Its ``model``, ``personal_model(client)``, ``export(client)`` and ``adapt(rows)``
+        are of the round that is best on validation rows for the common model and for the models
+        that clients are served by; of a method that shows no common model, both are of the latter.
+        """
+        return type(self)(self.folder, picked=True)
 
     def __repr__(self) -> str:
         state = "finished" if self._record.results is not None else "not finished"
+        state += ", picked rounds" if self._picked else ""
         return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
 
     def __str__(self) -> str:
@@ -122,7 +134,7 @@ class Run:
 
     @property
     def model(self) -> Params:
-        """The arrays that all clients share after the last checkpoint, by name.
+        """The arrays that all clients share after the last round, by name; see also ``picked``.
 
         Of a network of your own, these are its parameters and running statistics, as
         ``load_state_dict`` takes them.
@@ -130,12 +142,22 @@ class Run:
         Raises:
             Refused: If clients share several networks.
         """
-        return self.learned.shared
+        return self.learned_of(None).shared
 
     @cached_property
     def learned(self) -> Learned:
-        """The models behind ``model`` and ``personal_model``, as the platform has them."""
-        return Learned(self._record, self.experiment)
+        """The models behind ``personal_model``, as the platform has them."""
+        return Learned(self._record, self.experiment, selected_by(SERVED) if self._picked else "")
+
+    def learned_of(self, client: int | str | None) -> Learned:
+        """Returns what is behind a client's model, or the common one of ``None``.
+
+        They differ where validation rows pick another round for the common model.
+        """
+        common = selected_by(COMMON)
+        if client is not None or not self._picked or common not in (self._record.results or {}):
+            return self.learned
+        return Learned(self._record, self.experiment, common)
 
     def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
@@ -184,7 +206,7 @@ class Run:
         Raises:
             Refused: If the run is not finished, or there is no such model, client or format.
         """
-        return exported_into(self.learned, client, out, format).folder
+        return exported_into(self.learned_of(client), client, out, format).folder
 
     def adapt(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Set
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -34,23 +35,27 @@ class Learned:
     Args:
         record: The run.
         experiment: Its settings.
+        pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
+            for those of the last round.
 
     Attributes:
         record: As given.
         experiment: As given, for this machine's processor.
     """
 
-    def __init__(self, record: RunRecord, experiment: Experiment) -> None:
-        self.record = record
+    def __init__(self, record: RunRecord, experiment: Experiment, pick: str = "") -> None:
+        self.record, self._pick = record, pick
         self.experiment = experiment.model_copy(update={"device": "cpu"})
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The newest intact checkpoint.
+        """The newest intact checkpoint, or that of the picked round.
 
         Raises:
             Refused: If there is none.
         """
+        if self._pick:
+            return self.record.load_pick(self._pick)
         checkpoint = self.record.load_checkpoint()
         if checkpoint is None:
             raise Refused(f"{self.record.folder} has no checkpoint yet")
@@ -151,14 +156,33 @@ class Learned:
         Raises:
             Refused: If its node is elsewhere.
         """
-        folder = self.record.folder
+        folder, server_round = self.record.folder, self.checkpoint.server_round
+        if self._pick and server_round != max(self.record.checkpoints(), default=0):
+            raise Refused(
+                f"what clients remembered in round {server_round} of {folder} is gone: nodes keep "
+                "the last rounds' alone; there are the common model of that round, and clients' "
+                "of the last"
+            )
         store = DiskStore(folder / "memory" / self.record.config["training"])
         if not store.folder.is_dir():
             raise Refused(
                 f"{folder} was run by `flwr run`: its memories are on the nodes, where engram "
                 "memory export writes a client's model"
             )
-        return store.load(client, None, before=self.checkpoint.server_round + 2) or {}
+        return store.load(client, None, before=server_round + 2) or {}
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What the run found about these models; empty while it is not finished."""
+        found = self.record.results or {}
+        return found[self._pick] if self._pick else found
+
+    @property
+    def when(self) -> str:
+        """The round whose models these are, in words."""
+        if self._pick:
+            return f"after round {self.checkpoint.server_round}, which validation rows pick"
+        return f"after {self.results['rounds']} rounds"
 
     @property
     def common(self) -> Params:

@@ -29,6 +29,10 @@ _Folder = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
 ]
+_Picked = Annotated[
+    bool,
+    typer.Option("--picked", help="Of the round that validation rows pick, not of the last."),
+]
 _Format = Annotated[
     str,
     typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
@@ -45,6 +49,7 @@ def export(
     common: Annotated[
         bool, typer.Option("--common", help="Instead, the model that all clients share.")
     ] = False,
+    picked: _Picked = False,
     out: _Folder = None,
     format_: _Format = "safetensors",
 ) -> None:
@@ -58,7 +63,8 @@ def export(
     with end_at_once():
         from simulations.exports.exporting import exported_into
         from simulations.front import load_run
-    _tell(exported_into(load_run(folder).learned, client, out, format_))
+    found = load_run(folder).picked if picked else load_run(folder)
+    _tell(exported_into(found.learned_of(client), client, out, format_))
 
 
 @app.command()
@@ -70,6 +76,7 @@ def adapt(
             metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
         ),
     ],
+    picked: _Picked = False,
     out: _Folder = None,
     format_: _Format = "safetensors",
 ) -> None:
@@ -83,7 +90,8 @@ def adapt(
     with end_at_once():
         from simulations.exports.newcomers import adapted_into
         from simulations.front import load_run
-    _tell(adapted_into(load_run(folder).learned, data, out, format_))
+    found = load_run(folder).picked if picked else load_run(folder)
+    _tell(adapted_into(found.learned, data, out, format_))
 
 
 @app.command()

@@ -90,6 +90,11 @@ class RunStrategy(Strategy):
         """Whether the run should end before its last round."""
         return False
 
+    @property
+    def picks(self) -> Mapping[str, int]:
+        """The best evaluated round so far, by key of the results; -1 before the first."""
+        return {}
+
     @abstractmethod
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns the contents of ``results.json``.

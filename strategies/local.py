@@ -145,6 +145,11 @@ class Federated(RunStrategy):
         """Whether ``patience`` evaluations have passed without a better score."""
         return self._scores.over
 
+    @property
+    def picks(self) -> Mapping[str, int]:
+        """The round that validation rows pick so far for each model that is shown."""
+        return self._scores.picks
+
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from engram.bandits.meta_ban import MetaBan as Policy
 from engram.bandits.meta_learner import MetaState
 from engram.bandits.networks import Weights
-from engram.bandits.policy import CHOOSE, INIT, generator
+from engram.bandits.policy import CHOOSE, INIT, diverged, generator
 from engram.bandits.replay import Drawn
 from engram.bandits.training import descended
 from engram.types import Params
@@ -315,10 +315,8 @@ class MetaBanTurns(SiteStrategy):
         x = torch.from_numpy(arms)[None].mT
         (arm,), meta = learner.choose(meta, groups, x, adapted, [rng])
         if arm < 0:
-            raise RunStopped(
-                f"the meta-learner diverged in round {turn.number}: scale arms to a length of 1, "
-                "or lower meta-eta"
-            )
+            what = f"what the meta-learner has learned by round {turn.number}"
+            raise RunStopped(f"{what} {diverged(arms, 'lower meta-eta')}")
         self._theta = network_record(meta.theta)
         self.state["chosen"] = torch.tensor(meta.rounds)
         self._played["groups"] = len(groups.runs)

@@ -107,6 +107,11 @@ class Scorekeeper:
         served = self._selections.get(SERVED)
         return served is not None and 0 < self.scoring.patience <= served.since
 
+    @property
+    def picks(self) -> dict[str, int]:
+        """The round that is picked so far for each model, by the key of its results."""
+        return {selected_by(which): each.round for which, each in self._selections.items()}
+
     def scores(self) -> Row:
         """Returns the summary of the last evaluation; empty if nobody was scored."""
         if self.evaluation is None:

@@ -115,5 +115,5 @@ def _place(odd: Tensor, rows: Seen) -> str:
 
 def _on(targets: Tensor) -> str:
     """Returns which targets a batch has, if they are few."""
-    few = [f"{target:g}" for target in targets.unique().tolist()]
+    few = [f"{target:g}" for target in sorted(set(targets.flatten().tolist()))]
     return f", on a batch with targets {', '.join(few)}" if len(few) <= _TARGETS else ""

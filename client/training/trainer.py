@@ -348,7 +348,7 @@ class Trainer:
             for batch in step.batches
         ]
         place = {row: at for at, row in enumerate(self.data.train.rows[client].tolist())}
-        drawn = [row for row in draws.rows[0].unique().tolist() if row in place]  # no padding
+        drawn = [row for row in sorted(set(draws.rows[0].tolist())) if row in place]  # no padding
         own_classes = named.targets == "classes" and not named.own
         rows = Seen(
             *self.data.train.take(torch.tensor(drawn, device=e.device)),

@@ -26,6 +26,7 @@ __all__ = [
     "batched",
     "best",
     "best_of_each",
+    "diverged",
     "generator",
     "policy_server",
     "single_run",
@@ -36,6 +37,7 @@ S = TypeVar("S")
 
 CHOOSE, UPDATE, INIT, ROUND, SETTING = range(5)  # purposes of random numbers
 
+_LONG = 1.5  # of arms, which policies expect to have a length of 1
 # By how much equal arms' scores may differ, relative to the largest.
 _ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-5}
 
@@ -96,6 +98,18 @@ def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
         choose=choose,
         update=update,
     )
+
+
+def diverged(arms: Array, smaller: str) -> str:
+    """Returns the words for what has diverged, and why: long arms, or else the step size.
+
+    Args:
+        arms: Those that were offered, (k, d).
+        smaller: What to do about the step size.
+    """
+    longest = float(np.linalg.norm(arms, axis=1).max())
+    long = f"scale arms to a length of 1, got up to {longest:.3g}"
+    return f"must be finite, and has diverged: {long if longest > _LONG else smaller}"
 
 
 def single_run(runs: BatchedPolicy[S]) -> Policy[S]:
@@ -213,11 +227,8 @@ def policy_server(
         require(state.dim == dim, "the state's arms' dimension", state.dim, str(dim))
         arm, learned = one.choose(state.learned, number, offered, rng)
         if arm < 0:
-            longest = float(np.linalg.norm(offered, axis=1).max())
-            raise ValueError(
-                "what the policy has learned must be finite, and has diverged: scale arms to a "
-                f"length of 1, got up to {longest:.3g}, or take smaller steps"
-            )
+            told = diverged(offered, "take smaller steps")
+            raise ValueError(f"what the policy has learned {told}")
         return arm, state._replace(
             learned=learned,
             chosen=state.chosen + 1,

@@ -1,9 +1,22 @@
 """A Bayesian mixture of linear models, which learns a stream of rows with columns in any units.
 
-Numbers are standardized by mean and standard deviation of the rows so far, and cut to 5 standard
-deviations from the mean, so that one wrong cell changes little. Every loss f, divided by its scale,
-counts as a negative log-likelihood: the logistic loss as it is, the squared loss by the running
-mean of squared errors, and others by their running mean. Several experts learn at once:
+Numbers are standardized by mean and standard deviation of the rows so far. A number z that is more
+than c = 5 standard deviations away may be a wrong cell, or may inform. For losses of classes it is
+cut to c. The squared, absolute and quantile loss are homogeneous: a row and its target, both times
+s = c / max |z|, have s^2 or s times the row's loss. Such a row is learned, which says what it says
+with the weight of a near one, so that one wrong cell changes little. When a row is predicted,
+numbers are cut to c 4^i, where i has the least
+
+    (losses of rows with far numbers if cut to c 2^i, each row's times 0.99 for each later one)
+    + 10 i L,
+
+and L is the mean loss: how far linearity reaches is learned from the rows, and on a log scale twice
+as much is believed. The first far number still counts as nearer; and where far numbers inform, a
+wrong one spoils the prediction of its own row.
+
+Every loss f, divided by its scale, counts as a negative log-likelihood: the logistic loss as it is,
+the squared loss by the running mean of squared errors, and others by their running mean. Several
+experts learn at once:
 
 - A bettor per column, with coins g = f' z_j / 4, cut to [-1, 1] (COCOB; Orabona and Tommasi, 2017):
 
@@ -19,9 +32,9 @@ mean of squared errors, and others by their running mean. Several experts learn 
       u = P z,  w <- w - u f' / (1 + f'' u'z),  P <- P - u u' f'' / (1 + f'' u'z) + (q / r^2) P_1,
 
   where P's diagonal stays at most that of P_1. For squared losses and q = 0 this is ridge
-  regression, whose regret grows as d log T. P is a matrix, or, for many columns, a diagonal, so
-  that a row takes O(d). Where f'' is 0, the mean of (f')^2 so far is taken instead: if f is a
-  negative log-likelihood, both have the same mean.
+  regression of rows weighted by s^2, whose regret in these losses grows as d log T. P is a matrix,
+  or, for many columns, a diagonal, so that a row takes O(d). Where f'' is 0, the mean of (f')^2 so
+  far is taken instead: if f is a negative log-likelihood, both have the same mean.
 
 The mixture's coefficients are the weighted mean of the experts'. Weights follow Bayes' rule, and a
 thousandth of them is spread evenly after each row (fixed share; Herbster and Warmuth, 1998). Where
@@ -41,7 +54,9 @@ from engram.online.tasks import LinearTask, RunningMoments, no_moments
 
 _DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q
 _MOST_CELLS: Final = 2**14  # of a filter's matrices, if it is for ``full_matrix`` to be None
-_OUTLIER: Final = 5.0  # standard deviations from the mean, beyond which a number counts as nearer
+_OUTLIER: Final = 5.0  # c
+_CAUTION: Final = 10.0  # rows' losses that each doubling must save, which chance does not
+_LENGTHS: Final = 24  # tried cuts of far numbers: ``_OUTLIER`` times 1, 2, 4, ...
 _DOUBT: Final = 0.1  # standard deviation of the calibration's scale and shift before the first row
 _BY_COLUMN: Final = ("coefficients", "bets", "covariances")  # what grows with the columns
 _KINDS: Final = {
@@ -89,6 +104,7 @@ def started(task: LinearTask, dim: int) -> Mixture:
         noise=np.tile([1.0, 0.5, 0.25], (m, 1)),
         calibration=np.tile([1.0, 0.0], (m, 1)),
         doubt=np.tile(_DOUBT**2 * np.eye(2), (m, 1, 1)),
+        far=np.zeros(_LENGTHS),
     )
     return Mixture(no_moments(dim), no_moments(m), 0.0, experts)
 
@@ -107,7 +123,16 @@ def predictions(task: LinearTask, model: Mixture, x: Array) -> Array:
     """Returns p of each row, in units of the target, shape (n, m)."""
     columns, targets = model.columns, model.targets
     w = coefficients(task, model)
-    return predict_rows(_by_rows(x), w, _OUTLIER, columns[1:], targets[1:], columns.weight)
+    reach = _OUTLIER * 4.0 ** _trusted(model.experts)
+    return predict_rows(_by_rows(x), w, reach, columns[1:], targets[1:], columns.weight)
+
+
+def _trusted(experts: Experts) -> int:
+    """Returns the number of doublings of the cut at which rows with far numbers lost least."""
+    if not experts.far.any():
+        return 0
+    usual = (experts.noise[:, 1] / experts.noise[:, 0]).sum()  # a row's loss
+    return int((experts.far + _CAUTION * usual * np.arange(_LENGTHS)).argmin())
 
 
 def _by_rows(array: Array) -> Array:

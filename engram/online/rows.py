@@ -17,6 +17,7 @@ HINGE: Final = 3
 
 _LONGEST_BET: Final = 4.0  # bettors cut a derivative times a column's value to this
 _SWITCHING: Final = 1e-3  # share of the weights that is spread evenly after each row
+_MEMORY: Final = 0.99  # a row with far numbers counts so much less with each later one
 _LEAST_NOISE: Final = 1e-6  # of losses, in units in which the target has standard deviation 1
 _HEAVIEST: Final = 1e30  # in units of the first row's weight: numbers stay finite
 _CONSTANT: Final = (
@@ -37,6 +38,7 @@ class Experts(NamedTuple):
     noise: Array  # sums of weights of rows, losses, and squared derivatives: (m, 3)
     calibration: Array  # scale and shift of the mixture's log-odds, shape (m, 2)
     doubt: Array  # their covariance, shape (m, 2, 2)
+    far: Array  # losses of rows with far numbers, by where these are cut: see ``judge``
 
 
 @compiled
@@ -95,6 +97,19 @@ def standardize(
 
 
 @compiled
+def shrink(z: Array, target: Array, reach: float) -> None:
+    """Multiplies a row and its targets by the factor that brings the row within ``reach``."""
+    factor = 1.0
+    for value in z:
+        factor = min(factor, reach / max(abs(value), reach))
+    if factor < 1.0:
+        z *= factor
+        target *= factor
+    for k in range(len(target)):
+        target[k] = min(max(target[k], -reach), reach)
+
+
+@compiled
 def loss_of(kind: int, level: float, p: float, y: float) -> tuple[float, float]:
     """Returns a loss of ``losses`` and its derivative; ``level`` is the pinball loss's quantile."""
     if kind == SQUARED:
@@ -130,6 +145,42 @@ def _scale(kind: int, noise: Array) -> float:
         return 1.0
     mean: float = noise[1] / noise[0]
     return max(2 * mean if kind == SQUARED else mean, _LEAST_NOISE)
+
+
+@compiled
+def judge(
+    kind: int, level: float, z: Array, target: Array, reach: float, w: Array, losses: Array
+) -> None:
+    """Adds the losses that a row with far numbers has where they are cut, each at another length.
+
+    Args:
+        kind: The loss.
+        level: Quantile of the pinball loss.
+        z: A standardized row, shape (d + 1,).
+        target: Its standardized targets, shape (m,).
+        reach: The least length, in standard deviations.
+        w: Coefficients, shape (m, d + 1).
+        losses: Sums so far, in which earlier rows count less: (lengths,), of ``reach``, twice that,
+            and so on.
+    """
+    losses *= _MEMORY
+    for i in range(len(losses)):
+        limit = reach * 2.0**i
+        for k in range(len(target)):
+            p = 0.0
+            for j in range(len(z)):
+                p += w[k, j] * min(max(z[j], -limit), limit)
+            losses[i] += loss_of(kind, level, p, target[k])[0]
+
+
+@compiled
+def _mixed(shares: Array, coefficients: Array) -> Array:
+    """Returns the mixture's coefficients, shape (m, d + 1)."""
+    w = np.zeros((coefficients.shape[0], coefficients.shape[2]))
+    for k in range(len(w)):
+        for i in range(shares.shape[1]):
+            w[k] += shares[k, i] * coefficients[k, i]
+    return w
 
 
 @compiled
@@ -288,6 +339,7 @@ def learn_rows(
     noise: Array,
     calibration: Array,
     doubt: Array,
+    far: Array,
 ) -> None:
     """Learns rows, one after the other.
 
@@ -316,17 +368,24 @@ def learn_rows(
         noise: Likewise.
         calibration: Likewise.
         doubt: Likewise.
+        far: Likewise.
     """
-    experts = Experts(coefficients, bets, covariances, shares, noise, calibration, doubt)
-    d = x.shape[1]
+    experts = Experts(coefficients, bets, covariances, shares, noise, calibration, doubt, far)
+    d, whole = x.shape[1], kind in (SQUARED, PINBALL)
     z, target = np.ones(d + 1), np.empty(y.shape[1])
     for t in range(len(x)):
         include(column_means, column_squares, before, x[t], weights[t], reach)
         if standardized:
             include(target_means, target_squares, before, y[t], weights[t], reach)
         before += weights[t]
-        standardize(column_means, column_squares, before, x[t], reach, z[:d])
-        standardize(target_means, target_squares, before, y[t], reach, target)
+        limit = np.inf if whole else reach
+        standardize(column_means, column_squares, before, x[t], limit, z[:d])
+        standardize(target_means, target_squares, before, y[t], limit, target)
+        z[d] = 1.0
+        if whole:
+            if not within(z[None], reach):
+                judge(kind, level, z, target, reach, _mixed(shares, coefficients), far)
+            shrink(z, target, reach)
         for k in range(len(target)):
             share = min(weights[t] / unit, _HEAVIEST)
             _learn_output(kind, level, z, target[k], share, drifts, prior, k, experts)

@@ -103,13 +103,13 @@ def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
     """Returns what the run says of its common model; nothing where there are several."""
     if learned.network.candidates is not None:
         return {}
-    results, metrics = learned.record.results or {}, Scoring.of(learned.experiment).metrics
+    results, metrics = learned.results, Scoring.of(learned.experiment).metrics
     found = [ScoreEstimate(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
     return {"mean over clients": found}
 
 
 def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
-    e, found = learned.experiment, (learned.record.results or {})["clients"]
+    e, found = learned.experiment, learned.results["clients"]
     if client not in found["ids"]:
         return {}
     at = found["ids"].index(client)

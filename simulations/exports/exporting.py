@@ -183,7 +183,7 @@ def with_card(
     config, results = learned.record.config, learned.record.results or {}
     versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
     made = {
-        "run": f"{learned.record.folder.name}, after {results['rounds']} rounds",
+        "run": f"{learned.record.folder.name}, {learned.when}",
         "engine": config["engine"],
         "versions": versions,
     }

@@ -33,6 +33,12 @@ def everything(split):
     return split.take(torch.arange(len(split.y)))
 
 
+def test_a_site_with_too_few_rows_of_its_own_is_told_about_these(tmp_path):
+    dataset = write_npz(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.array([0, 1, 0]))
+    with pytest.raises(DataError, match=r"adapt-shots = 1, .*: lower adapt-shots, or give it more"):
+        read(dataset, client=1, partition="halves", test_fraction=0.34)
+
+
 # --- .npy ------------------------------------------------------------------------------------
 
 INPUTS = {

@@ -12,7 +12,7 @@ from engram.bandits.locb import locb
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.molar import molar
 from engram.bandits.neural import neural_bandit
-from engram.bandits.policy import policy_server, single_run
+from engram.bandits.policy import diverged, policy_server, single_run
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 from engram.states import from_arrays, to_arrays
@@ -135,6 +135,8 @@ def test_one_that_diverges_says_so(runs):
         serve(served.init(0))
     with pytest.raises(ValueError, match="arms to a length of 1, got up to 2"):
         served.choose(served.init(0), "ann", np.full((2, DIM), 1e150))
+    unit = np.eye(2, DIM)  # whose length is not to blame
+    assert diverged(unit, "lower eta") == "must be finite, and has diverged: lower eta"
 
 
 @every

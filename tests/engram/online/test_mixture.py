@@ -224,6 +224,55 @@ def test_one_wrong_cell_does_no_lasting_harm(cell):
         assert log_loss(spoiled[some], y[some]) < log_loss(clean[some], y[some]) + 0.005
 
 
+def ridge(x, y, batch):
+    """Predictions by least squares of the rows before, with a thousandth of a row beside."""
+    z, found = np.c_[x, np.ones(len(x))], []
+    for start in range(0, len(x), batch):
+        seen = slice(0, start)
+        matrix = z[seen].T @ z[seen] + 1e-3 * np.eye(z.shape[1])
+        found.append(z[start : start + batch] @ np.linalg.solve(matrix, z[seen].T @ y[seen]))
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("loss", [SQUARED, ABSOLUTE, quantile(0.5)], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("freedom", [2, 3])
+def test_tails_that_inform_are_followed(loss, freedom):
+    task, errors = NUMBERS._replace(loss=loss), []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_t(freedom, size=(3000, 4))
+        y = x @ rng.normal(size=4) + rng.normal(size=3000)
+        both = played(task, x, y, batch=20)[0], ridge(x, y, batch=20)
+        errors.append([np.mean((p - y)[1500:] ** 2) for p in both])
+    mixed, least = np.mean(errors, axis=0)
+    assert 0.9 < least < 1.1  # the noise has variance 1
+    assert mixed < 1.15 * least  # with inputs that are cut it is up to 14 times
+
+
+@pytest.mark.parametrize("loss", [SQUARED, ABSOLUTE], ids=["squared", "absolute"])
+def test_wrong_cells_are_not_taken_for_tails(loss):
+    rng = np.random.default_rng(0)
+    x = rng.standard_t(4, size=(3000, 5))
+    y = x @ rng.normal(size=5) + rng.normal(size=3000)
+    bad = rng.random(x.shape) < 0.001
+    wrong = np.where(bad, 1e6 * x, x)
+    p = played(NUMBERS._replace(loss=loss), wrong, y, batch=20)[0]
+    spoiled = bad.any(axis=1)
+    assert spoiled[500:].sum() > 5
+    assert np.mean((p - y)[500:][~spoiled[500:]] ** 2) < 1.15
+    assert np.abs((p - y)[500:][spoiled[500:]]).max() < 100
+
+
+def test_rows_with_near_numbers_alone_change_nothing_about_far_ones():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(300, 3))
+    model = played(NUMBERS, x, x.sum(axis=1), batch=20)[1]
+    assert not model.experts.far.any()
+    far = np.array([[10.0, 0.0, 0.0], [1e3, 0.0, 0.0]])  # cut to 5 standard deviations
+    near = mixture.predictions(NUMBERS, model, far)[:, 0]
+    assert near[0] == near[1] < 5
+
+
 def test_coefficients_that_turn_are_followed():
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(3000, 5)), rng.normal(size=5)

@@ -1,0 +1,129 @@
+"""The models of the rounds that validation rows pick: had, loaded, exported, resumed."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import engram as library
+from federation.errors import Refused
+from server.record import RunRecord
+
+RUN = {
+    "num_rounds": 10,
+    "eval_every": 1,
+    "checkpoint_every": 3,
+    "local_steps": 5,
+    "eta": 0.3,
+    "hidden": "16",
+    "metrics": "log-loss",
+    "progress": False,
+    "seed": 1,
+}
+
+
+def clients():
+    """Labels that say little, so that models soon learn them by heart."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(4):
+        x = rng.normal(size=(40, 6)).astype(np.float32)
+        found.append((x, (x[:, 0] + 1.5 * rng.normal(size=40) > 0).astype(int)))
+    return found
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def ends(run):
+    """Each picked round, by key of the results, and that it is not the last by chance."""
+    found = {key: run.results[key]["round"] for key in run.results if key.startswith("selected")}
+    assert all(0 < server_round < 10 for server_round in found.values())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "engine"),
+    [
+        ("fedavg", "vectorized"),
+        ("ditto", "sequential"),
+        ("ditto", "vectorized"),
+        ("fedper", "vectorized"),
+    ],
+)
+def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
+    own = RUN | {"method": method, "engine": engine}
+    run = library.simulate(clients(), out=tmp_path / "run", **own)
+    found = ends(run)
+    common = found.get("selected-before", found["selected"])
+    short = {
+        end: library.simulate(clients(), out=tmp_path / f"{end}", **own | {"num_rounds": end})
+        for end in {common, found["selected"]}
+    }
+    assert_same(run.picked.model, short[common].model)
+    for client in (0, 3):
+        expected = short[found["selected"]].personal_model(client)
+        assert_same(run.picked.personal_model(client), expected)
+    last = library.load_run(run.folder).personal_model(0)
+    assert not torch.equal(last["dense0.weight"], run.picked.personal_model(0)["dense0.weight"])
+
+
+@pytest.mark.parametrize("stop", [2, 6, 9])
+def test_they_outlive_an_interruption(stop, tmp_path, monkeypatch):
+    whole = library.simulate(clients(), method="ditto", out=tmp_path / "whole", **RUN)
+    append = RunRecord.append
+
+    def killed(record, row):
+        if row["round"] == stop:
+            raise KeyboardInterrupt
+        append(record, row)
+
+    monkeypatch.setattr(RunRecord, "append", killed)
+    with pytest.raises(KeyboardInterrupt):
+        library.simulate(clients(), method="ditto", out=tmp_path / "run", **RUN)
+    monkeypatch.undo()
+    run = library.simulate(clients(), resume=tmp_path / "run", progress=False)
+    assert ends(run) == ends(whole)
+    assert_same(run.picked.model, whole.picked.model)
+    assert_same(run.picked.personal_model(2), whole.picked.personal_model(2))
+    assert len(list(run.folder.glob("picked/selected/*"))) <= 2
+
+
+def test_they_are_exported_with_their_own_scores(engram, tmp_path):
+    run = library.simulate(clients(), method="fedavg", out=tmp_path / "run", **RUN)
+    found = ends(run)
+    folder = run.picked.export(1, out=tmp_path / "own")
+    assert f"run, after round {found['selected']}, which validation rows pick" in (
+        folder / "card.md"
+    ).read_text(encoding="utf-8")
+    scored = run.results["selected"]["clients"]["log-loss-served"][1]
+    assert f"| log-loss | {scored:.4g} |" in (folder / "card.md").read_text(encoding="utf-8")
+    status, out, err = engram("export", "run", "--common", "--picked", "--out", "common")
+    assert (status, err) == (0, "")
+    assert f"{run.results['selected-before']['log-loss-before']:.4g}" in out
+    loaded = library.load_model("common").state_dict()
+    kept = run.picked.model.values()
+    assert all(torch.equal(a, b) for a, b in zip(loaded.values(), kept, strict=True))
+
+
+def test_what_cannot_be_had_is_told_in_one_line(engram, tmp_path):
+    bare = library.simulate(
+        clients(), method="ditto", out=tmp_path / "bare", validation_fraction=0.0, **RUN
+    )
+    with pytest.raises(Refused, match="bare picks no round: it has no validation rows"):
+        _ = bare.picked.model
+    status, _, err = engram("export", "bare", "--client", "1", "--picked")
+    assert (status, err) == (2, "engram: bare picks no round: it has no validation rows\n")
+    run = library.simulate(clients(), method="ditto", out=tmp_path / "run", **RUN)
+    there = run.picked
+    there.learned.checkpoint = there.learned.checkpoint._replace(memories=None)  # on nodes
+    assert there.model
+    with pytest.raises(Refused, match=r"what clients remembered in round \d+ of .* is gone: nodes"):
+        there.personal_model(1)
+    shutil.rmtree(Path("run/picked"))
+    with pytest.raises(Refused, match=r"round-\d+ is damaged, or missing"):
+        _ = run.picked.model
