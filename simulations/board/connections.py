@@ -62,7 +62,7 @@ class _Request(HTTPRequest):
 
     def send_headers(self) -> None:
         """Closes the connection after a refusal, whose body would be read otherwise."""
-        if self.status.startswith(b"4"):
+        if 400 <= int(self.status[:3]) < 500:
             self.close_connection = True
         super().send_headers()
 

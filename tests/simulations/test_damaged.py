@@ -148,6 +148,7 @@ def test_files_that_do_not_fit_together_are_one_line(runs, engram):
 
 
 def test_neither_pipes_nor_devices_hang(runs):
+    (runs / "sound" / "lock").unlink()
     os.mkfifo(runs / "sound" / "lock")
     for name in ("config.json", "comparison.json", "tuning.json", "plan.json"):
         for kind in ("pipe", "zero"):
