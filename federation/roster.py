@@ -69,6 +69,10 @@ class Kind(NamedTuple):
         if its and usual and its != usual:
             lacking, more = few_names(sorted(usual - its)), few_names(sorted(its - usual))
             return f"it lacks the inputs {lacking or 'none'}, and has {more or 'none'} besides"
+        if bool(its) != bool(usual) and self.inputs == most.inputs:
+            one, other = ("have", "lack") if its else ("lack", "have")
+            named = f"{few_names(self.features or most.features)} (in .npz files, x_names)"
+            return f"its inputs {one} names, and most nodes' {other} them: {named}"
         if its == usual and self.features != most.features:
             order = f"{few_names(self.features)}, and most nodes' {few_names(most.features)}"
             return f"its inputs are in the order {order}: set input-columns to one order for all"

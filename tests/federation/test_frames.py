@@ -313,3 +313,6 @@ def test_nodes_with_columns_of_other_names_or_in_another_order_differ(tmp_path):
     assert kind("south", ["years", "stay", "icu"]).unlike(north) == (
         "it lacks the inputs age, and has years besides"
     )
+    assert north._replace(features=()).unlike(north) == (
+        "its inputs lack names, and most nodes' have them: age, stay, icu (in .npz files, x_names)"
+    )
