@@ -13,7 +13,7 @@ from client.trainings import kept
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.fingerprint import fingerprint, source_root
 from federation.flower import local_run, name_message, node_context
-from federation.roster import read_entry
+from federation.roster import Kind, read_entry
 from federation.wire import ARRAYS, CLIENTS, CONFIG, REFUSED, ROSTER_QUERY, to_params, to_record
 from tests.support import assert_same, initial_model, small, trainer, write_npz
 
@@ -186,7 +186,7 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3)
     entry = read_entry(reply.content)
     assert entry.clients == {4: 43}  # 36 are test rows, and 11 held out for validation
-    assert entry.kind == ("float32[3]", 3, ())
+    assert entry.kind == Kind("float32[3]", 3)
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_clients=4, clients_per_round=4)
     assert reply.error.code == REFUSED
     assert "num-clients must be more than 4" in reply.error.reason
