@@ -160,9 +160,8 @@ class Own(NamedTuple):
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" else 0
             found = part(x, y, task, classes, test_fraction, seed, self.clients)
-            known = {"class_names": called, "features": _features(arrays)}
-            known |= {"numeric": _numeric(arrays)}
-            return found._replace(outputs=outputs, task_names=names, **known)
+            found = found._replace(features=_features(arrays), numeric=_numeric(arrays))
+            return found._replace(outputs=outputs, task_names=names, class_names=called)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
