@@ -373,12 +373,15 @@ class Trainer:
         place = {row: at for at, row in enumerate(self.data.train.rows[client].tolist())}
         drawn = [row for row in draws.rows[0].unique().tolist() if row in place]  # no padding
         own_classes = named.targets == "classes" and not named.own
+        x, y = self.data.train.take(torch.tensor(drawn, device=e.device))
         rows = Seen(
-            *self.data.train.take(torch.tensor(drawn, device=e.device)),
+            x,
+            y if self._standard is None else self._standard.standardized(y),
             [place[row] for row in drawn],
             self.data.outputs if own_classes else 0,
         )
-        loss = by_autograd(self._own.loss(self._network, named))
+        learned = standardized_loss(named, self._standard)
+        loss = by_autograd(self._own.loss(self._network, learned))
         found = cause_of(loss, w, batches, rows, self._network.running) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
             f"first step: lower {' or '.join(self._own.step_sizes())}"

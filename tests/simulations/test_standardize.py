@@ -24,6 +24,7 @@ from server.run import run as run_on
 from simulations.exports.predicting import predict
 from simulations.front import Run
 from simulations.grid import InProcessGrid
+from simulations.tuning.runs import LockStep
 
 CLIENTS, ROWS, COLUMNS = 3, 20, 4
 
@@ -202,6 +203,26 @@ def test_fine_tuning_is_a_step_on_standardized_rows(tmp_path, name, engine):
         assert run.clients["rmse"].iloc[client] == pytest.approx(error, rel=1e-4)
 
 
+def test_all_ways_of_training_standardize_targets(tmp_path):
+    """The vectorized engine tries each way twice: in turn, by vmap, and by grouped convolutions."""
+    rng, runs = np.random.default_rng(0), []
+    data = [rng.normal(size=(20, 1, 6, 6)).astype(np.float32) for _ in range(CLIENTS)]
+    data = [(x, 50 + 9 * x[:, 0, 2:4, 2:4].mean((1, 2))) for x in data]
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Conv2d(3, 2, 3), nn.Tanh(), nn.Flatten()]
+    module = nn.Sequential(*layers, nn.Linear(8, 1), nn.Identity())
+    given = SETTINGS | {"num_rounds": 6, "local_epochs": 0, "local_steps": 2, "batch_size": 4}
+    for engine in ("vectorized", "sequential"):
+        runs += [engram.simulate(data, model=module, engine=engine, out=tmp_path / engine, **given)]
+    ways = [way for row in runs[0].metrics["ways"].dropna() for way in row]
+    assert {"in-turn", "vmap", "grouped"} <= set(ways)
+    for name, leaf in runs[1].model.items():
+        torch.testing.assert_close(runs[0].model[name], leaf, rtol=1e-4, atol=1e-5)
+    for name in ("loss", "train-loss"):
+        one, other = (run.metrics[name].dropna().iloc[-1] for run in runs)
+        assert one == pytest.approx(other, rel=1e-3)
+
+
 # --- Whose rows count ----------------------------------------------------------------------------
 
 
@@ -291,6 +312,37 @@ def test_nodes_with_tables_of_their_own_fit_one_scale(tmp_path):
     np.testing.assert_allclose(run.units.inputs.mean, mean, rtol=1e-6)
     np.testing.assert_allclose(run.units.inputs.deviation, deviation, rtol=1e-5)
     assert run.metrics.loc[0, "units"] == run.units.to_json()
+
+
+def test_tables_of_any_reader_are_standardized_alike(tmp_path):
+    runs = [simulated(tmp_path, "dense", "auto")]
+    x, y, whose = table()
+    frame = pd.DataFrame({"task": whose, "y": y, **{f"x{k}": x[:, k] for k in range(COLUMNS)}})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    given = {"dataset": f"parquet:{tmp_path}/rows.parquet"}
+    runs += [simulated(tmp_path / "parquet", "dense", "auto", **given)]
+    inputs = [frame[whose == c].filter(like="x") for c in range(CLIENTS)]
+    frames = {str(c): (inputs[c], y[whose == c]) for c in range(CLIENTS)}
+    model = started("dense")
+    runs += [engram.simulate(frames, model=model, out=tmp_path / "frames", **SETTINGS)]
+    for run in runs[1:]:
+        np.testing.assert_allclose(run.units.inputs, runs[0].units.inputs, rtol=1e-5, atol=1e-5)
+        for name, leaf in runs[0].model.items():
+            torch.testing.assert_close(run.model[name], leaf, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["auto", "client"])
+def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
+    given = {"model": "mlp", "hidden": "6", "standardize": mode, "dataset": csv(tmp_path)}
+    settings = {k: v for k, v in (SETTINGS | given).items() if k != "progress"}
+    steps = LockStep([Experiment(**settings | {"seed": seed, "eta": 0.02}) for seed in (0, 1)])
+    steps.advance(ROUNDS, range(2))
+    for seed, member in enumerate(steps.members):
+        alone = engram.simulate(
+            out=tmp_path / f"{seed}", **SETTINGS | given | {"seed": seed, "eta": 0.02}
+        )
+        for name, leaf in alone.learned.checkpoint.model.items():
+            torch.testing.assert_close(member.model[name], leaf, rtol=1e-4, atol=1e-5)
 
 
 # --- After the run -------------------------------------------------------------------------------
