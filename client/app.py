@@ -18,6 +18,7 @@ from client.replies import Replies
 from client.requests import Request, check_settings, check_source
 from client.sealed import read_key
 from client.trainings import prune
+from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.datasets import DATASETS
 from federation.data.sources import PERMUTED
@@ -25,9 +26,9 @@ from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.plugins import load_plugins
-from federation.roster import read_entry
+from federation.roster import Kind, read_entry
 from federation.settings.data import COLUMNS, FILES, HUB
-from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
+from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of, units_of
 
 __all__ = ["app"]
 
@@ -73,10 +74,19 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 class _Node(NamedTuple):
-    """Answers a training's messages; ``replies`` is kept where the node outlives its process."""
+    """Answers a training's messages; the last two are kept where the node outlives its process.
+
+    Attributes:
+        host: The host of its clients.
+        experiment: The settings that the host was opened with.
+        replies: The last replies.
+        kind: The kind of its rows.
+    """
 
     host: Host
-    replies: Replies | None
+    experiment: Experiment
+    replies: Replies | None = None
+    kind: Kind | None = None
 
 
 def _answer(
@@ -97,7 +107,11 @@ def _answer(
         # Ray's nodes take turns in a process: only the hosted clients depend on which node it is.
         if config.state is None and not config.data:
             config = config._replace(partition_id=0, num_partitions=1)
-        reply = answer(_node(experiment, config, folder), Request(message, clients))
+        node = _node(experiment, config, folder)
+        units = units_of(message.content)
+        if node.kind is not None and units != Units():  # else noted when the node opened
+            _note(folder, node.experiment, node.kind._replace(units=units), config.data)
+        reply = answer(node, Request(message, clients))
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         return Message(Error(REFUSED, str(error)), reply_to=message)
     if bundled and reply.has_content():
@@ -122,12 +136,18 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
         _check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
     host = _host(experiment, config, store)
-    if config.state is not None:
-        hosted = hosted_clients(experiment.num_clients, config)
-        kind = read_entry(host.describe(hosted)).kind
-        with contextlib.suppress(OSError):  # without it, models cannot be exported from here
-            note_training(folder, experiment, kind, config.data)
-    return _Node(host, Replies(folder, key=key) if config.state is not None else None)
+    if config.state is None:
+        return _Node(host, experiment)
+    hosted = hosted_clients(experiment.num_clients, config)
+    kind = read_entry(host.describe(hosted)).kind
+    _note(folder, experiment, kind, config.data)
+    return _Node(host, experiment, Replies(folder, key=key), kind)
+
+
+@lru_cache(maxsize=1)  # written once, and again when the run's units are known
+def _note(folder: Path, experiment: Experiment, kind: Kind, data: str) -> None:
+    with contextlib.suppress(OSError):  # without it, models cannot be exported from here
+        note_training(folder, experiment, kind, data)
 
 
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:

@@ -28,6 +28,7 @@ from federation.files import read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods.local import LocalMethod
 from federation.roster import Kind
+from federation.settings.data import COLUMNS
 from federation.streams import Stream, torch_generator
 
 __all__ = ["ADAPT_THERE", "Training", "note_training", "read_training", "remembered_package"]
@@ -68,7 +69,7 @@ def note_training(folder: Path, experiment: Experiment, kind: Kind, dataset: str
         OSError: If it cannot be written.
     """
     settings = experiment.to_config() | ({"dataset": dataset} if dataset else {})
-    about = {"settings": settings, "kind": kind._asdict(), "source": fingerprint()}
+    about = {"settings": settings, "kind": kind.to_json(), "source": fingerprint()}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(folder / _ABOUT, json.dumps(summed(about)).encode())
 
@@ -124,6 +125,12 @@ def remembered_package(training: Training, client: int, memory: Params) -> Packa
 
 def _network(training: Training, client: int, memory: Params) -> nn.Module:
     e, network = training.experiment, model_for(training.experiment, training.kind)
+    table = e.privacy != "none" and e.dataset.partition(":")[0] in COLUMNS
+    if e.standardize == "client" or (e.standardize == "auto" and table):
+        raise Refused(
+            f"client {client} has learned from columns standardized by its own rows, which "
+            f"are not in its memory: {ADAPT_THERE}"
+        )
     start = network.init(torch_generator(e.seed, Stream.MODEL))
     elsewhere = Refused(
         f"client {client} remembers no whole model: it is served by what is made of the common "

@@ -12,9 +12,10 @@ from engram.models import Model
 from engram.models.plain import Mixture, Recalling
 from engram.optimizers import model_part
 from engram.tasks import TASKS
-from engram.tree import part
+from engram.tree import is_finite, part
 from engram.types import Candidates, Params
 from federation.data.federated import FederatedData
+from federation.data.standards import standardized
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, LocalMethod
 
@@ -55,7 +56,8 @@ def serving(
     """Returns the model that serves a client, or several with their weights in a mixture.
 
     It is the model that the client keeps; or the common one with the client's own arrays; or this
-    one after fine-tuning on the client's training rows, as for clients that never train. If a
+    one after fine-tuning on the client's training rows, as for clients that never train, but for
+    fine-tuning that diverges where the method keeps models. If a
     method also consults rows when it predicts, it is the network that represents these rows.
 
     Args:
@@ -74,9 +76,10 @@ def serving(
     found = None if network.candidates is None else network.candidates(w)
     if found is not None and found.weights is not None:
         return found
-    scorer = Scorer(experiment, network, data(), vectorized=False)
+    scorer = Scorer(experiment, network, standardized(experiment, data()), vectorized=False)
     if found is None:
-        return Candidates((scorer.personalized(part(w), client.number),))
+        tuned = scorer.personalized(part(w), client.number)
+        return Candidates((part(w) if own.serves == KEPT and not is_finite(tuned) else tuned,))
     stacks = [{name: leaf[None] for name, leaf in model.items()} for model in found.models]
     chosen = scorer.least([client.number], stacks)
     return Candidates(({name: leaf[0] for name, leaf in chosen.items()},))

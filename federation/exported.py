@@ -111,7 +111,7 @@ class Exported(NamedTuple):
             "ranges": [each._asdict() for each in self.ranges],
             "intervals": [each._asdict() for each in self.intervals],
         }
-        return self._asdict() | {"kind": self.kind._asdict()} | lists
+        return self._asdict() | {"kind": self.kind.to_json()} | lists
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:

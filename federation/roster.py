@@ -1,17 +1,18 @@
 """Nodes' descriptions of themselves, and the roster of clients compiled from them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
+from engram.units import Moments, Units
 from federation.errors import UNNAMED, brief, few_names, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.names import Names
-from federation.shapes import check
-from federation.wire import ROSTER, read_int, read_list
+from federation.shapes import check, size
+from federation.wire import ROSTER, floats_of, read_int, read_list
 
-__all__ = ["Kind", "NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
+__all__ = ["Kind", "NodeEntry", "Roster", "Sites", "Told", "describe_node", "read_entry"]
 
 _MOST_ROWS = 2**31  # rows are weights: a client must have fewer
 
@@ -26,6 +27,7 @@ class Kind(NamedTuple):
         classes: Names of classes, in their order; empty where their numbers are their names.
         features: Names of the inputs of a row, where these are columns of a table, each value of
             text as NAME=VALUE.
+        units: Units of inputs and targets, which a run fits once. Nodes' own kinds have none.
     """
 
     inputs: str = ""
@@ -33,6 +35,7 @@ class Kind(NamedTuple):
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    units: Units = Units()
 
     @property
     def class_names(self) -> list[str]:
@@ -43,8 +46,10 @@ class Kind(NamedTuple):
         """Returns its entries in the first row of a run's record."""
         if self.columns:
             return {"columns": list(self.columns)}
-        lists = {"classes": list(self.classes), "features": list(self.features)}
-        named = {name: listed for name, listed in lists.items() if listed}
+        named: dict[str, Any] = {"classes": list(self.classes), "features": list(self.features)}
+        named = {
+            name: part for name, part in (named | {"units": self.units.to_json()}).items() if part
+        }
         return {"inputs": self.inputs, "outputs": self.outputs, **named}
 
     @classmethod
@@ -54,14 +59,20 @@ class Kind(NamedTuple):
             return cls(columns=tuple(row["columns"]))
         if "inputs" in row:
             lists = {name: tuple(row.get(name, ())) for name in ("classes", "features")}
-            return cls(row["inputs"], row["outputs"], **lists)
+            units = Units.from_json(row.get("units", {}))
+            return cls(row["inputs"], row["outputs"], **lists, units=units)
         return None
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns what ``from_json`` reads."""
+        return self._asdict() | {"units": self.units.to_json()}
+
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Kind":
-        """Reads what JSON makes of ``_asdict``."""
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Reads what ``to_json`` returned; earlier versions wrote less."""
         named = ("columns", "classes", "features")
-        return cls(**{**found, **{name: tuple(found.get(name, ())) for name in named}})
+        lists = {name: tuple(found.get(name, ())) for name in named}
+        return cls(**{**found, **lists, "units": Units.from_json(found.get("units", {}))})
 
     def unlike(self, most: "Kind") -> str:
         """Says how it differs from the kind that most nodes have."""
@@ -91,6 +102,49 @@ class Kind(NamedTuple):
         return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs{named}"
 
 
+class Told(NamedTuple):
+    """Moments of a node's training rows, which a run's units are fitted on.
+
+    Attributes:
+        inputs: Those of columns of inputs; None if the run does not standardize them together.
+        targets: Those of targets; None likewise.
+    """
+
+    inputs: Moments | None = None
+    targets: Moments | None = None
+
+    def to_config(self) -> dict[str, int | list[float]]:
+        """Returns its entries in the answer to the roster query."""
+        found: dict[str, int | list[float]] = {}
+        for name, part in self._asdict().items():
+            if part is not None:
+                found |= {f"{name}-rows": part.rows, f"{name}-means": list(part.means)}
+                found |= {f"{name}-squares": list(part.squares)}
+        return found
+
+    @classmethod
+    def from_config(cls, entry: ConfigRecord) -> Self:
+        """Reads what ``to_config`` returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is something else.
+        """
+        return cls(*(_moments(entry, name) for name in cls._fields))
+
+
+def _moments(entry: ConfigRecord, name: str) -> Moments | None:
+    if f"{name}-rows" not in entry:
+        return None
+    count = read_int(entry, f"{name}-rows")
+    means, squares = (floats_of(entry, f"{name}-{what}") for what in ("means", "squares"))
+    if not 0 < count < _MOST_ROWS or len(means) != len(squares) or min(squares, default=0) < 0:
+        raise ValueError(f"moments of {name} must be of rows, each with a sum of squares >= 0")
+    return Moments(count, means, squares)
+
+
+_NOTHING: Final = Told()
+
+
 class NodeEntry(NamedTuple):
     """One node's answer to the roster query.
 
@@ -102,6 +156,7 @@ class NodeEntry(NamedTuple):
         names: Names of the clients that have one.
         left_out: Its clients that take no part, since they have too few rows, and why.
         unscored: Its clients that train, but are not scored, and why.
+        told: Moments of its training rows.
     """
 
     fingerprint: str
@@ -111,6 +166,7 @@ class NodeEntry(NamedTuple):
     names: Names = UNNAMED
     left_out: Mapping[int, str] = {}
     unscored: Mapping[int, str] = {}
+    told: Told = Told()
 
 
 class Roster(NamedTuple):
@@ -181,6 +237,7 @@ def describe_node(
     *,
     left_out: Mapping[int, str] = {},
     unscored: Mapping[int, str] = {},
+    told: Told = _NOTHING,
 ) -> RecordDict:
     """Returns this process's answer to the roster query; see ``NodeEntry``."""
     named = [client for client in (*clients, *left_out) if client in names]
@@ -201,6 +258,7 @@ def describe_node(
             "left-out-reasons": list(left_out.values()),
             "unscored": list(unscored),
             "unscored-reasons": list(unscored.values()),
+            **told.to_config(),
         }
     )
     return RecordDict({ROSTER: entry})
@@ -218,11 +276,16 @@ def read_entry(content: RecordDict) -> NodeEntry:
         examples = read_list(entry, "examples", int)
         if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
             raise ValueError(f"clients must be 0 or more, and rows in 1..{_MOST_ROWS - 1}")
-        inputs = str(entry["inputs"])
-        names = ("columns", "classes", "features")
+        inputs, told = str(entry["inputs"]), Told.from_config(entry)
+        names, numbers = ("columns", "classes", "features"), size(inputs)
         columns, classes, features = (tuple(read_list(entry, key, str)) for key in names)
         if inputs:
             check(inputs)
+        outputs = read_int(entry, "outputs")
+        if told.inputs and len(told.inputs.means) != numbers:
+            raise ValueError(f"moments of inputs must be of {numbers} columns")
+        if told.targets and len(told.targets.means) not in (1, outputs):
+            raise ValueError(f"moments of targets must be of 1 or {outputs} columns")
         named = read_list(entry, "named", int)
         left_out, unscored = (_reasons(entry, key) for key in ("left-out", "unscored"))
         if left_out.keys() & set(clients) or not unscored.keys() <= set(clients):
@@ -233,10 +296,11 @@ def read_entry(content: RecordDict) -> NodeEntry:
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
             clients=dict(zip(clients, examples, strict=True)),
-            kind=Kind(inputs, read_int(entry, "outputs"), columns, classes, features),
+            kind=Kind(inputs, outputs, columns, classes, features),
             names=dict(zip(named, read_list(entry, "names", str), strict=True)),
             left_out=left_out,
             unscored=unscored,
+            told=told,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error

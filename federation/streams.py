@@ -42,6 +42,11 @@ def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
     return np.random.default_rng([seed, stream, *keys])
 
 
+def unseen(seed: int, clients: int, count: int) -> frozenset[int]:
+    """Returns which of the clients never train: so many of them."""
+    return frozenset(generator(seed, Stream.UNSEEN).permutation(clients)[:count].tolist())
+
+
 def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
     """Returns the same for torch, on the CPU."""
     return torch.Generator().manual_seed(int(generator(seed, stream, *keys).integers(2**63)))

@@ -11,7 +11,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
-from federation.errors import BUSY, REFUSED, brief
+from engram.units import Standard, Units
+from federation.errors import BUSY, REFUSED, EngramError, brief
 
 __all__ = [
     "ARRAYS",
@@ -29,6 +30,7 @@ __all__ = [
     "TRAINING",
     "WAYS",
     "config_of",
+    "floats_of",
     "floats_record",
     "read_array",
     "read_float",
@@ -37,6 +39,8 @@ __all__ = [
     "read_list",
     "to_params",
     "to_record",
+    "units_entries",
+    "units_of",
 ]
 
 _T = TypeVar("_T", int, float, str)
@@ -166,6 +170,43 @@ def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
     if not isinstance(values, list) or len(items) < len(values):
         raise TypeError(f"{key} must be a list of {kind.__name__}, got {brief(values)}")
     return items
+
+
+def floats_of(record: ConfigRecord, key: str) -> tuple[float, ...]:
+    """Returns finite numbers from a record that may hold anything.
+
+    Raises:
+        KeyError: If there is no such entry.
+        TypeError: If it is not a list of finite numbers.
+    """
+    found = read_list(record, key, float)
+    if not all(map(math.isfinite, found)):
+        raise TypeError(f"{key} must be finite numbers, got {brief(found)}")
+    return tuple(found)
+
+
+def units_entries(units: Units) -> dict[str, list[float]]:
+    """Returns the entries of a message's config that say in which units a run's rows are."""
+    return {
+        f"{name}-{what}": values
+        for name, part in units.to_json().items()
+        for what, values in part.items()
+    }
+
+
+def units_of(content: RecordDict) -> Units:
+    """Returns the units that a message's config says rows are in; none if it does not say.
+
+    Raises:
+        EngramError: They are something else.
+    """
+    config, ends = config_of(content), ("mean", "deviation")
+    there = [name for name in Units._fields if f"{name}-mean" in config]
+    try:
+        parts = {name: [floats_of(config, f"{name}-{end}") for end in ends] for name in there}
+        return Units(**{name: Standard(*part) for name, part in parts.items()})
+    except (KeyError, TypeError) as error:
+        raise EngramError(f"units must be means and deviations: {error}") from error
 
 
 def read_int(record: ConfigRecord, key: str) -> int:

@@ -7,6 +7,7 @@ from logging import getLogger
 
 from flwr.serverapp import Grid
 
+from engram.units import Units, merged
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.names import Names, checked_names
@@ -31,7 +32,8 @@ class Attendance:
         training: The training's name, which nodes keep memories under.
         settings: Digest of the run's settings, which nodes compare with theirs.
         kind: Kind of the run's data, if known from before. None: the kind that most nodes have; if
-            tied, that of the node with the lowest client.
+            tied, that of the node with the lowest client. Its units are then fitted on what nodes
+            tell that have joined when the run begins.
         patience: Seconds without news after which the run begins with the clients that have joined.
     """
 
@@ -49,8 +51,9 @@ class Attendance:
         self._patience = patience
         self._num_clients = num_clients
         self._answers = Answers(grid, training, settings)
-        self._given = kind
-        self._kind = kind or Kind()
+        self._given = kind and kind._replace(units=Units())
+        self._kind = self._given or Kind()
+        self._units = kind and kind.units
         self._hosts: dict[int, int] = {}
         self._nodes: frozenset[int] = frozenset()  # those that host a client
         self._rivals: list[int] = []  # nodes that claim clients of other nodes
@@ -92,6 +95,7 @@ class Attendance:
         if len(self._hosts) < (needed := self._needed(least)):
             raise RunStopped(self.too_few(needed))
         self._settle()
+        self._units = self._fitted() if self._units is None else self._units
         if isinstance(self._grid, PatientGrid):  # else all of them are in this process
             _log.info(
                 "roster: %d clients on %d nodes, all running this source",
@@ -157,7 +161,17 @@ class Attendance:
             for client, why in entries[node].unscored.items()
             if self._hosts.get(client) == node
         }
-        return Roster(nodes, rows, self._kind, self._names(), unscored)
+        kind = self._kind._replace(units=self._units or Units())
+        return Roster(nodes, rows, kind, self._names(), unscored)
+
+    def _fitted(self) -> Units:
+        """Returns units by the moments that the clients' nodes tell, merged in their order."""
+        told = [self._answers.entries[node].told for node in sorted(self._nodes, key=self._first)]
+        inputs, targets = (merged(filter(None, parts)) for parts in zip(*told, strict=True))
+        return Units(inputs and inputs.standard(), targets and targets.standard())
+
+    def _first(self, node: int) -> int:
+        return min(self._claims(node))
 
     def _names(self) -> Names:
         """Returns clients' names, as given by the nodes that host them."""

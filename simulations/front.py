@@ -10,6 +10,7 @@ from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from engram.checks import must
 from engram.types import Params
+from engram.units import Units
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
@@ -137,12 +138,21 @@ class Run:
         """The arrays that all clients share after the last round, by name; see also ``picked``.
 
         Of a network of your own, these are its parameters and running statistics, as
-        ``load_state_dict`` takes them.
+        ``load_state_dict`` takes them. They take rows, and give outputs, in standardized units,
+        where there are such; see ``units``.
 
         Raises:
             Refused: If clients share several networks.
         """
         return self.learned_of(None).shared
+
+    @property
+    def units(self) -> Units:
+        """Means and deviations of inputs and of targets, by which the network's are standardized.
+
+        An exported model has them in it: it takes rows, and gives outputs, in your own units.
+        """
+        return self.learned.kind.units
 
     @cached_property
     def learned(self) -> Learned:

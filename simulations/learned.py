@@ -13,10 +13,13 @@ from engram.aggregates import sent
 from engram.checks import must
 from engram.models import Model
 from engram.models.plain import Shifted
+from engram.models.units import InUnits
 from engram.tree import part
 from engram.types import Candidates, Params
+from engram.units import Units
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.standards import own_units, standardized_by
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
 from federation.methods.local import KEPT, LocalMethod
@@ -64,8 +67,11 @@ class Learned:
     @cached_property
     def kind(self) -> Kind:
         """What the rows of its data are like."""
-        found = Kind.from_row(next(iter(self.record.rows()), {}))
-        return self.data.kind if found is None else found
+        return self._recorded or self.data.kind
+
+    @property
+    def _recorded(self) -> Kind | None:
+        return Kind.from_row(next(iter(self.record.rows()), {}))
 
     @cached_property
     def data(self) -> FederatedData:
@@ -78,7 +84,8 @@ class Learned:
         if self._on_nodes and not self._trained_on(found):
             dataset = self.experiment.dataset
             raise DataError(f"{dataset} has other rows here than on the run's nodes")
-        return found
+        recorded = self._recorded
+        return found if recorded is None else found._replace(units=recorded.units)
 
     @property
     def _on_nodes(self) -> bool:
@@ -87,8 +94,8 @@ class Learned:
 
     def _trained_on(self, data: FederatedData) -> bool:
         """Returns whether rows are like those of the run, and its clients have as many to test."""
-        recorded = Kind.from_row(next(iter(self.record.rows()), {}))
-        if recorded is not None and recorded != data.kind:
+        recorded = self._recorded
+        if recorded is not None and recorded._replace(units=Units()) != data.kind:
             return False
         clients = (self.record.results or {}).get("clients", {})
         if self.experiment.protocol != "standard" or not {"ids", "queries"} <= clients.keys():
@@ -104,6 +111,32 @@ class Learned:
             Refused: If this process does not know it.
         """
         return model_for(self.experiment, self.kind)
+
+    def network_of(self, client: int) -> Model:
+        """Returns the network in a client's units; see ``kind_of``."""
+        return model_for(self.experiment, self.kind_of(client))
+
+    def kind_of(self, client: int) -> Kind:
+        """Returns what a client's rows are like, with its own units, where it has such.
+
+        Raises:
+            DataError: If it has, and its rows are elsewhere.
+        """
+        if not self.standardizes_by_client:
+            return self.kind
+        return self.kind._replace(units=own_units(self.experiment, self.data, client))
+
+    @property
+    def standardizes_by_client(self) -> bool:
+        """Whether inputs are standardized by each client's own rows.
+
+        Raises:
+            DataError: If that depends on the rows, and they are elsewhere.
+        """
+        e = self.experiment
+        if e.standardize == "auto":
+            return e.privacy != "none" and standardized_by(e, self.data) == "client"
+        return e.standardize == "client"
 
     @property
     def trains_network(self) -> bool:
@@ -261,6 +294,7 @@ class Learned:
                     "of its own: export the client's model"
                 )
             module = module.network
+        module = module.network if isinstance(module, InUnits) else module
         names = {network.names.get(name, name) for name in some}
         wanted = {id(leaf) for name, leaf in _arrays(module) if name in names}
         return {name: leaf.detach() for name, leaf in _arrays(module) if id(leaf) in wanted}

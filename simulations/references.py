@@ -5,6 +5,7 @@ They are computed where a comparison has the data, and kept in its folder.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import torch
 from client.training.scoring import measure, query_rows
 from engram.metrics import Metric
 from engram.tasks import TASKS
+from engram.units import Moments, Standard
 from federation.data.federated import FederatedData, Split, federated_data
 from federation.experiment import Experiment
 from federation.files import replace_file
@@ -146,7 +148,8 @@ def _models(task: str, data: FederatedData, client: int) -> dict[str, _Predicts]
     if len(np.unique(y, axis=0)) > 1:
         held_out = None if data.validation is None else _rows(data.validation, client)
         fit = _logistic if task == "classification" else _ridge
-        fitted = [fit(x, y, strength, data.outputs) for strength in _STRENGTHS]
+        seen = partial(_standardized, Moments.of(x).standard())
+        fitted = [_after(seen, fit(seen(x), y, each, data.outputs)) for each in _STRENGTHS]
         models[LINEAR] = fitted[-2] if held_out is None else _best(task, fitted, *held_out)
     return models
 
@@ -160,7 +163,7 @@ def _logistic(x: Array, y: Array, strength: float, classes: int) -> _Predicts:
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
 
     seen = np.unique(y)
-    model = _standardized(LogisticRegression(C=1 / (strength * len(y)), max_iter=200)).fit(x, y)
+    model = LogisticRegression(C=1 / (strength * len(y)), max_iter=200).fit(x, y)
 
     def predicts(x: Array) -> Array:
         shares = np.full((len(x), classes), _LEAST)
@@ -173,15 +176,16 @@ def _logistic(x: Array, y: Array, strength: float, classes: int) -> _Predicts:
 def _ridge(x: Array, y: Array, strength: float, outputs: int) -> _Predicts:
     from sklearn.linear_model import Ridge  # noqa: PLC0415 - a second to import
 
-    model = _standardized(Ridge(alpha=strength * len(y))).fit(x, y.reshape(len(y), -1))
+    model = Ridge(alpha=strength * len(y)).fit(x, y.reshape(len(y), -1))
     return lambda x: np.asarray(model.predict(x)).reshape(len(x), outputs)
 
 
-def _standardized(model: Any) -> Any:
-    from sklearn.pipeline import make_pipeline  # noqa: PLC0415 - a second to import
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415 - likewise
+def _standardized(standard: Standard, x: Array) -> Array:
+    return standard.standardized(torch.from_numpy(x)).numpy()
 
-    return make_pipeline(StandardScaler(), model)
+
+def _after(seen: _Predicts, model: _Predicts) -> _Predicts:
+    return lambda x: model(seen(x))
 
 
 def _best(task: str, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:

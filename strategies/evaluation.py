@@ -94,7 +94,8 @@ def with_served(
     """Adds the columns of the model that the method serves each client by.
 
     Clients that lack this model, because they never trained, are served by the fine-tuned one,
-    unless the method keeps a model for them, too.
+    unless the method keeps a model for them, too. Where fine-tuning diverges, which a method that
+    keeps models is not about, they are served by the common model.
 
     Args:
         evaluation: The scores.
@@ -107,6 +108,9 @@ def with_served(
     for rows in (PERSONALIZED, VALIDATION):
         for name in (rows + metric.name for metric in metrics if rows + metric.name in columns):
             own, tuned = columns[name + serves], columns[name + PERSONALIZED]
+            if serves == KEPT:
+                lost = np.isinf(columns[rows + metrics[-1].name + PERSONALIZED])
+                tuned = np.where(lost, columns[name + COMMON], tuned)
             lacking = np.isnan(own) | (new & (serves != KEPT))
             columns[name + SERVED] = np.where(lacking, tuned, own)
     return evaluation._replace(columns=columns)

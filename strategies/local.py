@@ -25,7 +25,7 @@ from federation.methods.local import COMMON, PERSONALIZED, SERVED, LocalMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.streams import Stream, torch_generator
-from federation.wire import to_params, to_record
+from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies
 from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation
@@ -254,6 +254,7 @@ class Federated(RunStrategy):
         )
         self._asked = []
         content = outgoing(self.aggregate, arrays, self._state)
+        units = units_entries(self.roster.kind.units)
         self._losses = self._always_losses or bool(config.get("losses", True))
         for node, clients in self.roster.by_node(cohort).items():
             settings = ConfigRecord(
@@ -265,6 +266,7 @@ class Federated(RunStrategy):
                     "most-examples": self._weights.most,
                     "combine": self.aggregate.additive,
                     "losses": self._losses,
+                    **units,
                 }
             )
             sent = content(settings, clients)
@@ -356,8 +358,9 @@ class Federated(RunStrategy):
         """Asks every online node to score its clients, whether or not they trained."""
         present = set(grid.get_node_ids())
         self._scores.evaluation = None
+        units = units_entries(self.roster.kind.units)
         settings = ConfigRecord(
-            {**config, "server-round": server_round, "fingerprint": fingerprint()}
+            {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         )
         content, kind = outgoing(self.aggregate, arrays, self._state), MessageType.EVALUATE
         everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]

@@ -11,7 +11,7 @@ from federation.columns import Column, columns_of
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED, LocalMethod
-from federation.streams import Stream, generator
+from federation.streams import unseen
 from strategies.base import Row
 from strategies.evaluation import Evaluation, Scored, summary, with_served
 from strategies.selection import Selection, selected_by
@@ -46,7 +46,6 @@ class Scoring(NamedTuple):
     def of(cls, experiment: Experiment) -> Self:
         """Returns how an experiment's clients are scored."""
         e, own = experiment, experiment.of(LocalMethod)
-        order = generator(e.seed, Stream.UNSEEN).permutation(e.num_clients)
         return cls(
             tuple(own.metrics(e)),
             tuple(own.columns(e)),
@@ -54,7 +53,7 @@ class Scoring(NamedTuple):
             own.shows,
             e.validates,
             e.patience,
-            frozenset(order[: e.unseen_clients].tolist()),
+            unseen(e.seed, e.num_clients, e.unseen_clients),
         )
 
     @classmethod

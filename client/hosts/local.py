@@ -18,7 +18,9 @@ from client.training.outcome import Trained
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
 from engram.types import Params
+from engram.units import Units
 from federation.data.federated import federated_data, own_data
+from federation.data.standards import told, warn_of_scales
 from federation.errors import EngramError, brief
 from federation.methods.local import LocalMethod
 from federation.roster import describe_node
@@ -32,6 +34,7 @@ from federation.wire import (
     config_of,
     to_params,
     to_record,
+    units_of,
 )
 
 __all__ = ["LocalHost"]
@@ -44,16 +47,29 @@ class LocalHost:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self._warned = False
+
+    def _trainer_of(self, content: RecordDict) -> Trainer:
+        """Returns the trainer for a message, whose rows are in the units that this says."""
+        units = units_of(content)
+        if units != self.trainer.data.units:
+            self.trainer = self.trainer.in_units(units)
+        return self.trainer
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the clients' numbers of rows, and the kind of their data."""
-        data = self.trainer.data
+        data = self.trainer.given
+        if not self._warned:  # once, when a run begins
+            self._warned = True
+            warn_of_scales(self.trainer.experiment, data)
+        clients = {c: len(data.train.rows[c]) for c in _without(data.left_out, hosted)}
         return describe_node(
-            {c: len(data.train.rows[c]) for c in _without(data.left_out, hosted)},
-            data.kind,
+            clients,
+            data.kind._replace(units=Units()),
             data.names,
             left_out={c: why for c, why in data.left_out.items() if c in hosted},
             unscored={c: why for c, why in data.unscored.items() if c in hosted},
+            told=told(self.trainer.experiment, data, clients),
         )
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
@@ -68,7 +84,7 @@ class LocalHost:
         def train(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             most = _most_examples(config_of(first))
-            trained = self.trainer.train(
+            trained = self._trainer_of(first).train(
                 _model(first),
                 list(group.values()),
                 tailored=_tailored(requests, group),
@@ -89,7 +105,7 @@ class LocalHost:
         def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             everyone = [client for clients in group.values() for client in clients]
-            scores = self.trainer.evaluate(
+            scores = self._trainer_of(first).evaluate(
                 _model(first),
                 everyone,
                 tailored=_tailored(requests, group),

@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
     Attributes:
         x: Inputs, (n, ...), as its network sees them.
-        y: Targets, (n, ...).
+        y: Targets, (n, ...), standardized where its loss takes them so.
         numbers: The place of each among the client's training rows, from 0.
         classes: Number of classes, if targets are classes in 0..classes-1; else 0.
     """

@@ -18,7 +18,7 @@ from engram.derivatives import by_autograd
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric, fitted
 from engram.mixtures import mixture
-from engram.models import Model, dense_loss_of, mean_loss, represented
+from engram.models import Model, dense_loss_of, mean_loss, represented, standardized_loss
 from engram.models.base import Inputs, Outputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
@@ -74,7 +74,7 @@ class Scorer:
     Args:
         experiment: The settings.
         network: The network.
-        data: The data.
+        data: The data, with inputs as the network takes them.
         vectorized: Whether to score a block of clients at once; if not, one after the other.
     """
 
@@ -91,16 +91,19 @@ class Scorer:
         self._dense &= experiment.adapt_optimizer in AFFINE
         self._dense &= FIRST not in network.personal | network.tailored
         self._task = task_of(experiment.task, experiment.loss)
+        self._standard = data.units.targets
         self._personalize = self._fine_tuning(self._task)
 
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
-        e, network = self._experiment, self._network
-        loss: LossFn = mean_loss(network._replace(train=None), task)
+        e, network, standard = self._experiment, self._network, self._standard
+        learned = standardized_loss(task, standard)
+        loss: LossFn = mean_loss(network._replace(train=None), learned)
         if not network.vectorizes:  # packed sequences, for one, have no rule in torch.func
             loss = by_autograd(loss)
         if self._dense:
-            loss, self._targets = dense_loss_of(task, network.dense_layers, self._data.outputs)
+            shape = network.dense_layers, self._data.outputs
+            loss, self._targets = dense_loss_of(task, *shape, standard)
         return fine_tune(loss, lr=e.adapt_lr, steps=e.adapt_steps, optimizer=e.adapt_optimizer)
 
     def scores(
@@ -386,7 +389,13 @@ class Scorer:
         batches = (Examples(rows.part(*at), targets[:, slice(*at)]) for at in support.edges)
         tuned = self._personalize(w, *batches)
         layers = self._network.dense_layers
-        return lambda x: logits(tuned, coordinates.see_others(x.flatten(2)), layers)
+        standard = self._standard
+
+        def outputs(x: Tensor) -> Tensor:
+            raw = logits(tuned, coordinates.see_others(x.flatten(2)), layers)
+            return standard.restored(raw) if standard else raw
+
+        return outputs
 
 
 def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:

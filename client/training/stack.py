@@ -19,6 +19,7 @@ from client.training.cohort import ClientRaised, CohortTask, Draws, LocalRound
 from client.training.outcome import Group, Trained, failed
 from client.training.trainer import Trainer
 from engram.types import Params
+from engram.units import Units
 from federation.data.federated import Split
 from federation.data.lazy import Lazy
 from federation.methods.base import Method
@@ -56,7 +57,7 @@ def likeness(trainer: Trainer) -> Hashable:
         *(getattr(rule, flag) for flag in _FLAGS),
         rule.moments is None,
         *trainer.ways,
-        str(trainer.data.kind),
+        str(trainer.data.kind._replace(units=Units(targets=trainer.data.units.targets))),
         drawn and drawn(),
         e.seed if read or (drawn and drawn() is None) else None,
     )

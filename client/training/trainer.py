@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from logging import getLogger
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_map
@@ -39,14 +39,23 @@ from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
 from engram.mixtures import loss_of
-from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
+from engram.models import (
+    cohort_losses,
+    dense_loss_of,
+    in_units,
+    keep,
+    mean_loss,
+    standardized_loss,
+)
 from engram.networks import FLAT
 from engram.optimizers import check_optimizer, scaled, with_optimizer
 from engram.steps import step_factor
 from engram.tasks import Task, task_of
 from engram.tree import part
 from engram.types import Candidates, LocalRule, LossFn, Params, Scale
+from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
+from federation.data.standards import standardized
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
@@ -94,7 +103,8 @@ class Trainer:
 
     Attributes:
         experiment: As given.
-        data: As given, after a check of its tokens.
+        given: The data as given.
+        data: The same, after a check of its tokens, with inputs as the network takes them.
         rule: The method's local rule.
         sampler: Draws the rows of each round.
         tailored: The parameters that the server makes for each client.
@@ -120,9 +130,11 @@ class Trainer:
         keep_freed_memory()
         self.experiment = experiment
         self._store = store
-        self._noise = noise
+        self._noise, self._engine = noise, engine
         self._network = model_for(experiment, data.kind, data.example)
-        self.data = with_known_tokens(data, self._network, experiment)
+        known = with_known_tokens(data, self._network, experiment)
+        self.data = standardized(experiment, known)
+        self.given, self._standard = data, data.units.targets
         self._task = task_of(experiment.task, experiment.loss)
         self._own = experiment.of(LocalMethod)
         augment = AUGMENTATIONS.get(experiment.augment)
@@ -131,6 +143,7 @@ class Trainer:
             metrics = self._own.metrics(experiment)
             start = self.receive(model)
             self._task = on_rows(self._task, metrics, self._network, start, self.data)
+            self._learned = standardized_loss(self._task, self._standard)
             self._parted = self._own.in_parts(self._network, experiment)
             self.rule = self._rule_on(_as_it_is)
             vectorized = engine == "vectorized" and _vectorizes(experiment)
@@ -161,6 +174,12 @@ class Trainer:
         self.block = self._choose_block(model)
         self._scorer = Scorer(experiment, self._network, self.data, vectorized=vectorized)
 
+    def in_units(self, units: Units) -> "Trainer":
+        """Returns a trainer of the same clients whose rows are in other units."""
+        given = self.given._replace(units=units)
+        options: dict[str, Any] = {"engine": self._engine, "noise": self._noise}
+        return type(self)(self.experiment, given, self._store, **options)
+
     @property
     def _size(self) -> int:
         """The most rows of a batch: ``batch-size``, or all of the largest client's."""
@@ -181,7 +200,7 @@ class Trainer:
         task: Task | None = None,
     ) -> LocalRule:
         """Builds the rule with a form of its loss; ``scales`` replace some of its settings."""
-        e, task = self.experiment, task or self._task
+        e, task = self.experiment, task or self._learned
         own = self._own.model_copy(update=dict(scales)) if scales else self._own
         rule = with_optimizer(
             self._parted(own.rule(form(own.loss(self._network, task)))),
@@ -205,7 +224,7 @@ class Trainer:
         network = self._network
         return partial(
             each_in_turn,
-            partial(self._rule_on, by_autograd, task=task),
+            partial(self._rule_on, by_autograd, task=standardized_loss(task, self._standard)),
             self._reported(mean_loss(network, task)),
             statistics=network.statistics,
         )
@@ -233,15 +252,17 @@ class Trainer:
             and not self.experiment.local_epochs
         )
         if held and ends_dense and (features is None or learned):
-            loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
-            seen = self._reported(loss)
+            shape = network.dense_layers, self.data.outputs
+            loss, targets = dense_loss_of(self._task, *shape, self._standard)
+            seen = self._reported(dense_loss_of(in_units(self._task, self._standard), *shape)[0])
             way = partial(dense, rules(lambda _: loss), seen, targets=targets, features=features)
             return {"dense": way}
         if self.experiment.device != "cpu":
             return together
-        losses = cohort_losses(network, self._task) if plain else None
-        if losses is not None:
-            loss, update = by_cohorts(plain_loss, losses), network.statistics_together
+        learned_ones, losses = (cohort_losses(network, t) for t in (self._learned, self._task))
+        if plain and losses is not None and learned_ones is not None:
+            loss = by_cohorts(mean_loss(network, self._learned), learned_ones)
+            update = network.statistics_together
             together["grouped"] = partial(
                 vmapped,
                 rules(lambda _: loss),
@@ -350,12 +371,15 @@ class Trainer:
         place = {row: at for at, row in enumerate(self.data.train.rows[client].tolist())}
         drawn = [row for row in sorted(set(draws.rows[0].tolist())) if row in place]  # no padding
         own_classes = named.targets == "classes" and not named.own
+        x, y = self.data.train.take(torch.tensor(drawn, device=e.device))
         rows = Seen(
-            *self.data.train.take(torch.tensor(drawn, device=e.device)),
+            x,
+            y if self._standard is None else self._standard.standardized(y),
             [place[row] for row in drawn],
             self.data.outputs if own_classes else 0,
         )
-        loss = by_autograd(self._own.loss(self._network, named))
+        learned = standardized_loss(named, self._standard)
+        loss = by_autograd(self._own.loss(self._network, learned))
         found = cause_of(loss, w, batches, rows, self._network.running) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
             f"first step: lower {' or '.join(self._own.step_sizes())}"

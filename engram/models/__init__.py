@@ -23,6 +23,7 @@ from engram.models.losses import (
 )
 from engram.models.module import from_module
 from engram.models.sharing import Part, keep, last_layers, part_of, with_personal
+from engram.models.units import in_units, standardized_loss, with_units
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
@@ -36,6 +37,7 @@ __all__ = [
     "cross_entropy",
     "dense_loss_of",
     "from_module",
+    "in_units",
     "keep",
     "last_layers",
     "mean_loss",
@@ -46,9 +48,11 @@ __all__ = [
     "row_loss",
     "rows_of",
     "squared_error",
+    "standardized_loss",
     "tried",
     "with_companions",
     "with_personal",
+    "with_units",
 ]
 
 Norm = Literal["batch", "group"]

@@ -12,6 +12,7 @@ from engram.derivatives import LossWithDerivatives
 from engram.models.base import Model, Outputs
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
 from engram.types import Batch, LossFn, Params, Weighted
+from engram.units import Standard
 
 __all__ = [
     "cohort_losses",
@@ -134,7 +135,7 @@ def squared_error(model: Model) -> LossFn:
 
 
 def dense_loss_of(
-    task: Task, layers: int, outputs: int
+    task: Task, layers: int, outputs: int, standard: Standard | None = None
 ) -> tuple[LossWithDerivatives, Callable[[Tensor], Tensor]]:
     """Builds the same for stacked dense networks, with its derivatives written out.
 
@@ -142,13 +143,15 @@ def dense_loss_of(
         task: What is learned.
         layers: Number of dense layers.
         outputs: Number of outputs.
+        standard: That of targets, on which the loss is taken standardized; None: as they are.
 
     Returns:
         The loss, and what makes its batches' targets (c, k, ...) of the data's.
     """
     if task.loss is CLASSIFICATION.loss:
         return dense_loss(layers, CROSS_ENTROPY), lambda targets: indicators(targets, outputs)
-    return dense_loss(layers, _by_autograd(task)), lambda targets: targets
+    convert = standard.standardized if standard else lambda targets: targets
+    return dense_loss(layers, _by_autograd(task)), convert
 
 
 def _by_autograd(task: Task) -> Output:

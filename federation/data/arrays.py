@@ -41,6 +41,8 @@ class Arrays(NamedTuple):
         task_names: What each task is called.
         class_names: What each class is called; empty where their numbers are their names.
         features: Names of a row's inputs, where they are columns of a table.
+        numeric: Of each column of a table, whether it is one of numbers, and no indicator; empty
+            if inputs are no table's.
     """
 
     x_train: Any
@@ -53,6 +55,7 @@ class Arrays(NamedTuple):
     task_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    numeric: tuple[bool, ...] = ()
 
 
 def part(
@@ -158,9 +161,8 @@ class Own(NamedTuple):
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
             found = part(x, y, task, classes, test_fraction, seed, self.clients)
-            return found._replace(
-                outputs=outputs, task_names=names, class_names=called, features=_features(arrays)
-            )
+            found = found._replace(features=_features(arrays), numeric=_numeric(arrays))
+            return found._replace(outputs=outputs, task_names=names, class_names=called)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -185,7 +187,7 @@ class Own(NamedTuple):
                 f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
                 f"{_kind(x_test)}"
             )
-        named = names, called, _features(arrays)
+        named = names, called, _features(arrays), _numeric(arrays)
         return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, *named)
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
@@ -288,6 +290,11 @@ class Own(NamedTuple):
 def _features(arrays: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns names of columns of x, as readers of tables give them."""
     return tuple(map(str, arrays.get("x_names", ())))
+
+
+def _numeric(arrays: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Returns which columns are numbers, as readers of tables say."""
+    return tuple(arrays.get("x_numeric", np.array([])).astype(bool).tolist())
 
 
 def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:

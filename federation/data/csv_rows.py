@@ -46,6 +46,8 @@ class TableRows(NamedTuple):
     def arrays(self) -> dict[str, _Array]:
         """Returns ``x`` (n, d), ``x_names``, and the others.
 
+        ``x_numeric`` (d,) says which columns of x are numbers, and no indicators.
+
         Raises:
             DataError: Values are missing where none may be, or are others than numbers and text; it
                 says in which columns and rows.
@@ -56,7 +58,8 @@ class TableRows(NamedTuple):
         parts = (self._inputs(name, column) for name, column in each.items())
         names, values = zip(*(pair for part in parts for pair in part.items()), strict=True)
         x = np.stack(values, axis=1).astype(np.float32)
-        return {**self.others, "x": x, "x_names": np.array(names)}
+        numeric = np.array([column.dtype.kind == "f" for column in values])
+        return {**self.others, "x": x, "x_names": np.array(names), "x_numeric": numeric}
 
     def _inputs(self, name: str, column: Any) -> dict[str, _Array]:
         """Returns the inputs that a column is: its numbers or, of text, one for each value."""

@@ -18,11 +18,13 @@ from engram.models import (
     network,
     with_companions,
     with_personal,
+    with_units,
 )
 from engram.models.base import Inputs
 from engram.models.functional import UnknownToken
 from engram.networks import CHARACTERS
 from engram.tasks import task_of
+from engram.units import Units
 from federation.data.arrays import Arrays
 from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
@@ -161,6 +163,8 @@ class FederatedData(NamedTuple):
         left_out: Clients that take no part, since they have too few rows, and why: the end of a
             sentence about the client. They have no rows here.
         unscored: Clients that train, but have too few rows to be scored, and why.
+        numeric: As ``Arrays.numeric``.
+        units: Units of its rows, for a network that computes in others; they are a run's.
     """
 
     train: Split
@@ -172,12 +176,14 @@ class FederatedData(NamedTuple):
     features: tuple[str, ...] = ()
     left_out: Mapping[int, str] = {}
     unscored: Mapping[int, str] = {}
+    numeric: tuple[bool, ...] = ()
+    units: Units = Units()
 
     @property
     def kind(self) -> Kind:
         """What its rows are like."""
         called = {"classes": self.classes, "features": self.features}
-        return Kind(described(self.train.like), self.outputs, **called)
+        return Kind(described(self.train.like), self.outputs, **called, units=self.units)
 
     @property
     def example(self) -> Inputs:
@@ -237,6 +243,7 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
         check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
+        model = with_units(model, kind.units)
         start = model.init(generator())
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         own, local = e.own, e.statistics == "local"
@@ -454,6 +461,7 @@ def _hold(
         else None,
         classes=arrays.class_names,
         features=arrays.features,
+        numeric=arrays.numeric,
     )
 
 

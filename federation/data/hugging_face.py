@@ -67,7 +67,9 @@ def read_columns(
         held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
         found: dict[str, Any] = dict(parted(path, frame, columns, targets, held).arrays())
     else:
-        found = {"x": _inputs(path, rows, names, plain=kinds == {"number"})}
+        plain = kinds == {"number"}
+        found = {"x": _inputs(path, rows, names, plain=plain)}
+        found |= {"x_numeric": np.ones(len(names), dtype=bool)} if plain else {}
         target = _column(path, rows, columns.target)
         if targets == "classes":
             check_classes(path, columns, target)
@@ -78,7 +80,7 @@ def read_columns(
     if len(parts) == 1:
         return found
     ends = {"train": slice(cut), "test": slice(cut, None)}
-    named = {key: found.pop(key) for key in ("x_names",) if key in found}
+    named = {key: found.pop(key) for key in ("x_names", "x_numeric") if key in found}
     every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
     return every | named
 

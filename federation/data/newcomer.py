@@ -1,6 +1,7 @@
 """Rows of a client that no run has seen, read as its clients' rows were."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from engram.models.base import Inputs
 from engram.tasks import TASKS
+from engram.units import Units
 from federation.data.arrays import Own
 from federation.data.cells import check_there, known, numbers, typed
 from federation.data.federated import FederatedData, Split
@@ -38,6 +40,8 @@ class Newcomer(NamedTuple):
         outputs: Number of classes, or of values or labels to predict.
         columns: The columns of inputs, where rows are a table's.
         name: What it is called.
+        numeric: As ``Arrays.numeric``.
+        units: Units of the run's rows.
     """
 
     x: Inputs
@@ -46,6 +50,8 @@ class Newcomer(NamedTuple):
     outputs: int
     columns: list[InputColumn]
     name: str
+    numeric: tuple[bool, ...] = ()
+    units: Units = Units()
 
     def data(self, rows: RowNumbers, client: int) -> FederatedData:
         """Returns some of its rows as a federation's, at a client's number.
@@ -54,7 +60,8 @@ class Newcomer(NamedTuple):
         """
         y = torch.zeros(self.size) if self.y is None else self.y
         split = Split(self.x, y, [rows[:0]] * client + [rows])
-        return FederatedData(split, split, self.outputs, names={client: self.name})
+        found = FederatedData(split, split, self.outputs, names={client: self.name})
+        return found._replace(numeric=self.numeric, units=self.units)
 
 
 def read_newcomer(
@@ -86,8 +93,11 @@ def read_newcomer(
     if not found.size:
         raise DataError(f"{path} must hold some rows")
     y, column = _targets(path, found.others, e)
+    known: dict[str, Any] = {"numeric": tuple(chain(*(c.numeric(e.missing) for c in columns)))}
+    known |= {"units": kind.units, "name": path.stem, "columns": list(columns)}
+    newcomer = Newcomer(found.x, None, found.size, kind.outputs, **known)
     if y is None:
-        return Newcomer(found.x, None, found.size, kind.outputs, list(columns), path.stem)
+        return newcomer
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
     own = Own(
@@ -100,8 +110,7 @@ def read_newcomer(
     labels, outputs, _ = own.labels(y, Place(path, column))
     if outputs != kind.outputs:
         raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")
-    targets = torch.from_numpy(labels)
-    return Newcomer(found.x, targets, found.size, kind.outputs, list(columns), path.stem)
+    return newcomer._replace(y=torch.from_numpy(labels))
 
 
 def _filled(path: Path, columns: Sequence[InputColumn], e: Experiment) -> list[InputColumn]:

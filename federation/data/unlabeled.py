@@ -49,6 +49,11 @@ class InputColumn(NamedTuple):
     values: tuple[str, ...] | None = None
     fill: float | str | None = None
 
+    def numeric(self, missing: str) -> list[bool]:
+        """Returns of each of its inputs whether it is a number, and no indicator."""
+        values = [True] if self.values is None else [False] * len(self.values)
+        return values + [False] * (missing == "indicator")
+
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Reads what JSON makes of it."""

@@ -28,7 +28,7 @@ NO_NETWORK = frozenset(
         *EvaluationSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
         *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
-        *("input_columns", "categories", "missing", "missing_values", "images"),
+        *("input_columns", "categories", "missing", "missing_values", "images", "standardize"),
         *("noise_multiplier", "delta", "server_step", "server_radius"),
     }
 )

@@ -171,6 +171,9 @@ class LocalMethod(Method):
         if stateless and shared.optimizer_state == "kept":
             expected = f"fresh where optimizer is {shared.optimizer}, which has none"
             yield must("optimizer-state", "kept", expected)
+        if shared.privacy != "none" and shared.standardize == "federation":
+            told = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
+            yield must("standardize", shared.standardize, told)
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         yield from _metrics_that_do_not_fit(shared)

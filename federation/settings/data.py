@@ -96,3 +96,12 @@ class DataSettings(Settings):
         "rows for cnn, resnet and torchvision's), none (rows keep their shape), grey (rows are "
         "(height, width)), channels-last (rows are (height, width, channels))",
     )
+    standardize: Literal["auto", "federation", "client", "none"] = Field(
+        "auto",
+        description="whether networks take columns of numbers less their mean, over their standard "
+        "deviation: those of all clients' training rows (federation), of the client's own "
+        "(client), or not (none); auto: federation for the columns of csv, parquet, arrow, hf and "
+        "data frames, and not for arrays; with privacy, client, since nothing is told without "
+        "noise. Targets of task regression are standardized in training by federation, unless a "
+        "loss of yours, privacy or none is set",
+    )

@@ -66,6 +66,13 @@ class Given(TypedDict, total=False):
     (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all rows for cnn,
     resnet and torchvision's), none (rows keep their shape), grey (rows are (height, width)),
     channels-last (rows are (height, width, channels))."""
+    standardize: Literal["auto", "federation", "client", "none"]
+    """whether networks take columns of numbers less their mean, over their standard deviation:
+    those of all clients' training rows (federation), of the client's own (client), or not
+    (none); auto: federation for the columns of csv, parquet, arrow, hf and data frames, and not
+    for arrays; with privacy, client, since nothing is told without noise. Targets of task
+    regression are standardized in training by federation, unless a loss of yours, privacy or
+    none is set."""
     model: str | Callable[..., Any]
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
     regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,

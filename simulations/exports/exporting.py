@@ -15,6 +15,7 @@ from engram.models.plain import Mixture, Recalling, layered
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
+from federation.data.federated import model_for
 from federation.data.in_memory import IN_MEMORY
 from federation.data.unlabeled import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
@@ -31,6 +32,7 @@ _RECALLS = (
     "It holds representations and targets of the client's training rows, by which it predicts: "
     "whoever has the file has these."
 )
+_OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 
 
 def package_of(learned: Learned, client: int | None) -> Package:
@@ -73,6 +75,8 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     # What a rule has beside the network's parameters is left out.
     if common and any("/" not in name for name in learned.network.personal):
         notes.append("Some of its parameters are each client's own, and are here as they began.")
+    if common and learned.standardizes_by_client:
+        notes.append(_OWN_UNITS)
     return notes
 
 
@@ -91,16 +95,22 @@ def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[Inp
 def personal_model(learned: Learned, client: int) -> nn.Module:
     """Returns what a client is served by."""
     served = learned.personal(client)
-    return plain_module(learned.experiment, learned.network, served, lambda: learned.data, client)
+    network = learned.network_of(client)
+    return plain_module(learned.experiment, network, served, lambda: learned.data, client)
 
 
-def common_model(learned: Learned) -> nn.Module:
+def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
     """Returns the model that all clients share.
+
+    Args:
+        learned: What the run has learned.
+        kind: What the rows are like that it takes; None: those of the run.
 
     Raises:
         Refused: If there are several, of which a client's rows choose one.
     """
-    e, network, w = learned.experiment, learned.network, learned.common
+    e, w = learned.experiment, learned.common
+    network = learned.network if kind is None else model_for(e, kind)
     found = Candidates((part(w),)) if network.candidates is None else network.candidates(w)
     if found.weights is None and len(found.models) > 1:
         raise Refused(
@@ -131,7 +141,7 @@ def exported_as(learned: Learned, form: Form, client: int | str | None, **more: 
     known = {
         "what": f"personal model of {name}" if name else "common model",
         "settings": learned.record.config["settings"],
-        "kind": learned.kind,
+        "kind": learned.kind_of(client) if isinstance(client, int) else learned.kind,
         "form": form,
         "outputs": TASKS[e.task].targets if learned.trains_network else "values",
         "client": name,

@@ -22,12 +22,14 @@ from federation.data.federated import model_for
 from federation.data.newcomer import Newcomer, read_newcomer
 from federation.data.partitions import RowNumbers
 from federation.data.ranges import inputs_in, ranges_of
+from federation.data.standards import own_units, standardized_by
 from federation.errors import Refused, told_with
 from federation.experiment import Experiment, read_by
 from federation.exported import check_format
 from federation.methods import METHODS
 from federation.methods.local import KEPT, LocalMethod
 from federation.predicted import Interval, outputs_of
+from federation.roster import Kind
 from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
@@ -91,11 +93,17 @@ def newcomer_of(learned: Learned, path: Path) -> Newcomer:
     return read_newcomer(path, learned.kind, columns, classes, learned.experiment)
 
 
+def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
+    """Returns what its rows are like, with its own units by these rows, where a run has such."""
+    units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
+    return learned.kind._replace(units=units)
+
+
 def _network(learned: Learned, path: Path, name: str) -> Package:
     newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
     everything = np.arange(newcomer.size)
     if newcomer.y is None:
-        module = common_model(learned)
+        module = common_model(learned, _kind_of(learned, newcomer, everything))
         scores, intervals = dict[str, list[ScoreEstimate]](), list[Interval]()
         ranges = of_network(learned, module, None, newcomer.columns).ranges
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
@@ -107,6 +115,7 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
         notes = notes_on(learned, module, common=False)
     classes, _ = named_here(learned, None)
     known: dict[str, Any] = {"classes": classes, "columns": newcomer.columns}
+    known["kind"] = _kind_of(learned, newcomer, everything)
     known |= {"ranges": ranges, "intervals": intervals}
     exported = exported_as(learned, form_of(module), name, **known)
     rows = f"{newcomer.size} rows of {path}, and the run's"
@@ -124,7 +133,10 @@ def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int)
         rows: The numbers of its rows to learn from.
         client: The number by which rows of batches are drawn.
     """
-    e, network = learned.experiment, learned.network
+    e, network = (
+        learned.experiment,
+        model_for(learned.experiment, _kind_of(learned, newcomer, rows)),
+    )
     e = e.model_copy(update={"adapt_shots": len(rows)})
     data = newcomer.data(rows, client)
     unseen = Client.of(client, learned.common, {}, unseen=True)
@@ -138,8 +150,10 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     It trains as one client would in each of the run's rounds, with the step size of the run's
     method, if that has one by the same name.
     """
-    e, data, store = _by_itself(learned), newcomer.data(rows, 0), RamStore()
-    trainer, network = Trainer(e, data, store, engine="sequential"), model_for(e, learned.kind)
+    data, store = newcomer.data(rows, 0), RamStore()
+    e = _by_itself(learned, standardized_by(learned.experiment, data))
+    trainer = Trainer(e, data, store, engine="sequential")
+    network = model_for(e, _kind_of(learned, newcomer, rows))
     whole = network.init(torch_generator(e.seed, Stream.MODEL))
     model = keep(whole, network.personal, personal=False)
     for server_round in range(1, e.rounds + 1):
@@ -149,7 +163,7 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     return plain_module(e, network, found, lambda: data, 0)
 
 
-def _by_itself(learned: Learned) -> Experiment:
+def _by_itself(learned: Learned, standardize: str) -> Experiment:
     """Returns the settings of the reference method that learns nothing together."""
     e, config = learned.experiment, learned.experiment.to_config()
     name = next(
@@ -160,7 +174,14 @@ def _by_itself(learned: Learned) -> Experiment:
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
     kept |= {key: config[key] for key in ("task", "loss", "seed", "metrics", "num-rounds")}
-    kept |= {"num-clients": 1, "clients-per-round": 1, "shards": 1, "personal": "", "share": ""}
+    kept |= {
+        "standardize": standardize,
+        "num-clients": 1,
+        "clients-per-round": 1,
+        "shards": 1,
+        "personal": "",
+        "share": "",
+    }
     eta = getattr(e.own, "eta", None)
     own = {} if eta is None else {f"{name}.eta": eta}
     return Experiment.from_config(read_by(name, kept) | own | {"method": name})
@@ -205,7 +226,8 @@ def _scores(
         found = {what: scored(metrics, each, y) for what, each in outputs.items()}
         intervals = intervals_on(learned, next(iter(outputs.values())), y)
     try:
-        common = common_model(learned)
+        everything = np.arange(newcomer.size)
+        common = common_model(learned, _kind_of(learned, newcomer, everything))
     except Refused:  # a method with several, of which rows choose one
         return found, intervals
     shared = outputs_of(partial(called, common), newcomer.x, newcomer.size)

@@ -19,6 +19,7 @@ from engram.types import Params
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.shortage import in_groups
+from federation.data.standards import fitted
 from federation.experiment import Experiment
 from federation.methods.local import PERSONALIZED, VALIDATION
 from federation.noise import simulated_noise
@@ -242,7 +243,7 @@ class _Data:
         key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
         key += tuple(experiment.own.rows_needed.items())
         if key not in self._held:
-            found = self._held[key] = federated_data(experiment)
+            found = self._held[key] = fitted(experiment, federated_data(experiment))
             for some, words in ((found.left_out, "take no part"), (found.unscored, "train only")):
                 if some:
                     told = in_groups(some, found.names)

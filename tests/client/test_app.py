@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 import engram
@@ -9,12 +10,23 @@ from client import app as module
 from client.app import app
 from client.hosts.local import LocalHost
 from client.memory import DiskStore
+from client.remembered import read_training
 from client.trainings import kept
+from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.fingerprint import fingerprint, source_root
 from federation.flower import local_run, name_message, node_context
-from federation.roster import read_entry
-from federation.wire import ARRAYS, CLIENTS, CONFIG, REFUSED, ROSTER_QUERY, to_params, to_record
+from federation.roster import Kind, read_entry
+from federation.wire import (
+    ARRAYS,
+    CLIENTS,
+    CONFIG,
+    REFUSED,
+    ROSTER_QUERY,
+    to_params,
+    to_record,
+    units_entries,
+)
 from tests.support import assert_same, initial_model, small, trainer, write_npz
 
 TRAINING = "0123456789abcdef"
@@ -186,10 +198,27 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3)
     entry = read_entry(reply.content)
     assert entry.clients == {4: 43}  # 36 are test rows, and 11 held out for validation
-    assert entry.kind == ("float32[3]", 3, ())
+    assert entry.kind == Kind("float32[3]", 3)
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_clients=4, clients_per_round=4)
     assert reply.error.code == REFUSED
     assert "num-clients must be more than 4" in reply.error.reason
+
+
+def test_a_node_trains_in_the_run_s_units_and_notes_them(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 3)) * [1, 1000, 10] + [0, 0, 300]
+    np.savetxt(tmp_path / "own.csv", rows, delimiter=",", header="a,b,y", comments="")
+    node = {"data": f"csv:{tmp_path}/own.csv", "state": str(tmp_path / "state")}
+    settings = {"method": "fedavg", "task": "regression", "num_clients": 1, "clients_per_round": 1}
+    settings |= {"partition": "natural", "model": "linear"}
+    told = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content).told
+    units = Units(told.inputs.standard(), told.targets.standard())
+    model = {"dense0.weight": torch.zeros(1, 2), "dense0.bias": torch.zeros(1)}
+    config = {CLIENTS: [0], "training": TRAINING, **units_entries(units)}
+    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord(config)})
+    found = model_of(ask(MessageType.TRAIN, content, node, **settings))
+    assert found["dense0.weight"].abs().max() < 2  # of numbers around 0, with deviation 1
+    assert read_training(tmp_path / "state" / "memory" / TRAINING).kind.units == units
 
 
 @pytest.mark.parametrize("method", ["fedavg", "molar"])

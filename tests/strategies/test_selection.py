@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from engram.metrics import METRICS
+from engram.tasks import REGRESSION
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED
 from server.record import RunRecord
 from simulations.engine import simulate
@@ -80,6 +81,18 @@ def test_clients_are_served_by_the_methods_model_or_the_fine_tuned_one(serves, e
     assert told["accuracy-served"] == pytest.approx(np.mean(expected[:2]))
     assert told["accuracy-served-worst"] == min(expected[:2])
     assert told["unseen-accuracy-served"] == 0.7
+
+
+def test_fine_tuning_that_diverges_serves_nobody_where_a_method_keeps_models():
+    """Client 0 keeps a model, and client 1 none yet; fine-tuning has diverged for both."""
+    columns = {"rmse": [np.inf, np.inf], "rmse-before": [2.0, 3.0], "rmse-own": [1.0, NAN]}
+    columns |= {name.replace("rmse", "loss"): column for name, column in columns.items()}
+    e = Evaluation([0, 1], {name: np.array(column) for name, column in columns.items()})
+    metrics = [METRICS["rmse"], REGRESSION.metric]
+    assert with_served(e, metrics, KEPT).columns["rmse-served"].tolist() == [1.0, 3.0]
+    told = summary(with_served(e, metrics, KEPT), metrics)
+    assert (told["rmse"], told["rmse-served"]) == (None, 2.0)
+    assert with_served(e, metrics, PERSONALIZED).columns["rmse-served"].tolist() == [np.inf] * 2
 
 
 # --- Runs ------------------------------------------------------------------------------------

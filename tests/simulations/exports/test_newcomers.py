@@ -113,7 +113,7 @@ def test_a_newcomer_without_targets_gets_the_common_model(tmp_path):
     run = run_on(hospitals(), tmp_path, method="local-moml", initial_batch_size=3)
     hospitals().iloc[:9].drop(columns=["site", "state"]).to_csv("new.csv", index=False)
     folder = run.adapt("new.csv")
-    state = load_model(folder).state_dict()
+    state = load_model(folder).network.state_dict()
     assert all(torch.equal(leaf, run.model[name]) for name, leaf in state.items())
     assert "The rows have no targets: it is the common model" in (folder / "card.md").read_text()
 

@@ -1,0 +1,136 @@
+"""Units of columns: means and deviations, which sites fit together without showing a row."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from torch import Tensor
+
+from engram.arrays import Array, Bools
+
+__all__ = ["Moments", "Standard", "Units", "merged"]
+
+_CONSTANT: Final = 1e-12  # deviation over mean, below which a column differs by rounding alone
+
+
+class Standard(NamedTuple):
+    """Mean and deviation of each column; a single one holds for all columns.
+
+    Attributes:
+        mean: The means.
+        deviation: The standard deviations, all of them positive.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def standardized(self, values: Tensor) -> Tensor:
+        """Returns (values - mean) / deviation, computed in float64."""
+        mean, deviation = self._like(values.double())
+        found: Tensor = ((values.double() - mean) / deviation).to(values.dtype)
+        return found
+
+    def restored(self, values: Tensor) -> Tensor:
+        """Returns mean + deviation * values."""
+        mean, deviation = self._like(values)
+        found: Tensor = mean + deviation * values
+        return found
+
+    def scaled(self, values: Tensor) -> Tensor:
+        """Returns values / deviation."""
+        found: Tensor = values / self._like(values)[1]
+        return found
+
+    def _like(self, values: Tensor) -> tuple[Any, Any]:
+        if len(self.mean) == 1:
+            return self.mean[0], self.deviation[0]
+        return values.new_tensor(self.mean), values.new_tensor(self.deviation)
+
+
+class Moments(NamedTuple):
+    """Count, means and squared deviations of columns: what a site tells of its rows.
+
+    They say as much as sums and sums of squares, and lose no digits where a mean is far from 0.
+
+    Attributes:
+        rows: Number of rows.
+        means: The mean of each column.
+        squares: Sum of each column's squared deviations from its mean.
+    """
+
+    rows: int
+    means: tuple[float, ...]
+    squares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Array, numeric: Bools | None = None) -> Self:
+        """Returns the moments of rows.
+
+        Args:
+            values: The rows, shape (n, d), n >= 1.
+            numeric: Columns that are standardized, shape (d,); None for all of them. The others
+                have mean 0 and deviation 1.
+        """
+        means = values.mean(0)
+        squares = np.square(values - means).sum(0)
+        if numeric is not None:
+            means, squares = np.where(numeric, means, 0), np.where(numeric, squares, len(values))
+        return cls(len(values), tuple(means.tolist()), tuple(squares.tolist()))
+
+    def standard(self) -> Standard:
+        """Returns means and standard deviations; that of a constant column is 1."""
+        deviations = [math.sqrt(square / self.rows) for square in self.squares]
+        pairs = zip(deviations, self.means, strict=True)
+        return Standard(self.means, tuple(d if d > _CONSTANT * abs(m) else 1.0 for d, m in pairs))
+
+
+def merged(parts: Iterable[Moments]) -> Moments | None:
+    """Returns the moments of all sites' rows; None if there are none.
+
+    Chan, Golub, LeVeque. Algorithms for Computing the Sample Variance. The American Statistician
+    37, 1983, equation (2.1).
+    """
+    whole: Moments | None = None
+    for part in parts:
+        if whole is None:
+            whole = part
+            continue
+        rows = whole.rows + part.rows
+        gaps = [b - a for a, b in zip(whole.means, part.means, strict=True)]
+        means = [a + gap * (part.rows / rows) for a, gap in zip(whole.means, gaps, strict=True)]
+        weight = whole.rows * (part.rows / rows)
+        both = zip(whole.squares, part.squares, gaps, strict=True)
+        squares = [one + other + gap * gap * weight for one, other, gap in both]
+        whole = Moments(rows, tuple(means), tuple(squares))
+    return whole
+
+
+class Units(NamedTuple):
+    """Units in which the rows of a run are, beside those in which its network computes.
+
+    Attributes:
+        inputs: Standard of the columns of inputs; None if the network takes them as they are.
+        targets: Standard of the targets; None likewise.
+    """
+
+    inputs: Standard | None = None
+    targets: Standard | None = None
+
+    def to_json(self) -> dict[str, dict[str, list[float]]]:
+        """Returns what ``from_json`` reads."""
+        there = {name: part for name, part in self._asdict().items() if part is not None}
+        return {
+            name: {"mean": list(part.mean), "deviation": list(part.deviation)}
+            for name, part in there.items()
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Mapping[str, Iterable[float]]]) -> Self:
+        """Reads what ``to_json`` returned."""
+        return cls(
+            **{
+                name: Standard(tuple(part["mean"]), tuple(part["deviation"]))
+                for name, part in found.items()
+            }
+        )
