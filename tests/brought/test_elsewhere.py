@@ -1,0 +1,44 @@
+"""What users bring means the same on Ray and on nodes over gRPC, each with rows of its own."""
+
+import pytest
+
+from federation.fingerprint import source_root
+from federation.plugins import add_plugins, load_plugins
+from simulations.local import LocalFederation
+from tests.brought.cases import CASES
+from tests.brought.loop import check, experiment
+from tests.network.test_federation import run
+from tests.simulations.test_ray import SuperLink, run_several
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def _registered(plug_ins):
+    add_plugins(str(source_root() / "tests" / "brought" / "cases"))
+    load_plugins()
+
+
+def test_on_ray(tmp_path):
+    experiments = {name: experiment(name, tmp_path) for name in CASES}
+    configs = [
+        e.to_config() | {"out": str(tmp_path / "ray" / e.model)} for e in experiments.values()
+    ]
+    with SuperLink(tmp_path) as superlink:
+        printed = run_several(superlink, tmp_path, configs)
+    for name, e in experiments.items():
+        assert (tmp_path / "ray" / e.model / "results.json").is_file(), printed
+        check(name, e, tmp_path / "ray" / e.model)
+
+
+def test_on_nodes(tmp_path):
+    options = ["--set", f"data-dir={tmp_path}"]
+    with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
+        for name in CASES:
+            more = {"min_clients": 4, "timeout": 120.0}
+            if name.startswith("frames"):  # nobody sees that nodes have one order, or which
+                more["input_columns"] = "age,dose,weight,days"
+            e = experiment(name, tmp_path).model_copy(update=more)
+            record = run(federation, e, tmp_path / "there" / e.model)
+            assert all(row["left-out"] == 0 for row in record.rows()[1:]), name
+            check(name, e, tmp_path / "there" / e.model)
