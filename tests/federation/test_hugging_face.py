@@ -224,7 +224,7 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
         (lambda rows: rows, {"target_column": "label"}, r"rows\.parquet has no column 'label'; it"),
         (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has image"),
         (
-            lambda rows: rows.select_columns(["character"]),
+            lambda rows: rows.select_columns(["character", "writer_id"]),
             {"input_columns": ""},
             "besides character",
         ),
@@ -238,7 +238,7 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
         (
             lambda rows: rows.remove_columns("writer_id"),
             {},
-            "partition natural needs a task column",
+            "must have writer_id, as task-column says; it has image",
         ),
     ],
 )

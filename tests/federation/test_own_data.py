@@ -275,7 +275,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
         (
             TABLE,
             {"task_column": "site", "missing": "median"},
-            "partition natural needs a task column",
+            "must have site, as task-column says; it has age, color",
         ),
         (TABLE.replace("7,blue,b", "7,blue,"), {}, "ward is missing in row 7"),
         (TABLE.replace("yes", "", 1), {}, "died is missing in row 1"),
