@@ -47,8 +47,10 @@ class Skeleton:
         for mode in self._modes:
             mode.get_submodule(last.rpartition(".")[0]).register_forward_pre_hook(self._tapped)
         # What a forward pass calls, it says itself.
+        self._casts = False
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
-            _, taken = self._tapping(None, lambda: self._run(1, self._typed(params), example))
+            outputs, taken = self._tapping(None, lambda: self._run(1, self._typed(params), example))
+        self._casts = any(x.dtype == torch.float64 for x in _tensors(outputs))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in taken]
         vectors = [shape for shape in shapes if len(shape) == 2 and shape[0] == rows_of(example)]
         self.width: int = vectors[0][1] if len(shapes) == len(vectors) == 1 and "." in last else 0
@@ -70,7 +72,8 @@ class Skeleton:
                 for holder, at in slots:
                     holder[at] = params[name]
             try:
-                return called(self._modes[mode], inputs)
+                outputs = called(self._modes[mode], inputs)
+                return tree_map(_single, outputs) if self._casts else outputs
             finally:
                 for slots in places.values():
                     for holder, at in slots:
@@ -111,7 +114,7 @@ class Skeleton:
             return self.train(params, inputs, key) if training else self.apply(params, inputs)
 
         outputs, (z,) = self._tapping(shift, forward)
-        return outputs, z
+        return outputs, z.float() if self._dtypes else z
 
     def changed(self, module: nn.Module, buffers: Params) -> list[str]:
         """Returns names of a module's buffers and parameters that passes have changed.
@@ -149,7 +152,7 @@ class Skeleton:
 
         def summed(forward: Callable[..., Outputs]) -> Callable[..., Tensor]:
             def total(*given: Any) -> Tensor:
-                found = [x for x in tree_leaves(forward(*given)) if isinstance(x, Tensor)]
+                found = _tensors(forward(*given))
                 return torch.stack([x.sum() for x in found if x.is_floating_point()]).sum()
 
             return total
@@ -271,6 +274,15 @@ def same(one: Tensor, other: Tensor) -> bool:
 def rows_of(inputs: Inputs) -> int:
     """Returns how many rows there are."""
     return len(tree_leaves(inputs)[0])
+
+
+def _tensors(outputs: Outputs) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _single(leaf: Any) -> Any:
+    double = isinstance(leaf, Tensor) and leaf.dtype == torch.float64
+    return leaf.float() if double else leaf
 
 
 def _addresses(params: Params) -> list[int]:

@@ -60,7 +60,12 @@ class Typed(nn.Module):
         self.net = nn.Sequential(*layers).to(kind)
 
     def forward(self, x):
-        return self.net(x.to(self.kind)).float()
+        return self.net(x.to(self.kind))
+
+
+class Single(nn.Module):
+    def forward(self, x):
+        return x.float()
 
 
 class Looking(nn.Module):
@@ -101,6 +106,7 @@ NUMBERS = {
     ),
     "frozen layers": frozen,
     "float64": Typed,
+    "float64 inside": lambda: nn.Sequential(Typed(), Single()),
     "looking at values": Looking,
     "tied layers": Tied,
 }
@@ -161,6 +167,21 @@ class Padded(Packed):
         states = self.net(self.embed(tokens))[0]
         last = nn.functional.one_hot(length - 1, LONGEST).to(states)
         return self.head((states * last[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("method", ["fedem", "ditto", "knn-per", "pfedme", "fedproto"])
+def test_a_network_of_float64_is_the_same_under_every_kind_of_loss(method, tmp_path):
+    torch.manual_seed(0)
+    nets = Typed(), Typed(torch.float32)
+    nets[1].load_state_dict({name: leaf.float() for name, leaf in nets[0].state_dict().items()})
+    make = [lambda: copy.deepcopy(nets[0]), lambda: copy.deepcopy(nets[1])]
+    own = {"components": 1} if method == "fedem" else {}
+    how = {"method": method, "metrics": ["log-loss"], "eta": 0.05} | own
+    one, other = (
+        simulated(m, *rows("float64"), tmp_path / str(i), **how) for i, m in enumerate(make)
+    )
+    served = [run.clients["log-loss-served"].to_numpy(float) for run in (one, other)]
+    assert served[0] == pytest.approx(served[1], abs=1e-4)
 
 
 # --- What is refused -----------------------------------------------------------------------------

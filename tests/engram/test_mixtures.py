@@ -31,8 +31,8 @@ def test_a_mean_is_the_loss_with_equal_weights(task):
     outputs = {"next-token": nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)))}
     make = outputs.get(task.name, nn.Linear(4, 3))
     network = from_module(make.double(), draw(1, 5, 4))
-    y = {"values": draw(2, 5, 3), "labels": (draw(2, 5, 3) > 0).double()}.get(task.targets)
-    y = torch.tensor([0, 2, 1, 1, 0]) if y is None else y
+    y = {"values": draw(2, 5, 3), "labels": draw(2, 5, 3) > 0}.get(task.targets)
+    y = torch.tensor([0, 2, 1, 1, 0]) if y is None else y.float()
     y = torch.stack([y, y.roll(1)], 1) if task.targets == "tokens" else y
     loss, w = mean_loss(network, task), network.init(torch.Generator())
     batch = draw(1, 5, 4), y
@@ -41,7 +41,7 @@ def test_a_mean_is_the_loss_with_equal_weights(task):
     for i in range(5):
         alone = tuple(leaf[i : i + 1] for leaf in batch)
         assert float(rows[i]) == pytest.approx(float(loss(w, alone)))
-    equal = Weighted(batch, torch.full((5,), 0.2, dtype=torch.float64))
+    equal = Weighted(batch, torch.full((5,), 0.2))
     assert float(loss(w, equal)) == pytest.approx(float(loss(w, batch)))
 
 
