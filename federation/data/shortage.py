@@ -79,7 +79,8 @@ def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -
     """
     able = clients - len(found.left_out)
     mend = "lower adapt-shots" if e.protocol == "few-shot" else "change test-fraction"
-    more = "add rows" if e.partition == "natural" else "lower num-clients"
+    given_out = e.partition != "natural" and clients == e.num_clients  # else own rows
+    more = "lower num-clients" if given_out else "add rows"
     if e.too_few_rows == "refuse" and (found.left_out or found.unscored):
         both = {**found.left_out, **found.unscored}
         mend = f"{more}, {mend}, or set too-few-rows=leave-out"
