@@ -22,6 +22,7 @@ _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before exiting; 
 
 def main() -> None:
     """Runs the command; exits with 2 if it was refused, 1 if it failed, 130 after Ctrl-C."""
+    _read_names_as_utf8()
     _mend_streams()
     with safe_path():
         _main()
@@ -80,6 +81,16 @@ def _end(message: str, status: int) -> None:
         print(f"engram: it would be refused again; ending in {pause} s", file=sys.stderr)
         time.sleep(int(pause))
     raise SystemExit(status) from None
+
+
+def _read_names_as_utf8() -> None:
+    """Starts anew in Python's UTF-8 mode where names of files are read as ASCII.
+
+    There, the arguments of the command and the names in its files would not be equal. Python does
+    so by itself in the C locale, unless it is told not to.
+    """
+    if sys.getfilesystemencoding() == "ascii" and not sys.flags.ignore_environment:
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONUTF8": "1"})
 
 
 def _mend_streams() -> None:

@@ -19,7 +19,7 @@ from federation.errors import one_line
 from federation.plugins import add_plugins, load_plugins, project_plugins
 from simulations.console import err
 
-__all__ = ["COMMANDS", "GROUPS", "app", "examples_of"]
+__all__ = ["COMMANDS", "GROUPS", "LOOKING", "app", "examples_of"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
 _MODELS = "simulations.models_cli"
@@ -203,7 +203,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
 }
 """The subcommands by name, under the headings that ``engram --help`` gives them."""
 
-_LOOKING: Final = frozenset(
+LOOKING: Final = frozenset(
     {"runs", "show", "report", "board", "track", "methods", "predict", "status", "memory"}
 )
 """Commands that run no code that the current folder names: it may have come from elsewhere."""
@@ -284,7 +284,7 @@ def _engram(
     """Personalized federated learning: every client gets its own model, and remembers it."""
     del versions
     command = str(context.invoked_subcommand)
-    if command not in _LOOKING and (own := project_plugins()):
+    if command not in LOOKING and (own := project_plugins()):
         add_plugins(own)
         said = f"engram: the pyproject.toml in this folder has plug-ins loaded: {one_line(own)}"
         err.print(said, markup=False, soft_wrap=True)

@@ -20,7 +20,9 @@ from rich.progress import (
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
+from federation.plugins import project_plugins
 from server.record import RunRecord
+from simulations.cli import LOOKING
 from simulations.comparison import PLAN, read_plan, runs_of
 from simulations.console import err, out
 
@@ -224,8 +226,10 @@ def show_found(folder: Path, as_json: bool) -> None:
 
 
 def tell_next(command: str) -> None:
-    """Prints what one would do next."""
-    out.print(f"next: engram {command}", markup=False, soft_wrap=True)
+    """Prints what one would do next, with a project's plug-ins where it would lack them."""
+    own = project_plugins() if command.split(maxsplit=1)[0] in LOOKING else ""
+    given = f"--plugin {shlex.quote(own)} " if own else ""
+    out.print(f"next: engram {given}{command}", markup=False, soft_wrap=True)
 
 
 def _after(folder: Path) -> str:

@@ -62,6 +62,9 @@ def test_the_commands_of_its_readme_run(engram, monkeypatch, line):
     status, out, err = engram(*words, *quick)
     assert status == 0, err
     assert "sites" in out or "anchored" in out
+    if words[0] == "compare":  # a page is for anybody, and loads nothing that the folder names
+        assert out.endswith("\nnext: engram --plugin hospitals report runs/it\n")
+        assert engram("--plugin", "hospitals", "report", "runs/it")[0] == 0
     for record in map(RunRecord.open, {path.parent for path in folder.glob("runs/**/config.json")}):
         settings = record.config["settings"]
         assert (settings["model"], settings["dataset"], settings["num-clients"]) == (

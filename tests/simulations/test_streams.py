@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import federation.flower
+from server.record import RunRecord
 from simulations import console
 from simulations.__main__ import main
+from tests.support import small
 
 RUN = ["run", "fedavg", "--set", "num-rounds=2", "--set", "hidden=4", "--out"]
 
@@ -69,3 +71,15 @@ def test_a_run_with_closed_streams_ends_well(tmp_path, closed):
     assert written >= {"config.json", "metrics.jsonl", "accuracy.png"}
     assert not any(b"mean \xc2\xb1" in Path("done", name).read_bytes() for name in written)
     assert os.path.isdir("done/checkpoints")
+
+
+@pytest.mark.processes
+def test_names_are_read_as_utf8_where_python_was_told_not_to():
+    record = RunRecord.create(Path("größe"), small(), engine="vectorized", training="x")
+    record.append({"round": 1, "names": {"0": "東京"}, "cohort": [0], "absent": {}})
+    bare = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0"}
+    command = [Path(sys.executable).parent / "engram", "status", "größe", "--json"]
+    bare["PYTHONCOERCECLOCALE"] = "0"
+    done = subprocess.run(command, check=False, env=bare, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["clients"][0]["name"] == "東京"
