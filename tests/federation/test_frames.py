@@ -316,3 +316,34 @@ def test_nodes_with_columns_of_other_names_or_in_another_order_differ(tmp_path):
     assert north._replace(features=()).unlike(north) == (
         "its inputs lack names, and most nodes' have them: age, stay, icu (in .npz files, x_names)"
     )
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_node_that_sees_one_clients_frame_reads_it_as_all_are_read():
+    @engram.data
+    def sites(client):
+        x, y = site(list(SITES)[client])
+        x = x.convert_dtypes()
+        x.iloc[::5, 0] = pd.NA
+        return x[list(x)[:: 1 if client == 0 else -1]], y.map({0: "well", 1: "ill"})
+
+    e = Experiment(
+        dataset="sites",
+        method="fedavg",
+        protocol="standard",
+        missing="median",
+        categories="smoker=never|former|now; y=well|ill",
+        input_columns="age,stay,icu,smoker",
+        **THREE,
+    )
+    whole = federated_data(e)
+    for client in range(3):
+        own = federated_data(e, hosted=[client])
+        assert own.kind == whole.kind
+        for split, like in ((own.train, whole.train), (own.test, whole.test)):
+            for mine, theirs in zip(rows_of(split, client), rows_of(like, client), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+    other = federated_data(e.model_copy(update={"input_columns": ""}), hosted=[1])
+    assert "its inputs are in the order" in other.kind.unlike(whole.kind)
+    with pytest.raises(DataError, match="smoker is text, whose values other nodes may hold others"):
+        federated_data(e.model_copy(update={"categories": "y=well|ill"}))
