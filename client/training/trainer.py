@@ -131,10 +131,10 @@ class Trainer:
         self.experiment = experiment
         self._store = store
         self._noise, self._engine = noise, engine
-        self._network = model_for(experiment, data.kind, data.example)
-        known = with_known_tokens(data, self._network, experiment)
-        self.data = standardized(experiment, known)
         self.given, self._standard = data, data.units.targets
+        data = standardized(experiment, data)
+        self._network = model_for(experiment, data.kind, data.example)
+        self.data = with_known_tokens(data, self._network, experiment)
         self._task = task_of(experiment.task, experiment.loss)
         self._own = experiment.of(LocalMethod)
         augment = AUGMENTATIONS.get(experiment.augment)
