@@ -270,12 +270,18 @@ def _picked(stack: ExitStack, default: str) -> Path:
 
 def _make(stack: ExitStack, folder: Path, *, exist_ok: bool) -> None:
     """Makes a folder, and its parents; what is still empty in the end is removed."""
-    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    missing = [path for path in folder.parents if not os.path.lexists(path)]
     for path in reversed(missing):
-        path.mkdir(exist_ok=exist_ok or path != folder)
-        stack.callback(_remove_empty, path)
-    if not missing:
-        folder.mkdir(exist_ok=exist_ok)
+        with suppress(FileExistsError):  # another has made it, and will remove it
+            path.mkdir(parents=True)
+            stack.callback(_remove_empty, path)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if not (exist_ok and folder.is_dir()):
+            raise
+    else:
+        stack.callback(_remove_empty, folder)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from cheroot.errors import FatalSSLAlert
@@ -47,7 +48,8 @@ class _Request(HTTPRequest):
 
     def read_request_headers(self) -> bool:
         """Reads the header; a body must say its length there."""
-        if not super().read_request_headers():
+        read: Callable[[], bool] = super().read_request_headers
+        if not read():
             return False
         if self.chunked_read or not self.inheaders.get(b"Content-Length", b"0").isdigit():
             self.simple_response("411 Length Required")
@@ -92,9 +94,10 @@ class _Connection(HTTPConnection):
                     socket.socket.send(self.socket, _PLAIN)
                 return False
             self._shaken = True
-        keep = super().communicate()
+        answer: Callable[[], bool] = super().communicate
+        keep = answer()
         self.enter(busy=False)
-        return bool(keep) and not self.dropped
+        return keep and not self.dropped
 
     def drop(self) -> None:
         """Ends it from another thread: whoever reads or writes finds that it has ended."""

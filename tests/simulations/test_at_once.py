@@ -1,5 +1,6 @@
 """Several that begin at once: each folder has one of them, whole, and no name is picked twice."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -79,6 +80,17 @@ def test_one_folder_is_one_calls():
     found = together(take)
     (winner,) = (one for one in found if isinstance(one, int))
     assert [path.name for path in Path("out").iterdir()] == [str(winner)]
+
+
+def test_who_comes_late_removes_nothing_of_the_first(monkeypatch):
+    """The late one has looked before the first one has made the folder."""
+    missing = os.path.lexists
+    with new_folder(Path("out/new"), "") as folder:
+        monkeypatch.setattr(os.path, "lexists", lambda path: path == Path() or missing("none"))
+        with pytest.raises(Refused, match="in use"), new_folder(Path("out/new"), ""):
+            pass
+        monkeypatch.undo()
+        assert folder.is_dir()
 
 
 def test_what_stays_empty_is_removed_if_it_was_made():
