@@ -84,12 +84,11 @@ def test_one_folder_is_one_calls():
 
 def test_who_comes_late_removes_nothing_of_the_first(monkeypatch):
     """The late one has looked before the first one has made the folder."""
-    missing = os.path.lexists
     with new_folder(Path("out/new"), "") as folder:
-        monkeypatch.setattr(os.path, "lexists", lambda path: path == Path() or missing("none"))
-        with pytest.raises(Refused, match="in use"), new_folder(Path("out/new"), ""):
-            pass
-        monkeypatch.undo()
+        with monkeypatch.context() as before:
+            before.setattr(os.path, "lexists", lambda path: path == Path())
+            with pytest.raises(Refused, match="in use"), new_folder(Path("out/new"), ""):
+                pass
         assert folder.is_dir()
 
 
