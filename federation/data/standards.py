@@ -72,9 +72,12 @@ def own_units(experiment: Experiment, data: FederatedData, client: int) -> Units
 
 
 def warn_of_scales(experiment: Experiment, data: FederatedData) -> None:
-    """Says it where columns of arrays, which are taken as they are, differ much in their scales."""
-    like = data.train.like
-    if experiment.standardize != "auto" or data.numeric or not _has_columns(like):
+    """Says it where columns of arrays, which are taken as they are, differ much in their scales.
+
+    Rows that are read as they are drawn are not read for that.
+    """
+    like, lazy = data.train.like, isinstance(data.train.x, Lazy)
+    if experiment.standardize != "auto" or data.numeric or lazy or not _has_columns(like):
         return
     found = _inputs(data.train, data.train.rows, None)
     if found is None:

@@ -126,7 +126,7 @@ def numpy_noise(row):
         (
             "flip-crp",
             "digits",
-            r"augment must be flip-crop \(did you mean flip-crop\?\), got 'flip",
+            r"augment must be one of flip-crop, .* \(did you mean flip-crop\?\), got 'flip-crp'",
         ),
     ],
 )
