@@ -136,7 +136,7 @@ def with_optimizer(
 
     def moments_of(w: Params) -> Params:
         if users is not None:
-            return _users_moments(users, w)
+            return _users_moments(users, learned(w))
         if name == "sgd":
             return {}
         zeros = {_FIRST + key: torch.zeros_like(leaf) for key, leaf in w.items()}

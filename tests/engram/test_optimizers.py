@@ -168,6 +168,18 @@ def test_an_optimizer_that_looks_at_values_is_not_vectorized():
     assert not check_optimizer("looks")
 
 
+@pytest.mark.usefixtures("plug_ins")
+def test_an_optimizer_that_counts_steps_leaves_statistics_alone():
+    optimizer(adamax)
+    rule = with_optimizer(RULES["fedavg"], "adamax", statistics={"a.running_mean"})
+    w, data = {"w": draw(10, DIM)}, batch(20)
+    both = w | {"a.running_mean": torch.ones(DIM)}  # first by its name
+    alone = with_optimizer(RULES["fedavg"], "adamax")
+    expected, _ = alone.step(w, alone.init(w, data), (data,))
+    found, _ = rule.step(both, rule.init(both, data), (data,))
+    assert_same(found, expected | {"a.running_mean": torch.ones(DIM)})
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("clip", [0.0, 0.05])
 @pytest.mark.parametrize("name", TORCH)
