@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from engram.checks import require
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILT_IN",
+    "IGNORED",
     "METRICS",
     "Metric",
     "Score",
@@ -96,6 +97,9 @@ class Metric(NamedTuple):
 
 METRICS: dict[str, Metric] = {}
 """Every metric, by its name."""
+
+IGNORED: Final = -100
+"""A class that counts in no loss of torch's: of pixels, for example, whose class is unknown."""
 
 BUILT_IN: set[str] = set()
 """The names of those that come with the platform."""
@@ -198,7 +202,9 @@ def named(names: Iterable[str]) -> list[Metric]:
 def accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of rows whose class has the largest output."""
     hits = outputs.argmax(dim=1) == targets  # on the second axis, as torch's losses have them
-    return hits.float().flatten(1).mean(1) if hits.ndim > 1 else hits.float()
+    if hits.ndim == 1:
+        return hits.float()
+    return hits.flatten(1).sum(1) / (targets != IGNORED).flatten(1).sum(1).clamp(min=1)
 
 
 @metric(low=0, high=1, percent=True, by_row=True, targets=("tokens",))

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from engram.checks import require
-from engram.metrics import Metric, Targets, fitted, name_of, takes
+from engram.metrics import IGNORED, Metric, Targets, fitted, name_of, takes
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -100,7 +100,10 @@ def _mean(rows: RowLoss) -> "Callable[..., Tensor]":
 def _negative_log_likelihood(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
 
-    return _by_row(functional.cross_entropy(outputs, targets, reduction="none"))
+    losses = functional.cross_entropy(outputs, targets, reduction="none")
+    if losses.ndim == 1:
+        return losses
+    return losses.flatten(1).sum(1) / (targets != IGNORED).flatten(1).sum(1).clamp(min=1)
 
 
 def _squared(outputs: "Tensor", targets: "Tensor") -> "Tensor":

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from engram.derivatives import LossWithDerivatives
+from engram.metrics import IGNORED
 from engram.tree import is_finite
 from engram.types import Batch, Params
 
@@ -65,7 +66,8 @@ def _of_rows(rows: Seen) -> Iterator[str]:
             yield f"its inputs have NaN or infinity in {_place(~leaf.isfinite(), rows)}"
     if not rows.y.isfinite().all():
         yield f"its targets have NaN or infinity in {_place(~rows.y.isfinite(), rows)}"
-    if rows.classes and (odd := (rows.y < 0) | (rows.y >= rows.classes)).any():
+    odd = (rows.y != IGNORED) & ((rows.y < 0) | (rows.y >= rows.classes))
+    if rows.classes and odd.any():
         found = f"{int(rows.y[odd][0])} in {_place(odd, rows)}"
         yield f"its targets must be classes in 0..{rows.classes - 1}, got {found}"
 

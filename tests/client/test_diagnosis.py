@@ -68,6 +68,7 @@ VALUES = torch.tensor([0.5, 1.0, -1.0, 2.0])
             "its targets must be classes in 0..2, got 3 in training row 2",
         ),
         ({"y": changed(Y, 0, -1)}, "its targets must be classes in 0..2, got -1 in training row 7"),
+        ({"y": changed(Y, 0, -100)}, ""),
         (
             {"bias": torch.tensor([0.0, torch.inf, 0.0])},
             "the model that it began with is not finite in bias",

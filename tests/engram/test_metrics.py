@@ -191,6 +191,21 @@ def test_positions_without_a_token_do_not_count():
         assert math.isnan(score(name, outputs, torch.full_like(targets, -1))), name
 
 
+def test_places_that_torchs_losses_ignore_do_not_count():
+    rng = torch.Generator().manual_seed(0)
+    outputs = torch.randn(5, 3, 4, 4, generator=rng)
+    targets = torch.randint(3, (5, 4, 4), generator=rng)
+    cut = targets.clone()
+    cut[:, 1:] = -100
+    every = torch.ones(1, 5, dtype=torch.bool)
+    for each in (METRICS["accuracy"], CLASSIFICATION.metric):
+        found = measure(each, outputs[None], cut[None], every)
+        alone = measure(each, outputs[None, :, :, :1], targets[None, :, :1], every)
+        torch.testing.assert_close(found, alone)
+    expected = torch.nn.functional.cross_entropy(outputs, cut)  # all rows have as many
+    torch.testing.assert_close(found[0], expected)
+
+
 def test_where_rows_define_no_value_it_is_nan():
     outputs, _ = drawn("classes")
     alike = torch.ones(40, dtype=torch.int64)
