@@ -1,4 +1,4 @@
-"""What networks are trained for: a loss of a batch, and what models are scored by.
+"""Tasks that networks are trained for: a loss of a batch, and metrics to score models by.
 
 A task is known by its name. The losses of the tasks' own are means over rows, so that rows can be
 weighted, and padding left out. A loss of a user's is a function of a batch, and is called on whole

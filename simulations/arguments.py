@@ -43,7 +43,7 @@ _Path = Annotated[Path, BeforeValidator(_path)]
 
 
 class Arguments(Settings):
-    """What commands and functions take beside settings."""
+    """Arguments of commands and functions, beside settings."""
 
     engine: Annotated[Literal["vectorized", "sequential"], BeforeValidator(_engine)] | None = None
     out: _Path | None = None

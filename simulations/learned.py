@@ -206,7 +206,7 @@ class Learned:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the run found about these models; empty while it is not finished."""
+        """Results of the run about these models; empty while it is not finished."""
         found = self.record.results or {}
         return found[self._pick] if self._pick else found
 

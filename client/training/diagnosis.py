@@ -1,4 +1,4 @@
-"""Why a client's model or loss became non-finite: a look at what its round began with."""
+"""Causes of a client's model or loss that is not finite, sought in what its round began with."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice

@@ -87,7 +87,7 @@ class Method(Settings):
 
     @property
     def rows_needed(self) -> dict[str, int]:
-        """How many training rows a client should have, by setting, where a partition is drawn."""
+        """Least numbers of training rows of a client, by setting, where a partition is drawn."""
         return {}
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
