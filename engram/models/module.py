@@ -56,6 +56,7 @@ def from_module(
     seed = _seed(make, generator or torch.Generator())
     module = _made(make, seed)
     example = tree_map(lambda leaf: leaf.detach().clone(), example)
+    _check_types(module)
     _try(module, example)  # lazy layers take their shapes from it
     running = {} if statistics == "fixed" else _running(module)
     _check_trained(module, running)
@@ -160,16 +161,20 @@ def _running(module: nn.Module) -> dict[str, str]:
     return found
 
 
+def _check_types(module: nn.Module) -> None:
+    """Checks the types of what is trained, before a call blames something else."""
+    for name, leaf in module.named_parameters():
+        expected = "float32 or float64, for it is trained"
+        fits = not leaf.requires_grad or leaf.dtype in (torch.float32, torch.float64)
+        require(fits, name, str(leaf.dtype), expected)
+
+
 def _check_trained(module: nn.Module, running: dict[str, str]) -> None:
-    """Checks what is trained, and averaged."""
-    free = dict(leaves(module, running))
-    trained = free.keys() - running.keys()
+    """Checks that something is trained."""
+    trained = dict(leaves(module, running)).keys() - running.keys()
     require(
         bool(trained), "a network", type(module).__name__, "one with parameters that are trained"
     )
-    for name, leaf in free.items():
-        expected = "float32 or float64, for it is trained"
-        require(leaf.dtype in (torch.float32, torch.float64), name, str(leaf.dtype), expected)
 
 
 def _activations(module: nn.Module, example: Inputs) -> int:

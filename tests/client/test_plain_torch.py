@@ -274,6 +274,10 @@ REFUSED = {
         lambda: Typed(torch.bfloat16),
         "net.0.weight must be float32 or float64, for it is trained, got 'torch.bfloat16'",
     ),
+    "half precision throughout": (
+        lambda: around(nn.Linear(4, 5)).half(),
+        "weight must be float32 or float64, for it is trained, got 'torch.float16'",
+    ),
 }
 
 
