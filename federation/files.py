@@ -56,11 +56,10 @@ def read_file(path: Path, *, most: int | None = None, links: bool = True) -> byt
     with open_file(path, links=links) as file:
         if most is None:
             return file.read()
-        large = os.fstat(file.fileno()).st_size > most
-        data = b"" if large else file.read(most + 1)  # it may have grown
-    if large or len(data) > most:
-        raise OSError(errno.EFBIG, f"Larger than {most} bytes")
-    return data
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"Larger than {most} bytes")
+        return file.read(size)  # room is made for as many bytes as are asked for
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -80,3 +80,8 @@ def test_what_is_no_json_object_is_one_short_line(tmp_path, text):
     with pytest.raises(Refused, match="is damaged: ") as caught:
         read_json(path)
     assert len(str(caught.value)) < 1000
+
+
+def test_room_is_made_for_what_a_file_has_and_not_for_what_it_may_have(tmp_path):
+    (tmp_path / "file").write_bytes(b"small")
+    assert read_file(tmp_path / "file", most=2**60) == b"small"
