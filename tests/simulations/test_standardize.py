@@ -356,7 +356,8 @@ def test_a_resumed_run_keeps_its_scale(tmp_path):
     )
     again = engram.simulate(resume=first.folder, model=model, num_rounds=2, progress=False)
     assert again.units == whole.units
-    assert all(torch.equal(leaf, again.model[name]) for name, leaf in whole.model.items())
+    for name, leaf in whole.model.items():  # either may be trained in turn, or all at once
+        torch.testing.assert_close(again.model[name], leaf, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
