@@ -42,7 +42,7 @@ def cause_of(
     rows: Seen,
     running: Collection[str] = (),
 ) -> str:
-    """Says what is odd about a client's rows, the model that it began with, or its loss of these.
+    """Returns the oddities of a client's rows, of its first model, and of that model's loss.
 
     Args:
         loss: What its steps lower, by one model.

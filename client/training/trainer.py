@@ -357,7 +357,7 @@ class Trainer:
         return [result.trained(way) for result in results]
 
     def _cause(self, task: CohortTask, i: int, client: int) -> str:
-        """Says why the model of a cohort's i-th client may have become non-finite.
+        """Returns likely causes of a non-finite model of a cohort's i-th client.
 
         With privacy on, this is said in the client's own log alone.
         """

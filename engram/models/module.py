@@ -120,7 +120,9 @@ def _made(make: Make, seed: int) -> nn.Module:
 
 @contextmanager
 def _trying(module: nn.Module, example: Inputs) -> Iterator[None]:
-    """Says what a module was called with, if that fails; its random numbers are as before.
+    """Context in which a failing call of a module is told with its inputs' shapes.
+
+    Random numbers are as before.
 
     Raises:
         UnknownToken: An embedding lacks a token of the example.

@@ -72,7 +72,7 @@ def own_units(experiment: Experiment, data: FederatedData, client: int) -> Units
 
 
 def warn_of_scales(experiment: Experiment, data: FederatedData) -> None:
-    """Says it where columns of arrays, which are taken as they are, differ much in their scales.
+    """Logs a warning where columns of arrays, which are taken as they are, differ in scale.
 
     Rows that are read as they are drawn are not read for that.
     """

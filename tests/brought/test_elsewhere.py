@@ -1,4 +1,4 @@
-"""What users bring means the same on Ray and on nodes over gRPC, each with rows of its own."""
+"""Contract of users' own things on Ray, and on nodes over gRPC with rows of their own."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What users bring means what it means in a plain PyTorch loop, in turn and all at once."""
+"""Contract of users' own things: equal to a plain PyTorch loop, in turn and all at once."""
 
 import pytest
 

@@ -29,7 +29,7 @@ ROUGH = {
     # A few of 20,000 queries, between whose two likeliest classes rounding decides.
     **dict.fromkeys(["study: one-shot", "study: one-shot, first-order"], (1e-6, 2e-4)),
 }
-"""How much of a number another processor may change, by case: relatively, and absolutely.
+"""Tolerances of other processors, by case: relative, and absolute.
 
 Measured on an Intel Xeon, and with kernels for AVX2 in place of those for AVX512; where it is more
 than (1e-6, 1e-9).

@@ -1,4 +1,4 @@
-"""What leaves a run's folder, for others to see, are its own files; and links lead nowhere."""
+"""Only a run's own files leave its folder for others to see; links lead nowhere."""
 
 import os
 from pathlib import Path
