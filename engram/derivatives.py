@@ -59,7 +59,7 @@ def by_autograd(loss: LossFn) -> LossWithDerivatives:
     def product(w: Params, batch: Batch, v: Params) -> Params:
         at = leaves(w)
         inputs, directions = list(at.values()), [v[name] for name in at]
-        with _twice():
+        with twice():
             first = torch.autograd.grad(
                 loss(at, batch), inputs, create_graph=True, materialize_grads=True
             )
@@ -141,7 +141,8 @@ _TWICE = threading.local()
 
 
 @contextmanager
-def _twice() -> Iterator[None]:
+def twice() -> Iterator[None]:
+    """Says that a loss is being computed whose gradient is differentiated again."""
     _TWICE.depth = getattr(_TWICE, "depth", 0) + 1
     try:
         yield

@@ -9,10 +9,10 @@ __all__ = ["add_scaled", "interpolate", "is_finite", "marked", "multiplied", "no
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
-    """Returns ``x + scale * y``, leaf by leaf."""
+    """Returns ``x + scale * y``, leaf by leaf; leaves that y lacks are x's."""
     if isinstance(scale, Tensor):
-        return {name: leaf + _along(scale, leaf) * y[name] for name, leaf in x.items()}
-    return {name: torch.add(leaf, y[name], alpha=scale) for name, leaf in x.items()}
+        return x | {n: x[n] + _along(scale, leaf) * leaf for n, leaf in y.items()}
+    return x | {n: torch.add(x[n], leaf, alpha=scale) for n, leaf in y.items()}
 
 
 def multiplied(x: Params, scale: Scale) -> Params:

@@ -1,0 +1,51 @@
+"""Means of the representations z of each class, as clients send them.
+
+Over a set of rows: ``sums`` (classes, width) is, for each class, the sum of z over the class's rows
+divided by the number of all rows; ``shares`` (classes,) is the class's share of the rows. Their
+quotient is the class's mean, its *prototype*. Both can be averaged over clients, weighted by rows;
+means can not.
+"""
+
+import torch
+from torch import Tensor
+
+from engram.types import Params
+
+__all__ = ["class_statistics", "distance_to_class_means", "empty", "updated"]
+
+
+def empty(classes: int, width: int) -> Params:
+    """Returns the statistics of no rows: every class has share 0."""
+    return {"sums": torch.zeros(classes, width), "shares": torch.zeros(classes)}
+
+
+def class_statistics(z: Tensor, targets: Tensor, classes: int) -> Params:
+    """Returns the statistics of a batch: representations z (k, width) and classes (k,)."""
+    rows = _rows(z, targets, classes)
+    return {"sums": rows.T @ z / len(z), "shares": rows.mean(0)}
+
+
+def distance_to_class_means(z: Tensor, targets: Tensor, known: Params) -> Tensor:
+    """Returns the mean over rows of ``|z - m|^2 / width``, where m is the mean of a row's class.
+
+    A row whose class has no mean counts 0.
+    """
+    shares = known["shares"]
+    rows = _rows(z, targets, shares.shape[0])
+    means = known["sums"] / torch.where(shares > 0, shares, 1.0)[:, None]
+    distances: Tensor = (z - rows @ means).square().mean(1) * (rows @ (shares > 0).to(z))
+    return distances.mean()
+
+
+def updated(old: Params, new: Params) -> Params:
+    """Returns the new statistics, and the old ones of classes that have none."""
+    some = new["shares"] > 0
+    return {
+        "sums": torch.where(some[:, None], new["sums"], old["sums"]),
+        "shares": torch.where(some, new["shares"], old["shares"]),
+    }
+
+
+def _rows(z: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """Returns indicators of classes, (k, classes): torch's one_hot knows no vmap."""
+    return (targets[:, None] == torch.arange(classes, device=z.device)).to(z)

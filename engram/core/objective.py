@@ -1,0 +1,116 @@
+"""Objectives: a loss and its derivatives, by the way in which an engine takes them."""
+
+from collections.abc import Callable, Set
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, vjp
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from engram.core.method import Objective
+from engram.core.slots import pick
+from engram.derivatives import LossWithDerivatives, all_at_once, twice
+from engram.types import Batch, LossFn, Params
+
+__all__ = ["by_autograd", "by_cohorts", "by_functions", "by_hand"]
+
+Criterion = Callable[[Tensor, Batch], Tensor]
+Observing = Callable[..., tuple[Tensor, Any]]
+
+
+def by_functions(loss: LossFn, criterion: Criterion) -> Objective:
+    """Builds the derivatives of one model's loss by ``torch.func``, which ``vmap`` can run."""
+
+    def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
+        moving = w if names is None else pick(w, names)
+        found: Params = grad(lambda at: loss(w | at, batch))(moving)
+        return found
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        _, pull, *_ = vjp(lambda at: gradient(at, batch), w)
+        (found,) = pull(v)  # a Hessian is symmetric, so v' hess = hess v
+        return dict(found)
+
+    def differentiate(function: Observing, names: Set[str] | None = None) -> Observing:
+        def derivative(w: Any, *rest: Any) -> Any:
+            if names is None:
+                return grad(function, has_aux=True)(w, *rest)
+            return grad(lambda at: function(w | at, *rest), has_aux=True)(pick(w, names))
+
+        return derivative
+
+    return Objective(loss, gradient, product, criterion, differentiate)
+
+
+def by_autograd(loss: LossFn, criterion: Criterion) -> Objective:
+    """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
+
+    They are the same, cost what a training loop in plain torch costs, and need no rule of
+    ``torch.func`` for what the network computes.
+    """
+
+    def differentiate(function: Observing, names: Set[str] | None = None) -> Observing:
+        def derivative(w: Any, *rest: Any) -> Any:
+            leaves, form = tree_flatten(w if names is None else pick(w, names))
+            at = [leaf.detach().requires_grad_() for leaf in leaves]
+            moving = tree_unflatten(at, form)
+            with torch.enable_grad():
+                value, observed = function(moving if names is None else w | moving, *rest)
+            found = torch.autograd.grad(value, at, materialize_grads=True)
+            detached = [leaf.detach() for leaf in tree_flatten(observed)[0]]
+            return tree_unflatten(list(found), form), tree_unflatten(
+                detached, tree_flatten(observed)[1]
+            )
+
+        return derivative
+
+    def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
+        found, _ = differentiate(lambda at, some: (loss(at, some), ()), names)(w, batch)
+        return dict(found)
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        at = {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
+        inputs = list(at.values())
+        with twice():
+            first = torch.autograd.grad(
+                loss(at, batch), inputs, create_graph=True, materialize_grads=True
+            )
+            pairs = zip(first, (v[name] for name in at), strict=True)
+            moved = [(g, d) for g, d in pairs if g.requires_grad]
+            found = torch.autograd.grad(
+                [g for g, _ in moved], inputs, [d for _, d in moved], materialize_grads=True
+            )
+        return dict(zip(at, found, strict=True))
+
+    return Objective(loss, gradient, product, criterion, differentiate)
+
+
+def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion) -> Objective:
+    """Builds the derivatives of one model's loss, which ``vmap`` takes for many models at once.
+
+    Args:
+        loss: The loss.
+        losses: ``(params (c, ...), batch (c, ...)) -> (c,)``, the same of c models.
+        criterion: As ``Objective.criterion``.
+    """
+    summed = by_autograd(lambda w, batch: losses(w, batch).sum(), criterion)
+    product = all_at_once(summed.hessian_product)
+
+    def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
+        found: Params = all_at_once(lambda at, some: summed.gradient(at, some, names))(w, batch)
+        return found
+
+    return by_functions(loss, criterion)._replace(gradient=gradient, hessian_product=product)
+
+
+def by_hand(loss: LossWithDerivatives, criterion: Criterion) -> Objective:
+    """Builds the objective of stacked models from a loss whose derivatives are written out."""
+
+    def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
+        found = loss.gradient(w, batch)
+        return found if names is None else pick(found, names)
+
+    return by_functions(loss, criterion)._replace(
+        gradient=gradient, hessian_product=loss.hessian_product
+    )

@@ -1,0 +1,104 @@
+"""The round as a pure function: no message, no record, no file.
+
+Flower strategies adapt it, Ray and nodes are ways to train in it, tuning stacks several runs on it.
+"""
+
+import math
+from collections.abc import Callable, Sequence, Set
+from typing import Any, NamedTuple
+
+from torch.utils._pytree import tree_map
+
+from engram.core.method import FromMean, Method, Phase, Slots, Update
+from engram.core.optimizers import Optimizer, State
+from engram.core.slots import mean_of, pick
+from engram.types import Batch, Params
+
+__all__ = ["Mean", "Stepper", "first_steps", "merged", "sent_to"]
+
+Mean = Callable[[Sequence[Update], str], Update]
+"""``(updates, by) -> mean``: see ``engram.core.slots.mean_of``."""
+
+
+class Stepper(NamedTuple):
+    """A local step of one client, or of clients that are stacked.
+
+    Attributes:
+        optimizer: Moves parameters along directions.
+        factor: The schedule's factor of step sizes in this round.
+        running: Names of running statistics, which no direction moves.
+        statistics: ``(params, inputs, [key]) -> statistics`` after a forward pass; None if the
+            network has none.
+    """
+
+    optimizer: Optimizer
+    factor: float = 1.0
+    running: Set[str] = frozenset()
+    statistics: Callable[..., Params] | None = None
+
+    def take(
+        self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
+    ) -> tuple[Slots, State]:
+        """Takes one step; ``states`` are the optimizer's, by slot, empty before the first one.
+
+        Running statistics of the slots that have directions follow the last batch, by the model
+        before the step.
+        """
+        directions, after = phase.direction(work, batches)
+        for slot, d in directions.items():
+            if self.running:
+                d = {name: leaf for name, leaf in d.items() if name not in self.running}  # noqa: PLW2901
+            w = after[slot]
+            if d:
+                moving = w if len(d) == len(w) else pick(w, d.keys())
+                state = states.get(slot) or self.optimizer.init(moving)
+                moved, state = self.optimizer.update(moving, d, state, phase.eta * self.factor)
+                w = w | moved
+                if self.optimizer.remembers:
+                    states = states | {slot: state}
+            if self.statistics is not None:
+                inputs, _, *key = batches[-1]
+                w = w | self.statistics(work[slot], inputs, *key)
+            after = after | {slot: w}
+        return after, states
+
+
+def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
+    """Returns the number of steps of a round before each phase begins, of ``steps`` in all."""
+    starts, at = [0], 0
+    for phase in phases[:-1]:
+        count = math.ceil(round(phase.fraction * steps, 9))  # 0.07 * 100 is more than 7
+        at += min(count, max(steps - at - 1, 0))
+        starts.append(at)
+    return starts
+
+
+def sent_to(method: Method, server: Slots, clients: Sequence[int]) -> tuple[Slots, Slots]:
+    """Returns the slots that clients receive alike, and each one's own with a leading axis."""
+    return method.server.send(server, clients)
+
+
+def received_by(common: Slots, own: Slots, position: int) -> Slots:
+    """Returns what the client at a position receives."""
+    mine: Any = tree_map(lambda leaf: leaf[position], own)
+    return common | mine
+
+
+def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean = mean_of) -> Slots:
+    """Returns the server's slots after a round.
+
+    Args:
+        method: The method.
+        server: Its slots before.
+        updates: What clients sent, or means of what several sent.
+        mean: Takes the mean of the updates.
+
+    Raises:
+        ValueError: If ``mean`` is given, and the method's server sees every update.
+    """
+    merge = method.server.merge
+    if isinstance(merge, FromMean):
+        return merge.merge(server, mean(updates, merge.by))
+    if mean is not mean_of:
+        raise ValueError("this method's server sees every update, not their mean")
+    return merge.merge(server, updates)

@@ -1,0 +1,135 @@
+"""Settings of methods: frozen dataclasses whose fields carry ranges and meanings."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+from engram.checks import require
+
+__all__ = ["METHODS", "About", "Eta", "Part", "Search", "about", "method"]
+
+Part = Literal["", "head", "body", "norm", "all"]
+
+
+class Search(NamedTuple):
+    """The range in which tuning searches a setting.
+
+    Attributes:
+        low: Least value.
+        high: Greatest value.
+        log: Whether it is searched by its logarithm.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+Eta = Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of a client's local steps"]
+
+
+class About(NamedTuple):
+    """A method, as listings and checks see it.
+
+    Attributes:
+        name: What users call it.
+        source: The paper that has its equations.
+        tasks: The tasks that it is for; empty for all of them.
+        personal: The part of the network that each client keeps, unless ``personal`` or ``share``
+            say otherwise.
+        compared: Whether comparisons include it by default.
+        reference: Whether every comparison has it.
+    """
+
+    name: str
+    source: str
+    tasks: tuple[str, ...] = ()
+    personal: Part = ""
+    compared: bool = False
+    reference: bool = False
+
+
+METHODS: dict[str, type] = {}
+"""Methods of the network family that have been imported, by name."""
+
+_C = TypeVar("_C", bound=type)
+
+
+@dataclass_transform(frozen_default=True)
+def method(
+    name: str,
+    *,
+    source: str,
+    tasks: tuple[str, ...] = (),
+    personal: Part = "",
+    compared: bool = False,
+    reference: bool = False,
+) -> Callable[[_C], _C]:
+    """Registers a class as a method: makes it a frozen dataclass whose values are in their ranges.
+
+    Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
+    "meaning"]``, each with a default. Its first docstring line is what it is, in a few words. It
+    has ``build(context) -> Method``, and may have ``faults()``, which yields a line for each
+    combination of settings that is impossible.
+
+    Args:
+        name: As for ``About``.
+        source: As for ``About``.
+        tasks: As for ``About``.
+        personal: As for ``About``.
+        compared: As for ``About``.
+        reference: As for ``About``.
+    """
+
+    def register(cls: _C) -> _C:
+        made: Any = cls
+        made.about = About(name, source, tasks, personal, compared, reference)
+        made.__post_init__ = _check
+        METHODS[name] = made = dataclass(frozen=True)(made)
+        return made  # type: ignore[no-any-return]  # it is the class that was given
+
+    return register
+
+
+def about(settings: Any) -> About:
+    """Returns what a method says of itself."""
+    found: About = settings.about
+    return found
+
+
+def ranges(cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields the fields of a method's settings, each with its annotations."""
+    hints = get_type_hints(cls, include_extras=True)
+    for field in fields(cls):
+        yield field.name, getattr(hints[field.name], "__metadata__", ())
+
+
+def _check(settings: Any) -> None:
+    for name, notes in ranges(type(settings)):
+        value = getattr(settings, name)
+        for note in notes:
+            for bound in note if isinstance(note, Interval) else [note]:
+                for kind, words in _BOUNDS.items():
+                    if isinstance(bound, kind):
+                        limit = getattr(bound, kind.__name__.lower())
+                        ok = words.holds(value, limit)
+                        require(
+                            ok, name.strip("_").replace("_", "-"), value, f"{words.say} {limit}"
+                        )
+    for fault in settings.faults() if hasattr(settings, "faults") else ():
+        raise ValueError(fault)
+
+
+class _Words(NamedTuple):
+    say: str
+    holds: Callable[[Any, Any], Any]
+
+
+_BOUNDS: dict[type, _Words] = {
+    Gt: _Words("above", lambda value, limit: value > limit),
+    Ge: _Words("at least", lambda value, limit: value >= limit),
+    Lt: _Words("below", lambda value, limit: value < limit),
+    Le: _Words("at most", lambda value, limit: value <= limit),
+}

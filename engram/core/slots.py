@@ -1,0 +1,130 @@
+"""Operations on slots, and pieces that methods are made of."""
+
+from collections.abc import Callable, Sequence, Set
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram.core.method import Kind, Slots, Update
+from engram.types import Params
+
+__all__ = [
+    "Tally",
+    "keep_all",
+    "kinds_of",
+    "mean_of",
+    "or_common",
+    "over_slots",
+    "pick",
+    "replace",
+    "scatter",
+    "sends",
+    "zeros",
+]
+
+
+def kinds_of(*, models: str = "", differences: str = "", statistics: str = "") -> dict[str, Kind]:
+    """Returns the kinds of slots, whose names are given with spaces between."""
+    found: dict[str, Kind] = dict.fromkeys(models.split(), "model")
+    found |= dict.fromkeys(differences.split(), "difference")
+    return found | dict.fromkeys(statistics.split(), "statistic")
+
+
+def pick(x: Params, names: Set[str]) -> Params:
+    """Returns the parameters of these names."""
+    return {name: leaf for name, leaf in x.items() if name in names}
+
+
+def zeros(x: Params) -> Params:
+    """Returns zeros like these parameters."""
+    return {name: torch.zeros_like(leaf) for name, leaf in x.items()}
+
+
+def over_slots(function: Callable[..., Tensor], *slots: Slots) -> Slots:
+    """Applies a function to each array of slots with the same names, whatever their order."""
+    first, *rest = slots
+    found: Slots = {}
+    for name, slot in first.items():
+        if isinstance(slot, Tensor):
+            found[name] = function(slot, *(other[name] for other in rest))
+        else:
+            found[name] = {
+                n: function(leaf, *(other[name][n] for other in rest)) for n, leaf in slot.items()
+            }
+    return found
+
+
+def sends(*names: str) -> Callable[[Slots, Sequence[int]], tuple[Slots, Slots]]:
+    """Builds a server's ``send`` of these slots to every client alike."""
+    return lambda server, clients: ({name: server[name] for name in names}, {})
+
+
+def keep_all(received: Slots, kept: Slots, batch: object) -> Slots:
+    """A client's ``begin``: works on received and kept slots as they are."""
+    del batch
+    return received | kept
+
+
+def replace(server: Slots, mean: Update) -> Slots:
+    """A server's merge that replaces its slots by the means of those that clients send."""
+    return server | mean.slots
+
+
+def mean_of(updates: Sequence[Update], by: str) -> Update:
+    """Returns the mean of updates, weighted by rows or by clients.
+
+    Raises:
+        ValueError: If there are no updates, or their weights add up to 0.
+    """
+    rows, clients = sum(u.rows for u in updates), sum(u.clients for u in updates)
+    total = rows if by == "rows" else clients
+    if not total > 0:
+        raise ValueError(f"the updates' total weight must be positive, got {total}")
+    shares = [(u.rows if by == "rows" else u.clients) / total for u in updates]
+
+    def mean(first: Tensor, *others: Tensor) -> Tensor:
+        found = first * shares[0]
+        for share, leaf in zip(shares[1:], others, strict=True):
+            found = torch.add(found, leaf, alpha=share)
+        return found
+
+    return Update(over_slots(mean, *(u.slots for u in updates)), rows, clients)
+
+
+class Tally(NamedTuple):
+    """The mean over steps of what they observe, as a slot.
+
+    Attributes:
+        zero: What is observed, at zero.
+    """
+
+    zero: Params
+
+    @property
+    def start(self) -> Params:
+        """The slot before the first step."""
+        return self.zero | {"steps": torch.zeros(())}
+
+    def add(self, tally: Params, seen: Params) -> Params:
+        """Returns the slot after one more step."""
+        return {n: leaf + seen.get(n, 1.0) for n, leaf in tally.items()}
+
+    def mean(self, tally: Params) -> Params:
+        """Returns the mean; zero if no step was taken."""
+        return {n: tally[n] / tally["steps"].clamp(min=1.0) for n in self.zero}
+
+
+def scatter(rows: Params, clients: Sequence[int], values: Params) -> Params:
+    """Returns arrays by client, (N, ...), with the rows of these clients replaced."""
+    at = torch.tensor(clients)
+    return {n: leaf.index_copy(0, at, values[n].to(leaf)) for n, leaf in rows.items()}
+
+
+def or_common(rows: Params, common: Params, known: Tensor, clients: Sequence[int]) -> Params:
+    """Returns the rows of these clients; for one that is not ``known`` (N,), the common arrays."""
+    mine = known[list(clients)] > 0
+    return {
+        n: torch.where(mine.view(-1, *[1] * common[n].ndim), leaf[list(clients)], common[n])
+        for n, leaf in rows.items()
+    }

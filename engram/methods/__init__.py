@@ -1,0 +1,1 @@
+"""Methods that train networks, one file each: settings, client, server, what serves."""

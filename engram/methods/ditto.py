@@ -1,0 +1,56 @@
+"""Ditto. Li, Hu, Beirami, Smith. ICML 2021."""
+
+from typing import Annotated
+
+from annotated_types import Ge
+
+from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
+from engram.core.settings import Eta, Search, method
+from engram.core.slots import kinds_of, replace, sends
+from engram.tree import add_scaled
+
+
+@method("ditto", source="Li et al., ICML 2021, Alg. 1", compared=True)
+class Ditto:
+    """FedAvg, and beside it personal models that are held near the common one."""
+
+    eta: Eta = 0.1
+    lambda_: Annotated[
+        float, Ge(0), Search(1e-2, 10, log=True), "weight of the proximal term; 0: local models"
+    ] = 1.0
+
+    def build(self, context: Context) -> Method:
+        """Builds Alg. 1 with FedAvg as the solver of the common model w; v is the client's own.
+
+            w <- w - eta grad L(w)
+            v <- v - eta (grad L(v) + lambda (v - w_t))
+
+        Both steps use the same batch. A client is served by v.
+        """
+        gradient = context.objective.gradient
+
+        def begin(received, kept, batch):
+            return kept | {"model": received["model"], "start": received["model"]}
+
+        def direction(work, batches):
+            v, away = work["own"], add_scaled(work["own"], -1.0, work["start"])
+            pulled = add_scaled(gradient(v, batches[0]), self.lambda_, away)
+            return {"model": gradient(work["model"], batches[0]), "own": pulled}, work
+
+        def serve(received, kept, trained):
+            if trained:
+                return Served((kept["own"],))
+            return Served((received["model"],), tuned=True)
+
+        return Method(
+            Server({"model": context.network.initial}, sends("model"), FromMean(replace)),
+            Client(
+                begin,
+                phases=(Phase(direction, self.eta, affine=True),),
+                end=lambda received, work: ({"model": work["model"]}, {"own": work["own"]}),
+                sends={"model"},
+                start={"own": context.network.initial},
+            ),
+            serve,
+            kinds=kinds_of(models="model own start"),
+        )

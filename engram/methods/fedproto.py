@@ -1,0 +1,82 @@
+"""FedProto. Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. AAAI 2022. Equations are of that paper."""
+
+from typing import Annotated
+
+from annotated_types import Ge
+
+from engram.core.classes import class_statistics, distance_to_class_means, empty, updated
+from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
+from engram.core.settings import Eta, Search, method
+from engram.core.slots import Tally, kinds_of, sends
+
+
+@method(
+    "fedproto",
+    source="Tan et al., AAAI 2022, Alg. 1",
+    tasks=("classification",),
+)
+class FedProto:
+    """Clients exchange the mean representation of each class, and keep their networks."""
+
+    eta: Eta = 0.1
+    lambda_: Annotated[
+        float,
+        Ge(0),
+        Search(1e-2, 10, log=True),
+        "weight of the distance to prototypes; 0: local models",
+    ] = 1.0
+
+    def build(self, context: Context) -> Method:
+        """Builds Alg. 1 with the local loss (7) and, at the server, the means (6).
+
+            v <- v - eta grad (L(v) + lambda mean over rows of |z - c_y|^2 / width)
+            c_j = sum_i |D_ij| c_ij / sum_i |D_ij|                                       (6)
+
+        z is a row's representation and c_y its class's prototype, the mean z of class y. The paper
+        compares means of classes; rows are compared here, as in the authors' code, which also
+        divides by the width. (6) divides by the number of clients that have class j, too, which
+        would shrink the mean to nothing as clients become more: that factor is left out. Statistics
+        are of the rows that steps draw, each represented by the network before its step: a pass
+        over all rows after the last step, as in Alg. 1, would cost as much as an epoch.
+
+        A client is served by its network; the paper also allows the nearest prototype, which a
+        class that nobody has seen lacks.
+
+        Raises:
+            ValueError: If the network has no representation.
+        """
+        network = context.network
+        network.require_representation()
+        none = empty(context.outputs, network.width)
+        tally = Tally(none)
+
+        def loss(w, known, batch):
+            outputs, z = network.represent(w, batch, None)
+            far = distance_to_class_means(z, batch[1], known)
+            seen = class_statistics(z, batch[1], context.outputs)
+            return context.objective.criterion(outputs, batch) + self.lambda_ * far, seen
+
+        gradient = context.objective.differentiate(loss)
+
+        def direction(work, batches):
+            d, seen = gradient(work["own"], work["prototypes"], batches[0])
+            return {"own": d}, work | {"tally": tally.add(work["tally"], seen)}
+
+        def end(received, work):
+            return {"prototypes": tally.mean(work["tally"])}, {"own": work["own"]}
+
+        def merge(server, mean):
+            return {"prototypes": updated(server["prototypes"], mean.slots["prototypes"])}
+
+        return Method(
+            Server({"prototypes": none}, sends("prototypes"), FromMean(merge, "rows", steps=True)),
+            Client(
+                begin=lambda received, kept, batch: received | kept | {"tally": tally.start},
+                phases=(Phase(direction, self.eta, one_gradient_per_batch=True),),
+                end=end,
+                sends={"prototypes"},
+                start={"own": network.initial},
+            ),
+            serve=lambda received, kept, trained: Served((kept["own"],), tuned=not trained),
+            kinds=kinds_of(models="own", statistics="prototypes tally"),
+        )

@@ -1,0 +1,73 @@
+"""pFedMe. T Dinh, Tran, Nguyen. NeurIPS 2020."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from engram.checks import anywhere, must
+from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
+from engram.core.settings import Search, method
+from engram.core.slots import keep_all, kinds_of, sends
+from engram.tree import add_scaled, interpolate, multiplied
+
+
+@method("pfedme", source="T Dinh et al., NeurIPS 2020, Alg. 1", compared=True)
+class PFedMe:
+    """Personal models held near the common one by a proximal term."""
+
+    alpha: Annotated[float, Gt(0), Search(1e-3, 0.1, log=True), "inner step size"] = 0.01
+    eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the common model"] = 0.1
+    lambda_: Annotated[float, Gt(0), Search(0.5, 50, log=True), "weight of the proximal term"] = (
+        15.0
+    )
+    inner_steps: Annotated[int, Ge(1), Search(1, 10), "steps towards the proximal point"] = 5
+    server_mix: Annotated[float, Gt(0), Le(10**6), "weight of the round's mean (beta)"] = 1.0
+
+    def faults(self) -> Iterator[str]:
+        """Yields a fault where the inner steps would diverge."""
+        if anywhere(self.alpha * self.lambda_ >= 2):
+            yield must("alpha * lambda", self.alpha * self.lambda_, "below 2")
+
+    def build(self, context: Context) -> Method:
+        """Builds Alg. 1; theta approximates the proximal point of w on one batch.
+
+            theta <- theta - alpha (grad L(theta) + lambda (theta - w)),    from theta = w
+            w <- w - eta lambda (w - theta)
+            server: w <- (1 - beta) w + beta mean w_i
+
+        The gradient is taken anew at each theta: taken once, at w, it would be FedAvg with another
+        step size. A client keeps its last theta, which serves it; no step reads it.
+        """
+        gradient = context.objective.gradient
+
+        def direction(work, batches):
+            w = theta = work["model"]
+            for _ in range(self.inner_steps):
+                # theta - alpha lambda (theta - w) is a point on the line through theta and w.
+                near = interpolate(theta, w, self.alpha * self.lambda_)
+                theta = add_scaled(near, -self.alpha, gradient(theta, batches[0]))
+            pulled = multiplied(add_scaled(w, -1.0, theta), self.lambda_)
+            return {"model": pulled}, work | {"own": theta}
+
+        def merge(server, mean):
+            return {"model": interpolate(server["model"], mean.slots["model"], self.server_mix)}
+
+        def serve(received, kept, trained):
+            if trained:
+                return Served((kept["own"],))
+            return Served((received["model"],), tuned=True)
+
+        initial = context.network.initial
+        return Method(
+            Server({"model": initial}, sends("model"), FromMean(merge, steps=self.server_mix != 1)),
+            Client(
+                begin=keep_all,
+                phases=(Phase(direction, self.eta, affine=True),),
+                end=lambda received, work: ({"model": work["model"]}, {"own": work["own"]}),
+                sends={"model"},
+                start={"own": initial},
+            ),
+            serve,
+            kinds=kinds_of(models="model own"),
+        )
