@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from engram.core.method import Context, Method, Network, Served, Slots
+from engram.core.method import Context, FromMean, Method, Network, Served, Slots, Update
 from engram.core.settings import Part, about
 from engram.core.slots import pick
 from engram.types import Batch, Params
@@ -12,7 +12,7 @@ __all__ = ["build", "part_of"]
 
 
 def build(settings: Any, context: Context) -> Method:
-    """Builds a method whose clients keep the network's personal parameters.
+    """Builds a method whose clients keep personal parameters, and whose statistics are averaged.
 
     Where the network has none, they are the method's own part of it, such as the head.
 
@@ -27,7 +27,8 @@ def build(settings: Any, context: Context) -> Method:
     if part and not network.personal - network.running:
         personal = network.personal | part_of(network, part)
         context = context._replace(network=network._replace(personal=personal))
-    return _keeping(settings.build(context), context.network)
+    method = _keeping(settings.build(context), context.network)
+    return _averaging(method, context.network.running)
 
 
 def part_of(network: Network, part: Part) -> frozenset[str]:
@@ -113,3 +114,22 @@ def _keeping(method: Method, network: Network) -> Method:
 
 def _without(x: Params, names: frozenset[str]) -> Params:
     return {name: leaf for name, leaf in x.items() if name not in names}
+
+
+def _averaging(method: Method, running: frozenset[str]) -> Method:
+    """Returns a method whose server takes the means of running statistics, whatever its merge is.
+
+    They are no parameters: a step of the server's own might make a variance negative.
+    """
+    merge = method.server.merge
+    if not running or not isinstance(merge, FromMean):
+        return method
+
+    def averaged(server: Slots, mean: Update) -> Slots:
+        found = merge.merge(server, mean)
+        for slot in mean.slots.keys() & found.keys():
+            if method.kinds[slot] == "model":
+                found = found | {slot: found[slot] | pick(mean.slots[slot], running)}
+        return found
+
+    return method._replace(server=method.server._replace(merge=merge._replace(merge=averaged)))

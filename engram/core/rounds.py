@@ -56,7 +56,7 @@ class Stepper(NamedTuple):
                 w = w | moved
                 if self.optimizer.remembers:
                     states = states | {slot: state}
-            if self.statistics is not None:
+            if self.statistics is not None and self.running <= w.keys():
                 inputs, _, *key = batches[-1]
                 w = w | self.statistics(work[slot], inputs, *key)
             after = after | {slot: w}

@@ -41,19 +41,18 @@ class FedAdam(FedAvg):
 
         m starts at 0 and v at tau^2; as in the paper, neither is corrected for its start. D counts
         rows, as FedAvg does. The larger tau, the more this is FedAvg with momentum, at the step
-        size ``server_eta / tau``. Running statistics are averaged.
+        size ``server_eta / tau``.
         """
         base = super().build(context)
-        network = context.network
-        none = zeros(pick(network.initial, network.shared & network.learned))
+        none = zeros(pick(context.network.initial, context.network.shared))
 
         def merge(server, mean):
-            change = pick(add_scaled(mean.slots["model"], -1.0, server["model"]), none.keys())
+            change = add_scaled(mean.slots["model"], -1.0, server["model"])
             first = interpolate(change, server["first"], self.beta1)
             second = {n: self.second(v, change[n].square()) for n, v in server["second"].items()}
             step = {n: m / (second[n].sqrt() + self.tau) for n, m in first.items()}
-            moved = add_scaled(pick(server["model"], none.keys()), self.server_eta, step)
-            return {"model": mean.slots["model"] | moved, "first": first, "second": second}
+            model = add_scaled(server["model"], self.server_eta, step)
+            return {"model": model, "first": first, "second": second}
 
         moments = {
             "first": none,

@@ -61,7 +61,7 @@ class FedAla:
             by_weight = {n: g[n] * (v[n] - w[n]) for n in a}
             moved = add_scaled(a, -1.0, multiplied(by_weight, self.weight_eta))
             a = {n: x.clamp(0, 1) for n, x in moved.items()}
-            return {}, work | {"weights": a, "model": mixture(w, v, a)}
+            return {"model": {}}, work | {"weights": a, "model": mixture(w, v, a)}
 
         def train(work, batches):
             return {"model": gradient(work["model"], batches[0])}, work

@@ -8,7 +8,7 @@ from annotated_types import Ge
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import kinds_of, mean_of, sends
-from engram.tree import add_scaled
+from engram.tree import add_scaled, interpolate
 
 
 @method("ifca", source="Ghosh et al., NeurIPS 2020, Alg. 1, model averaging")
@@ -37,7 +37,7 @@ class Ifca:
             least = losses.nan_to_num(torch.inf, posinf=torch.inf).argmin(0)
             chosen = received[names[0]]
             for i, k in enumerate(names[1:], 1):
-                chosen = {n: torch.where(least == i, received[k][n], x) for n, x in chosen.items()}
+                chosen = interpolate(chosen, received[k], (least == i).to(losses))
             return {"model": chosen, "start": chosen, "choice": least.to(losses)}
 
         def direction(work, batches):

@@ -75,6 +75,6 @@ class Scaffold(FedAvg):
                     models="model",
                     differences="control own-control mean change",
                     statistics="steps",
-                ,),
+                ),
             )
         )

@@ -1,0 +1,104 @@
+"""Each step once for all clients, by ``torch.func.vmap``."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_leaves, tree_map
+
+from engram.cohort.draws import ALL, Who
+from engram.cohort.task import CohortTask, Held, Outcome, Problem
+from engram.core.method import Slots
+from engram.core.optimizers import State
+from engram.types import Batch, Params
+
+__all__ = ["at_once"]
+
+
+def at_once(problem: Problem, task: CohortTask) -> Outcome:
+    """Trains a cohort's clients together."""
+    build, scales, count = problem.build, task.scales, task.clients
+    phases = build({}).client.phases
+    device = task.draws.rows.device
+
+    def begin(scale: Params, own: Slots, kept: Slots, batch: Batch | None) -> Slots:
+        return build(scale).client.begin(task.common | own, kept, batch)
+
+    def take(number: int, scale: Params, *state: Any) -> tuple[Slots, State]:
+        return problem.stepper.take(build(scale).client.phases[number], *state)
+
+    def end(scale: Params, own: Slots, work: Slots) -> tuple[Slots, Slots]:
+        return build(scale).client.end(task.common | own, work)
+
+    def loss(scale: Params, own: Slots, sent: Slots, kept: Slots, batch: Batch) -> Tensor:
+        served = build(scale).serve(task.common | own | sent, kept, True)
+        return problem.reported(served, batch)
+
+    everyone = _Cohort(count)
+    initial = task.draws.initial_batch()
+    work = everyone.call(begin, scales, task.own, task.kept, initial)
+    states: list[State] = list(task.states) or [{} for _ in phases]
+    losses = torch.zeros(count, device=device)
+    last: list[tuple[Who, Batch]] = []
+    for who, batches, number, final in task.draws.each_step():
+        some = _Cohort(count if who is ALL else len(who))
+        step = partial(take, number)
+        before = _pick((scales, work, states[number]), who)
+        moved, state = some.call(step, *before, batches)
+        work = _put(work, who, moved)
+        states[number] = _put(states[number], who, state, count)
+        if final:
+            last.append((who, batches[-1]))
+    sent, kept = everyone.call(end, scales, task.own, work)
+    for who, batch in last if task.losses else ():
+        some = _Cohort(count if who is ALL else len(who))
+        losses[who] = some.call(loss, *_pick((scales, task.own, sent, kept), who), batch)
+    fine = _finite((sent, kept), count, device) & losses.isfinite()
+    broken = {i: 0 for i, ok in enumerate(fine.tolist()) if not ok}
+    found = losses.tolist() if task.losses else []
+    return Outcome(Held(sent), Held(kept), states, found, broken)
+
+
+class _Cohort:
+    """Calls functions of one client for ``count`` of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Returns ``function`` of each client's entry of the arguments, stacked."""
+        dims = tuple(0 if _tensors(argument) else None for argument in arguments)
+        if not any(dim == 0 for dim in dims):  # the same for all
+            one = function(*arguments)
+            return tree_map(lambda leaf: leaf.expand(self._count, *leaf.shape), one)
+        return vmap(function, in_dims=dims)(*arguments)
+
+
+def _tensors(tree: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(tree))
+
+
+def _finite(tree: Any, count: int, device: torch.device) -> Tensor:
+    """Returns whether all entries of each client are finite, (c,)."""
+    sums = [leaf.reshape(count, -1).sum(1, dtype=torch.float64) for leaf in tree_leaves(tree)]
+    if not sums:
+        return torch.ones(count, dtype=torch.bool, device=device)
+    return torch.stack(sums).sum(0).isfinite()
+
+
+def _pick(tree: Any, who: Who) -> Any:
+    return tree if who is ALL else tree_map(lambda leaf: leaf[who], tree)
+
+
+def _put(tree: Any, who: Who, some: Any, count: int = 0) -> Any:
+    """Returns a tree in which some clients' entries are replaced by ``some``.
+
+    An empty tree of ``count`` clients begins at zero.
+    """
+    if who is ALL:
+        return some
+    if not tree:
+        tree = tree_map(lambda leaf: leaf.new_zeros(count, *leaf.shape[1:]), some)
+    return tree_map(lambda leaf, new: leaf.index_copy(0, who, new), tree, some)

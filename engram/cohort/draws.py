@@ -1,0 +1,138 @@
+"""The rows that a cohort draws in a round, and the batches of its steps."""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.arrays import Ints
+from engram.augmentations import Augmentation, augmented
+from engram.types import Batch
+
+__all__ = ["ALL", "Draws", "Rows", "Step", "Who"]
+
+Who = slice | Tensor
+"""Some clients of a cohort: all of them, or those at these positions."""
+
+ALL: Final = slice(None)
+
+
+class Rows(Protocol):
+    """Rows of many clients, from which batches are gathered by number."""
+
+    def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Returns inputs and targets of rows (..., k), written to ``out`` if it is given."""
+
+
+class Step(NamedTuple):
+    """A step of some clients of a cohort.
+
+    Attributes:
+        who: The clients.
+        batches: Inputs (c, k, ...), targets (c, k, ...), and keys (c,) if there are any.
+        phase: The index of the step's phase.
+        last: Whether it is these clients' last step.
+    """
+
+    who: Who
+    batches: tuple[Batch, ...]
+    phase: int
+    last: bool
+
+
+class Draws(NamedTuple):
+    """The rows that a cohort draws in a round.
+
+    Attributes:
+        split: The rows to draw from.
+        rows: Row numbers, (c, n): the initial batch, then the batches of each step in turn.
+        initial: Rows of the initial batch; 0 if there is none.
+        batches: Batches in a step.
+        size: Rows in a batch.
+        augment: The augmentation that changes rows at random; None if there is none.
+        seeds: A seed for the augmentation of each row, (c, n); None without augmentation.
+        keys: A key for each batch, (c, 1 + batches): the initial one, whether or not it is drawn,
+            then those of each step in turn; None unless the network drops something at random.
+        sizes: For each client and step, (c, steps), how many rows of a batch count; the others are
+            padding. 0 where the client has fewer steps. None if all rows count.
+        starts: The step at which each phase of each client begins, (c, phases).
+    """
+
+    split: Rows
+    rows: Tensor
+    initial: int
+    batches: int
+    size: int
+    augment: Augmentation | None = None
+    seeds: Tensor | None = None
+    keys: Tensor | None = None
+    sizes: Ints | None = None
+    starts: Ints = np.zeros((1, 1), dtype=np.int64)
+
+    @property
+    def step_size(self) -> int:
+        """Rows in a step."""
+        return self.batches * self.size
+
+    @property
+    def steps(self) -> int:
+        """Steps of the client that has most of them."""
+        return (self.rows.shape[1] - self.initial) // self.step_size
+
+    def of(self, some: list[int]) -> Self:
+        """Returns the draws of some clients, by position."""
+        return self._replace(
+            rows=self.rows[some],
+            seeds=None if self.seeds is None else self.seeds[some],
+            keys=None if self.keys is None else self.keys[some],
+            sizes=None if self.sizes is None else self.sizes[some],
+            starts=self.starts[some],
+        )
+
+    def take(
+        self, who: Who, start: int, stop: int, out: Tensor | None = None
+    ) -> tuple[Any, Tensor]:
+        """Gathers some of the rows of some clients, as ``Rows.take`` does, and changes them."""
+        rows = self.rows[who, start:stop]
+        if self.augment is None or self.seeds is None:
+            return self.split.take(rows, out)
+        x, y = self.split.take(rows)
+        x = augmented(self.augment, x, self.seeds[who, start:stop])
+        return (x if out is None else out.copy_(x.flatten(2))), y
+
+    def each_step(self) -> Iterator[Step]:
+        """Gathers each step's batches; clients with batches of the same size share a ``Step``."""
+        for h in range(self.steps):
+            for who, size, phase, last in self._alike(h):
+                first = h * self.batches
+                starts = (self.initial + (first + b) * self.size for b in range(self.batches))
+                batches = (self._batch(who, at, size, first + b + 1) for b, at in enumerate(starts))
+                yield Step(who, tuple(batches), phase, last)
+
+    def initial_batch(self) -> Batch | None:
+        """Gathers the batch that ``begin`` reads; None if there is none."""
+        return self._batch(ALL, 0, self.initial, 0) if self.initial else None
+
+    def phase(self, h: int) -> int:
+        """Returns the phase of step h, of clients that all have as many steps."""
+        return int((self.starts[0] <= h).sum()) - 1
+
+    def _alike(self, h: int) -> Iterator[tuple[Who, int, int, bool]]:
+        """Groups clients that have a step h by batch size, by phase, and by whether it is last."""
+        if self.sizes is None:
+            yield ALL, self.size, self.phase(h), h + 1 == self.steps
+            return
+        final = (self.sizes > 0).sum(1) == h + 1
+        phases = (self.starts <= h).sum(1) - 1
+        kinds = np.stack([self.sizes[:, h], phases, final], 1)
+        for size, phase, last in np.unique(kinds[self.sizes[:, h] > 0], axis=0).tolist():
+            who = np.flatnonzero((kinds == [size, phase, last]).all(1))
+            every = len(who) == len(kinds)
+            some = ALL if every else torch.from_numpy(who).to(self.rows.device)
+            yield some, size, phase, bool(last)
+
+    def _batch(self, who: Who, start: int, size: int, number: int) -> Batch:
+        batch = self.take(who, start, start + size)
+        return batch if self.keys is None else (*batch, self.keys[who, number])

@@ -1,0 +1,97 @@
+"""All steps of one client, then those of the next: for any network, and any loss."""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, Problem, stacked
+from engram.core.method import Method, Slots
+from engram.core.optimizers import State
+from engram.layout import channels_last
+
+__all__ = ["in_turn"]
+
+
+def in_turn(problem: Problem, task: CohortTask) -> Outcome:
+    """Trains a cohort's clients one after the other.
+
+    Raises:
+        ClientRaised: A client's step raised an error; says which client and which step.
+    """
+    common = tree_map(channels_last, task.common)
+    done = [_one(problem, task, common, i) for i in range(task.clients)]
+    sent, kept, states, losses, broken = zip(*done, strict=True)
+    return Outcome(
+        Held(stacked(sent)),
+        Held(stacked(kept)),
+        [_states(some) for some in zip(*states, strict=True)],
+        [loss for loss in losses if loss is not None],
+        {i: step for i, step in enumerate(broken) if step is not None},
+    )
+
+
+def _one(problem: Problem, task: CohortTask, common: Slots, i: int) -> tuple[Any, ...]:
+    """Returns what client i sends and keeps, its optimizer's states, loss, and step it broke at."""
+    task, h = task.of([i]), 0
+    method = problem.build({name: float(column[0]) for name, column in task.scales.items()})
+    try:
+        received = common | _only(task.own)
+        states = [_only(state) for state in task.states] or [{} for _ in method.client.phases]
+        work = method.client.begin(received, _only(task.kept), _only(task.draws.initial_batch()))
+        begun, batches = (work, list(states)), ()
+        for h, step in enumerate(task.draws.each_step(), start=1):  # noqa: B007 - for the handler
+            batches, phase = _only(step.batches), method.client.phases[step.phase]
+            work, states[step.phase] = problem.stepper.take(
+                phase, work, states[step.phase], batches
+            )
+        sent, kept = method.client.end(received, work)
+        loss = None
+        if task.losses:
+            served = method.serve(received | sent, kept, True)
+            loss = float(problem.reported(served, batches[-1]))
+    except Exception as error:  # a user's method may raise anything, which becomes the cause
+        raise ClientRaised(i, h) from error
+    fine = _is_finite((sent, kept)) and (loss is None or isfinite(loss))
+    return sent, kept, states, loss, None if fine else _first_broken(problem, method, *begun, task)
+
+
+def _states(each: Sequence[State]) -> State:
+    """Returns the optimizer's states of a phase; of a client without a step in it, at zero."""
+    begun = next((state for state in each if state), {})
+    found: State = stacked([state or tree_map(torch.zeros_like, begun) for state in each])
+    return found
+
+
+def _first_broken(
+    problem: Problem, method: Method, work: Slots, states: list[State], task: CohortTask
+) -> int:
+    """Returns the first step after which a slot is not finite; the last if only the loss is."""
+    number = 0
+    for step in task.draws.each_step():
+        phase = method.client.phases[step.phase]
+        work, states[step.phase] = problem.stepper.take(
+            phase, work, states[step.phase], _only(step.batches)
+        )
+        number += 1
+        if not _is_finite(work):
+            break
+    return number
+
+
+def _is_finite(tree: Any) -> bool:
+    # A sum passes on what is not finite, and in float64 none of float32 overflows.
+    sums = [leaf.sum(dtype=torch.float64) for leaf in tree_leaves(tree)]
+    return not sums or bool(torch.stack(sums).sum().isfinite())
+
+
+def _only(stack: Any) -> Any:
+    """Returns the single client's entry; None if there is none."""
+
+    def first(leaf: Tensor) -> Tensor:
+        return channels_last(leaf[0])
+
+    return None if stack is None else tree_map(first, stack)

@@ -1,0 +1,57 @@
+"""A network and a task as a method sees them, in each way to train a cohort."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from engram.core.method import Network
+from engram.models.base import Model
+from engram.types import Batch, Params
+
+__all__ = ["network_of"]
+
+
+def network_of(
+    model: Model,
+    initial: Params,
+    draw: Callable[[], Params],
+) -> Network:
+    """Returns a network as methods see it.
+
+    Args:
+        model: The network.
+        initial: Its parameters before training.
+        draw: Draws further ones.
+    """
+
+    def represent(
+        params: Params, batch: Batch, shift: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        inputs, _, *key = batch
+        assert model.represent is not None  # for mypy: a network with a width has it
+        found: tuple[Tensor, Tensor] = model.represent(
+            params, inputs, *(key or [None]), shift, True
+        )
+        return found
+
+    def draws(count: int) -> Sequence[Params]:
+        starts = [initial, *(draw() for _ in range(count - 1))]
+        for other in starts[1:]:
+            if all(leaf.equal(other[name]) for name, leaf in initial.items()):
+                raise ValueError(
+                    "model must be one whose start is drawn, got one that always starts alike"
+                )
+        return starts
+
+    layers: dict[str, set[str]] = {}
+    for name in initial:
+        layers.setdefault(name.rpartition(".")[0], set()).add(name)
+    return Network(
+        initial=initial,
+        represent=represent,
+        width=model.width if model.represent is not None else 0,
+        layers=tuple(map(frozenset, layers.values())),
+        running=model.running,
+        personal=model.personal,
+        draws=draws,
+    )
