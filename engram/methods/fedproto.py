@@ -14,6 +14,7 @@ from engram.core.slots import Tally, kinds_of, sends
     "fedproto",
     source="Tan et al., AAAI 2022, Alg. 1",
     tasks=("classification",),
+    personal="all",
 )
 class FedProto:
     """Clients exchange the mean representation of each class, and keep their networks."""
@@ -27,9 +28,9 @@ class FedProto:
     ] = 1.0
 
     def build(self, context: Context) -> Method:
-        """Builds Alg. 1 with the local loss (7) and, at the server, the means (6).
+        """Builds Alg. 1, whose clients keep all of w, with the loss (7) and the server's means (6).
 
-            v <- v - eta grad (L(v) + lambda mean over rows of |z - c_y|^2 / width)
+            w <- w - eta grad (L(w) + lambda mean over rows of |z - c_y|^2 / width)
             c_j = sum_i |D_ij| c_ij / sum_i |D_ij|                                       (6)
 
         z is a row's representation and c_y its class's prototype, the mean z of class y. The paper
@@ -59,24 +60,28 @@ class FedProto:
         gradient = context.objective.differentiate(loss)
 
         def direction(work, batches):
-            d, seen = gradient(work["own"], work["prototypes"], batches[0])
-            return {"own": d}, work | {"tally": tally.add(work["tally"], seen)}
+            d, seen = gradient(work["model"], work["prototypes"], batches[0])
+            return {"model": d}, work | {"tally": tally.add(work["tally"], seen)}
 
         def end(received, work):
-            return {"prototypes": tally.mean(work["tally"])}, {"own": work["own"]}
+            return {"model": work["model"], "prototypes": tally.mean(work["tally"])}, {}
 
         def merge(server, mean):
-            return {"prototypes": updated(server["prototypes"], mean.slots["prototypes"])}
+            found = updated(server["prototypes"], mean.slots["prototypes"])
+            return {"model": mean.slots["model"], "prototypes": found}
 
         return Method(
-            Server({"prototypes": none}, sends("prototypes"), FromMean(merge, "rows", steps=True)),
+            Server(
+                {"model": network.initial, "prototypes": none},
+                sends("model", "prototypes"),
+                FromMean(merge, "rows", steps=True),
+            ),
             Client(
-                begin=lambda received, kept, batch: received | kept | {"tally": tally.start},
+                begin=lambda received, kept, batch: received | {"tally": tally.start},
                 phases=(Phase(direction, self.eta, one_gradient_per_batch=True),),
                 end=end,
-                sends={"prototypes"},
-                start={"own": network.initial},
+                sends={"model", "prototypes"},
             ),
-            serve=lambda received, kept, trained: Served((kept["own"],), tuned=not trained),
-            kinds=kinds_of(models="own", statistics="prototypes tally"),
+            serve=lambda received, kept, trained: Served((received["model"],)),
+            kinds=kinds_of(models="model", statistics="prototypes tally"),
         )

@@ -42,7 +42,6 @@ class PFedHn:
         """
         gradient, network = context.objective.gradient, context.network
         initial = pick(network.initial, network.shared & network.learned)
-        statistics = pick(network.initial, network.shared & network.running)
         shapes = {n: initial[n].shape for n in sorted(initial)}
         hyper, drawn = _initial_hypernetwork(self, context, initial)
 
@@ -99,8 +98,8 @@ class PFedHn:
 
         start = {
             **hyper,
-            "model": initial,
-            "statistics": statistics,
+            "model": pick(network.initial, network.learned),
+            "statistics": pick(network.initial, network.running),
             "embeddings": {"v": drawn},
             "known": torch.zeros(context.clients),
         }

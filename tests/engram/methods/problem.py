@@ -1,0 +1,214 @@
+"""A small problem for the tests of methods: a network of one hidden layer, and clients' batches."""
+
+import functools
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from engram.cohort.at_once import at_once
+from engram.cohort.draws import Draws
+from engram.cohort.in_turn import in_turn
+from engram.cohort.task import CohortTask, Problem, stacked
+from engram.core import objective
+from engram.core.method import Context, Network, Update
+from engram.core.optimizers import SGD
+from engram.core.personal import build
+from engram.core.rounds import Stepper, first_steps, merged, sent_to
+from engram.core.slots import mean_of, pick
+
+CLIENTS, STEPS, ROWS, ETA = 6, 4, 5, 0.1
+COHORTS = [0, 1, 2], [5, 0, 1], [3, 0, 4, 2], [1, 5]  # first and later rounds of clients, mixed
+SHAPES = {"0.weight": (8, 3), "0.bias": (8,), "head.weight": (3, 8), "head.bias": (3,)}
+HEAD = frozenset({"head.weight", "head.bias"})
+
+
+def draw(number):
+    generator = torch.Generator().manual_seed(number)
+    return {n: torch.randn(shape, generator=generator) * 0.5 for n, shape in SHAPES.items()}
+
+
+def represent(w, batch, shift=None):
+    z = torch.tanh(batch[0] @ w["0.weight"].T + w["0.bias"])
+    last = z if shift is None else z + shift
+    return last @ w["head.weight"].T + w["head.bias"], z
+
+
+def criterion(outputs, batch):
+    return nn.functional.cross_entropy(outputs, batch[1])
+
+
+def row_losses(w, batch):
+    return nn.functional.cross_entropy(represent(w, batch)[0], batch[1], reduction="none")
+
+
+def loss(w, batch, shift=None):
+    if isinstance(batch[0], tuple):  # Weighted
+        return row_losses(w, batch.batch) @ batch.weights
+    return criterion(represent(w, batch, shift)[0], batch)
+
+
+def gradient(w, batch, names=None):
+    moving = {n: x for n, x in w.items() if names is None or n in names}
+    return torch.func.grad(lambda some: loss(w | some, batch))(moving)
+
+
+W = draw(0)
+NETWORK = Network(
+    initial=draw(0),
+    represent=represent,
+    width=8,
+    layers=(frozenset({"0.weight", "0.bias"}), HEAD),
+    running=frozenset(),
+    personal=frozenset(),
+    draws=lambda count: [draw(0), *(draw(50 + number) for number in range(1, count))],
+)
+OBJECTIVES = {in_turn: objective.by_autograd, at_once: objective.by_functions}
+"""Each way to train with its derivatives."""
+
+
+def context_of(way=in_turn, personal=frozenset()):
+    network = NETWORK._replace(personal=personal)
+    generator = functools.partial(torch.Generator().manual_seed, 0)
+    return Context(network, OBJECTIVES[way](loss, criterion), 3, CLIENTS, generator)
+
+
+def built(settings, way=in_turn, personal=frozenset()):
+    return build(settings, context_of(way, personal))
+
+
+class _Rows:
+    """All batches that were asked for, as rows with numbers."""
+
+    def __init__(self):
+        self.x, self.y = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
+
+    def add(self, x, y):
+        start = len(self.y)
+        self.x, self.y = torch.cat([self.x, x]), torch.cat([self.y, y])
+        return range(start, start + len(y))
+
+    def take(self, rows, out=None):
+        assert out is None
+        return self.x[rows], self.y[rows]
+
+
+ALL_ROWS = _Rows()
+
+
+def batch(client, server_round, step, number=0):
+    """Returns a batch of a client, whose classes depend on one of its inputs and their sum."""
+    at = list(_numbers(client, server_round, step, number))
+    return ALL_ROWS.x[at], ALL_ROWS.y[at]
+
+
+@functools.cache
+def _numbers(client, server_round, step, number):
+    key = (client + 2) + 100 * (server_round + 2) + 10_000 * (step + 2) + 1_000_000 * number
+    inputs = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(key))
+    targets = (inputs[:, client % 3] > 0).long() + (inputs.sum(1) > 1).long()
+    return ALL_ROWS.add(inputs, targets)
+
+
+def draws_of(method, server_round, cohort, steps=STEPS):
+    """Returns the rows of a cohort: ``batch(client, server_round, h, b)`` in step h, -1 first."""
+    taken = method.client.phases[0].batches
+    first = [-1] if method.client.initial_rows else []
+    rows = [
+        [row for h in first for row in _numbers(client, server_round, h, 0)]
+        + [
+            row
+            for h in range(steps)
+            for b in range(taken)
+            for row in _numbers(client, server_round, h, b)
+        ]
+        for client in cohort
+    ]
+    starts = np.array([first_steps(method.client.phases, steps)] * len(cohort))
+    return Draws(ALL_ROWS, torch.tensor(rows), ROWS * len(first), taken, ROWS, starts=starts)
+
+
+def train(method, way, received, kept, draws, optimizer=SGD):
+    """Returns what clients that keep the same slots send, and what they keep, stacked."""
+    common, own = received
+    problem = Problem(lambda scales: method, Stepper(optimizer), loss)
+    done = way(problem, CohortTask(common, own, stacked(kept), [], draws))
+    assert not done.broken
+    return done.sent.stack(), done.kept.stack()
+
+
+def one(tree, i):
+    return tree_map(lambda leaf: leaf[i], tree)
+
+
+def run_round(
+    method,
+    way,
+    server,
+    memories,
+    server_round,
+    cohort,
+    steps=STEPS,
+    optimizer=SGD,
+    leaving=lambda client, received, sent: sent,
+    mean=mean_of,
+):
+    """Returns the server's slots and the clients' memories after a round."""
+    kept = {c: memories.get(c, method.client.start) for c in cohort}
+    groups = {}
+    for client in cohort:  # those that keep the same slots train together
+        groups.setdefault(tuple(sorted(kept[client])), []).append(client)
+    common, own = sent_to(method, server, cohort)
+    updates, after = {}, dict(memories)
+    for some in groups.values():
+        at = [cohort.index(client) for client in some]
+        received = common, one(own, at)
+        draws = draws_of(method, server_round, some, steps)
+        sent, keeps = train(method, way, received, [kept[c] for c in some], draws, optimizer)
+        for i, client in enumerate(some):
+            mine = common | one(own, cohort.index(client))
+            left = leaving(client, mine, one(sent, i))
+            updates[client] = Update(left, 10 + client, 1, client)
+            after[client] = one(keeps, i)
+    return merged(method, server, [updates[c] for c in cohort], mean), after
+
+
+def run(settings, way=in_turn, cohorts=COHORTS, personal=frozenset(), **options):
+    """Returns a method, its server's slots and its clients' memories after some rounds."""
+    method = settings if hasattr(settings, "serve") else built(settings, way, personal)
+    server, memories = method.server.start, {}
+    for server_round, cohort in enumerate(cohorts, 1):
+        server, memories = run_round(method, way, server, memories, server_round, cohort, **options)
+    return method, server, memories
+
+
+def served(method, server, memories, client):
+    """Returns what serves a client."""
+    common, own = sent_to(method, server, [client])
+    kept = memories.get(client, method.client.start)
+    return method.serve(common | one(own, 0), kept, client in memories)
+
+
+def trained(w, client, server_round, names=None, steps=range(STEPS)):
+    """Returns w after plain steps on a client's batches."""
+    for h in steps:
+        g = gradient(w, batch(client, server_round, h), names)
+        w = w | {n: w[n] - ETA * leaf for n, leaf in g.items()}
+    return w
+
+
+def average(*models):
+    return {n: sum(model[n] for model in models) / len(models) for n in models[0]}
+
+
+def plus(x, scale, y):
+    return {n: x[n] + scale * y[n] for n in x}
+
+
+def body(w):
+    return pick(w, SHAPES.keys() - HEAD)
+
+
+def head(w):
+    return pick(w, HEAD)

@@ -1,0 +1,204 @@
+"""Contracts that every method meets, one client after the other and all at once."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import engram
+from engram.cohort.at_once import at_once
+from engram.cohort.in_turn import in_turn
+from engram.cohort.task import CohortTask, Problem, stacked
+from engram.core.method import FromMean, Served
+from engram.core.optimizers import SGD, optimizer_of
+from engram.core.rounds import Stepper, first_steps
+from engram.core.settings import METHODS, about
+from engram.core.slots import mean_of
+from tests.engram.methods.problem import (
+    COHORTS,
+    ETA,
+    HEAD,
+    SHAPES,
+    STEPS,
+    W,
+    average,
+    batch,
+    built,
+    draws_of,
+    loss,
+    one,
+    run,
+    run_round,
+    served,
+    trained,
+)
+
+for _file in (Path(engram.__file__).parent / "methods").glob("[a-z]*.py"):
+    importlib.import_module(f"engram.methods.{_file.stem}")
+
+CASES = {name: cls() for name, cls in METHODS.items() if cls.__module__.startswith("engram.")}
+CASES |= {
+    "apfl, adaptive": METHODS["apfl"](alpha=0.4, adaptive=True),
+    "local-moml, carried": METHODS["local-moml"](alpha=0.1, memory="carry", hessian="exact"),
+    "local-moml, differences": METHODS["local-moml"](alpha=0.1, hessian="finite-difference"),
+    "fedala, half": METHODS["fedala"](weight_share=0.5),
+    "scaffold, half": METHODS["scaffold"](server_eta=0.5),
+}
+del CASES["fedbn"]  # the network has no batch norm
+CLOSE = {"rtol": 1e-3, "atol": 1e-5}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", CASES)
+def test_all_at_once_is_one_after_the_other(name, optimizer):
+    moves = optimizer_of(optimizer)
+    first, second = (run(CASES[name], way, optimizer=moves) for way in (in_turn, at_once))
+    assert_close(first[1:], second[1:], **CLOSE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slots_are_declared_and_keep_their_names_and_shapes(name):
+    method, server, memories = run(CASES[name])
+    assert server.keys() == method.server.start.keys()
+    common, own = method.server.send(server, [2])
+    received = common | one(own, 0)
+    kept = memories.get(2, method.client.start)
+    assert method.kinds.keys() >= {*server, *received, *kept}
+    before = method.client.begin(received, kept, _first_batch(method))
+    assert method.kinds.keys() >= before.keys()
+    for slot in server.keys() & method.server.start.keys():
+        assert _shapes(server[slot]) == _shapes(method.server.start[slot]), slot
+    for slot in kept.keys() & method.client.start.keys():
+        assert _shapes(kept[slot]) == _shapes(method.client.start[slot]), slot
+
+
+def _first_batch(method):
+    rows = draws_of(method, 9, [2])
+    return one(rows.initial_batch(), 0) if method.client.initial_rows else None
+
+
+def _shapes(slot):
+    if isinstance(slot, torch.Tensor):
+        return slot.shape
+    return {name: leaf.shape for name, leaf in slot.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_leaves_is_what_is_declared(name):
+    method = built(CASES[name])
+    sent = []
+
+    def leaving(client, received, slots):
+        sent.append(slots.keys())
+        return slots
+
+    run_round(method, in_turn, method.server.start, {}, 1, [0, 3], leaving=leaving)
+    assert sent == [method.client.sends] * 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_client_is_served_whether_or_not_it_has_trained(name):
+    method, server, memories = run(CASES[name], cohorts=([0, 1, 2], [5, 0]))
+    for client in (0, 3):
+        found = served(method, server, memories, client)
+        assert isinstance(found, Served)
+        assert all(model.keys() == SHAPES.keys() for model in found.models)
+        assert found.weights is None or abs(float(found.weights.sum()) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_personal_parameters_never_leave(name):
+    if about(CASES[name]).personal or name == "fedpac":  # whose own part is the head
+        return
+    method, server, memories = run(CASES[name], personal=HEAD)
+    same = run(CASES[name], at_once, personal=HEAD)
+    assert_close((server, memories), same[1:], **CLOSE)
+    passed = []
+
+    def leaving(client, received, sent):
+        passed.extend([received, sent])
+        return sent
+
+    run_round(method, in_turn, server, memories, 9, [2], leaving=leaving)
+    for slots in passed:
+        assert not any(HEAD & slot.keys() for slot in slots.values() if isinstance(slot, dict))
+    for client in (2, 0):
+        found = served(method, server, memories, client)
+        assert all(model.keys() == SHAPES.keys() for model in found.models)
+
+
+def test_who_has_not_trained_is_fine_tuned_where_parameters_are_personal():
+    method, server, memories = run(CASES["fedavg"], personal=HEAD, cohorts=[[1]])
+    assert served(method, server, memories, 3).tuned
+    assert not served(method, server, memories, 1).tuned
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mean_may_be_taken_in_parts(name):
+    method = built(CASES[name])
+    if not isinstance(method.server.merge, FromMean):
+        return
+
+    def in_parts(updates, by):
+        return mean_of([mean_of(updates[:1], by), mean_of(updates[1:], by)], by)
+
+    whole = run_round(method, in_turn, method.server.start, {}, 1, COHORTS[2])
+    parts = run_round(method, in_turn, method.server.start, {}, 1, COHORTS[2], mean=in_parts)
+    assert_close(parts[0], whole[0], **CLOSE)
+
+
+def test_a_server_that_sees_every_update_refuses_a_mean():
+    method = built(CASES["fedpac"])
+    start = method.server.start
+    with pytest.raises(ValueError, match="sees every update"):
+        run_round(method, in_turn, start, {}, 1, [0, 1], mean=lambda updates, by: None)
+
+
+def test_phases_share_the_steps():
+    phases = built(METHODS["fedrep"](personal_share=0.07)).client.phases
+    assert first_steps(phases, 100) == [0, 7]
+    assert first_steps(phases, 10) == [0, 1]  # rounded up
+    assert first_steps(phases, 1) == [0, 0]
+    assert first_steps(phases, 0) == [0, 0]
+
+
+def test_settings_of_several_runs_are_one_more_axis():
+    def build_with(scales):
+        return built(METHODS["ditto"](**{"lambda_": 0.7, **scales}), at_once)
+
+    method = build_with({})
+    start, twice = method.client.start, draws_of(method, 1, [1, 1])
+    problem = Problem(build_with, Stepper(SGD), loss)
+    task = CohortTask(method.server.start, {}, stacked([start, start]), [], twice)
+    done = at_once(problem, task._replace(scales={"lambda_": torch.tensor([0.0, 0.7])}))
+    for row, strength in enumerate((0.0, 0.7)):
+        alone = run(METHODS["ditto"](lambda_=strength), cohorts=[[1]])[2][1]["own"]
+        assert_close(one(done.kept.stack()["own"], row), alone, **CLOSE)
+
+
+def test_an_optimizer_is_torch_s():
+    module = torch.nn.ParameterDict({n.replace(".", "-"): x.clone() for n, x in W.items()})
+    torch_s = torch.optim.Adam(module.parameters(), lr=ETA)
+    for h in range(STEPS):
+        torch_s.zero_grad()
+        loss({n: module[n.replace(".", "-")] for n in W}, batch(1, 1, h)).backward()
+        torch_s.step()
+    _, server, _ = run(CASES["fedavg"], cohorts=[[1]], optimizer=optimizer_of("adam"))
+    expected = {n: module[n.replace(".", "-")].detach() for n in W}
+    assert_close(server["model"], expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_are_in_their_ranges_and_have_meanings(name):
+    cls = METHODS[name]
+    assert cls.__doc__.endswith(".")
+    assert about(cls).source
+    with pytest.raises(ValueError, match="must be"):
+        cls(eta=-1.0)
+
+
+def test_a_mean_of_two_is_halfway():
+    _, server, _ = run(METHODS["ditto"](), cohorts=[[1, 4]])
+    assert_close(server["model"], average(trained(W, 1, 1), trained(W, 4, 1)), **CLOSE)
