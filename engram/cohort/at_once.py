@@ -43,7 +43,7 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
     losses = torch.zeros(count, device=device)
     last: list[tuple[Who, Batch]] = []
     for who, batches, number, final in task.draws.each_step():
-        some = _Cohort(count if who is ALL else len(who))
+        some = _Cohort(count if isinstance(who, slice) else len(who))
         step = partial(take, number)
         before = _pick((scales, work, states[number]), who)
         moved, state = some.call(step, *before, batches)
@@ -53,7 +53,7 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
             last.append((who, batches[-1]))
     sent, kept = everyone.call(end, scales, task.own, work)
     for who, batch in last if task.losses else ():
-        some = _Cohort(count if who is ALL else len(who))
+        some = _Cohort(count if isinstance(who, slice) else len(who))
         losses[who] = some.call(loss, *_pick((scales, task.own, sent, kept), who), batch)
     fine = _finite((sent, kept), count, device) & losses.isfinite()
     broken = {i: 0 for i, ok in enumerate(fine.tolist()) if not ok}

@@ -12,6 +12,7 @@ from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, Problem,
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State
 from engram.layout import channels_last
+from engram.types import Batch
 
 __all__ = ["in_turn"]
 
@@ -42,7 +43,8 @@ def _one(problem: Problem, task: CohortTask, common: Slots, i: int) -> tuple[Any
         received = common | _only(task.own)
         states = [_only(state) for state in task.states] or [{} for _ in method.client.phases]
         work = method.client.begin(received, _only(task.kept), _only(task.draws.initial_batch()))
-        begun, batches = (work, list(states)), ()
+        begun = work, list(states)
+        batches: tuple[Batch, ...] = ()
         for h, step in enumerate(task.draws.each_step(), start=1):  # noqa: B007 - for the handler
             batches, phase = _only(step.batches), method.client.phases[step.phase]
             work, states[step.phase] = problem.stepper.take(

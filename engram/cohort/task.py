@@ -38,9 +38,9 @@ class Problem(NamedTuple):
     def reported(self, served: Served, batch: Batch) -> Tensor:
         """Returns the loss of the model, or models, that serve a client."""
         if len(served.models) == 1:
-            if served.shift is None:
-                return self.loss(served.models[0], batch)
-            return self.loss(served.models[0], batch, served.shift)
+            shift = () if served.shift is None else (served.shift,)
+            found: Tensor = self.loss(served.models[0], batch, *shift)
+            return found
         return loss_of(served, self.loss, batch)
 
 
@@ -124,7 +124,8 @@ class Held(NamedTuple):
         held = self.coordinates
 
         def mean(leaf: Tensor) -> Tensor:
-            return torch.tensordot(shares, leaf, dims=1)
+            found: Tensor = torch.tensordot(shares, leaf, dims=1)
+            return found
 
         found = over_slots(
             mean,

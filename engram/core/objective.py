@@ -17,6 +17,7 @@ __all__ = ["by_autograd", "by_cohorts", "by_functions", "by_hand"]
 
 Criterion = Callable[[Tensor, Batch], Tensor]
 Observing = Callable[..., tuple[Tensor, Any]]
+Derivative = Callable[..., tuple[Params, Any]]
 
 
 def by_functions(loss: LossFn, criterion: Criterion) -> Objective:
@@ -32,7 +33,7 @@ def by_functions(loss: LossFn, criterion: Criterion) -> Objective:
         (found,) = pull(v)  # a Hessian is symmetric, so v' hess = hess v
         return dict(found)
 
-    def differentiate(function: Observing, names: Set[str] | None = None) -> Observing:
+    def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:
         def derivative(w: Any, *rest: Any) -> Any:
             if names is None:
                 return grad(function, has_aux=True)(w, *rest)
@@ -50,7 +51,7 @@ def by_autograd(loss: LossFn, criterion: Criterion) -> Objective:
     ``torch.func`` for what the network computes.
     """
 
-    def differentiate(function: Observing, names: Set[str] | None = None) -> Observing:
+    def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:
         def derivative(w: Any, *rest: Any) -> Any:
             leaves, form = tree_flatten(w if names is None else pick(w, names))
             at = [leaf.detach().requires_grad_() for leaf in leaves]

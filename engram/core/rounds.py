@@ -5,7 +5,7 @@ Flower strategies adapt it, Ray and nodes are ways to train in it, tuning stacks
 
 import math
 from collections.abc import Callable, Sequence, Set
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.utils._pytree import tree_map
 
@@ -80,7 +80,7 @@ def sent_to(method: Method, server: Slots, clients: Sequence[int]) -> tuple[Slot
 
 def received_by(common: Slots, own: Slots, position: int) -> Slots:
     """Returns what the client at a position receives."""
-    mine: Any = tree_map(lambda leaf: leaf[position], own)
+    mine: Slots = tree_map(lambda leaf: leaf[position], own)
     return common | mine
 
 

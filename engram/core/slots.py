@@ -11,6 +11,7 @@ from engram.types import Params
 
 __all__ = [
     "Tally",
+    "flat",
     "keep_all",
     "kinds_of",
     "mean_of",
@@ -20,6 +21,7 @@ __all__ = [
     "replace",
     "scatter",
     "sends",
+    "unflat",
     "zeros",
 ]
 
@@ -52,6 +54,26 @@ def over_slots(function: Callable[..., Tensor], *slots: Slots) -> Slots:
             found[name] = {
                 n: function(leaf, *(other[name][n] for other in rest)) for n, leaf in slot.items()
             }
+    return found
+
+
+def flat(slots: Slots) -> Params:
+    """Returns the arrays of slots by ``slot/name``, and single tensors by ``slot``."""
+    found = Params()
+    for slot, x in slots.items():
+        found |= {slot: x} if isinstance(x, Tensor) else {f"{slot}/{n}": y for n, y in x.items()}
+    return found
+
+
+def unflat(arrays: Params) -> Slots:
+    """Undoes ``flat``, but for slots without any array."""
+    found: Slots = {}
+    for path, leaf in arrays.items():
+        slot, inner, name = path.partition("/")
+        if inner:
+            found.setdefault(slot, {})[name] = leaf
+        else:
+            found[slot] = leaf
     return found
 
 

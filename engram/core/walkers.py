@@ -1,0 +1,158 @@
+"""Privacy and robustness of what leaves clients: over the slots of an update, for every method.
+
+Running statistics are passed over: they are no parameters, and noise might make a variance
+negative.
+"""
+
+from collections.abc import Callable, Sequence, Set
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram.checks import require
+from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.slots import flat, mean_of, over_slots, pick, unflat, zeros
+from engram.privacy import add_normal, clip
+from engram.types import Params
+
+__all__ = ["Walker", "changes"]
+
+Center = Callable[[Sequence[Params]], Params]
+
+
+def changes(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns the difference of each slot to what it would be if the client had done nothing."""
+    return over_slots(torch.sub, sent, _origin(method, received, sent))
+
+
+def _origin(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns the received slot for each model that is sent, and zeros for the others."""
+    found: Slots = {}
+    for slot, x in sent.items():
+        if method.kinds[slot] == "model":
+            found[slot] = {name: received[slot][name] for name in x}
+        else:
+            found[slot] = torch.zeros_like(x) if isinstance(x, Tensor) else zeros(x)
+    return found
+
+
+class Walker(NamedTuple):
+    """What bounds and hides updates of a method.
+
+    Attributes:
+        method: The method.
+        running: Names of running statistics, which are passed over.
+    """
+
+    method: Method
+    running: Set[str] = frozenset()
+
+    def clip(self, received: Slots, sent: Slots, bound: float) -> Slots:
+        """Returns an update whose changes have Euclidean norm ``bound`` at most, over all slots."""
+        moved, rest = self._apart(sent)
+        if not flat(moved):
+            return sent
+        near = clip(flat(moved), flat(_origin(self.method, received, moved)), bound)
+        return self._joined(unflat(near), rest, sent)
+
+    def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
+        """Adds noise to every number.
+
+        Args:
+            sent: The update.
+            deviation: Standard deviation of the noise.
+            normal: Standard normal numbers, (``size(sent)``,), assigned in the order of names.
+        """
+        moved, rest = self._apart(sent)
+        return self._joined(unflat(add_normal(flat(moved), deviation, normal)), rest, sent)
+
+    def size(self, sent: Slots) -> int:
+        """Returns how many numbers of an update are bounded and hidden."""
+        return sum(leaf.numel() for leaf in flat(self._apart(sent)[0]).values())
+
+    def center(self, updates: Sequence[Update], center: Center, statistics: Center) -> Update:
+        """Returns a robust center in the place of the mean; all clients count alike.
+
+        Args:
+            updates: One of each client.
+            center: Of parameters.
+            statistics: Of running statistics.
+        """
+        parts = [self._apart(update.slots) for update in updates]
+        middle = unflat(center([flat(moved) for moved, _ in parts]))
+        rest = [flat(rest) for _, rest in parts]
+        averages = unflat(statistics(rest)) if rest[0] else {}
+        slots = self._joined(middle, averages, updates[0].slots)
+        return Update(slots, sum(u.rows for u in updates), len(updates))
+
+    def private_mean(
+        self,
+        server: Slots,
+        updates: Sequence[Update],
+        *,
+        bound: float,
+        multiplier: float,
+        clients: int,
+        normal: Callable[[int], Tensor],
+    ) -> Update:
+        """Returns a noisy mean of clipped updates (McMahan et al. ICLR 2018, Alg. 1).
+
+            origin + (1 / n) (sum_i clip(u_i - origin) + z C xi),    xi ~ N(0, I)
+
+        Every client has the same weight, and n is the number of clients that were *asked*: a client
+        whose reply is missing counts as one that changed nothing. So adding or removing a client
+        moves the sum by at most C, whoever else replies: the Gaussian mechanism with multiplier z.
+
+        Args:
+            server: The server's slots, of which the received ones are the origin.
+            updates: The updates, each of one or several clients.
+            bound: The norm C; > 0.
+            multiplier: The noise multiplier z; > 0.
+            clients: n; >= 1.
+            normal: ``size -> (size,)``, standard normal numbers.
+
+        Raises:
+            ValueError: If a value is out of range.
+        """
+        require(bound > 0, "clip", bound, "positive")
+        require(multiplier > 0, "noise-multiplier", multiplier, "positive")
+        received, _ = self.method.server.send(server, [])
+        parts = [self._apart(update.slots) for update in updates]
+        origin = _origin(self.method, received, parts[0][0])
+        total = over_slots(torch.zeros_like, origin)
+        for update, (moved, _) in zip(updates, parts, strict=True):
+            near = self.clip(received, moved, bound)
+            away, share = over_slots(torch.sub, near, origin), update.clients / clients
+            total = over_slots(lambda x, y, share=share: torch.add(x, y, alpha=share), total, away)
+        mean = over_slots(torch.add, origin, total)
+        noisy = self.add_noise(mean, multiplier * bound / clients, normal(self.size(mean)))
+        plain = [u._replace(slots=rest) for u, (_, rest) in zip(updates, parts, strict=True)]
+        slots = self._joined(noisy, mean_of(plain, "clients").slots, updates[0].slots)
+        return Update(slots, float(clients), float(clients))
+
+    def requires_mean(self, key: str, value: object) -> None:
+        """Raises ``ValueError`` if the method's server sees every update: there is no mean."""
+        ok = isinstance(self.method.server.merge, FromMean)
+        require(ok, key, value, "another one where the server sees every update")
+
+    def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
+        """Returns slots without running statistics, and the running statistics of models."""
+        moved, rest = dict(slots), Slots()
+        for slot, x in slots.items():
+            if self.running and self.method.kinds[slot] == "model":
+                rest[slot] = pick(x, self.running)
+                moved[slot] = {n: leaf for n, leaf in x.items() if n not in self.running}
+        return moved, rest
+
+    @staticmethod
+    def _joined(moved: Slots, rest: Slots, like: Slots) -> Slots:
+        """Returns both parts in the names and order of ``like``."""
+        found: Slots = {}
+        for slot, x in like.items():
+            if isinstance(x, Tensor):
+                found[slot] = moved[slot]
+            else:
+                whole = moved.get(slot, {}) | rest.get(slot, {})
+                found[slot] = {name: whole[name] for name in x}
+        return found

@@ -1,0 +1,116 @@
+"""Privacy and robustness over slots: of every method, and by formulas."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from engram.cohort.in_turn import in_turn
+from engram.core.method import FromMean, Update
+from engram.core.slots import flat, unflat
+from engram.core.walkers import Walker, changes
+from engram.methods.fedavg import FedAvg
+from engram.methods.fedpac import FedPac
+from engram.methods.scaffold import Scaffold
+from engram.robust import median
+from tests.engram.methods.problem import W, built, draw, run_round
+from tests.engram.methods.test_contract import CASES
+
+
+def update_of(settings):
+    """Returns a method, and what a client received and sent in a second round."""
+    method, seen = built(settings), []
+
+    def leaving(client, received, sent):
+        seen.append((received, sent))
+        return sent
+
+    server, memories = run_round(method, in_turn, method.server.start, {}, 1, [0, 2])
+    run_round(method, in_turn, server, memories, 2, [2], leaving=leaving)
+    return (method, *seen[0])
+
+
+def length(slots):
+    return float(sum(leaf.double().square().sum() for leaf in flat(slots).values()).sqrt())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_are_bounded_over_all_slots(name):
+    method, received, sent = update_of(CASES[name])
+    walker = Walker(method)
+    if not flat(sent):
+        assert walker.clip(received, sent, 0.01) == sent
+        return
+    near = walker.clip(received, sent, 0.01)
+    assert length(changes(method, received, near)) == pytest.approx(0.01, rel=1e-4)
+    far = walker.clip(received, sent, 1e6)
+    assert_close(far, sent, rtol=0, atol=0)
+    assert {name: leaf.dtype for name, leaf in flat(near).items()} == {
+        name: leaf.dtype for name, leaf in flat(sent).items()
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_that_leaves_is_noised(name):
+    method, _, sent = update_of(CASES[name])
+    walker = Walker(method)
+    noise = torch.ones(walker.size(sent))
+    noisy = flat(walker.add_noise(sent, 0.5, noise))
+    assert_close(noisy, {n: leaf + 0.5 for n, leaf in flat(sent).items()})
+
+
+def test_noise_does_not_depend_on_the_order_of_names():
+    walker = Walker(built(Scaffold()))
+    sent = {"model": W, "change": W}
+    other = {s: dict(reversed(x.items())) for s, x in reversed(sent.items())}
+    normal = torch.randn(walker.size(sent), generator=torch.Generator().manual_seed(3))
+    assert_close(walker.add_noise(sent, 1.0, normal), walker.add_noise(other, 1.0, normal))
+
+
+def test_running_statistics_are_passed_over():
+    method = built(FedAvg())
+    walker = Walker(method, frozenset({"0.bias"}))
+    start, sent = {"model": W}, {"model": draw(9)}
+    assert walker.size(sent) == 3 * 8 + 3 * 8 + 3
+    for found in (walker.clip(start, sent, 0.1), walker.add_noise(sent, 1.0, torch.ones(51))):
+        assert torch.equal(found["model"]["0.bias"], sent["model"]["0.bias"])
+        assert list(found["model"]) == list(W)
+        assert not torch.equal(found["model"]["0.weight"], sent["model"]["0.weight"])
+
+
+def test_a_center_takes_the_place_of_the_mean():
+    method = built(FedAvg())
+    updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
+    found = Walker(method).center(updates, median, median)
+    middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
+    assert_close(found.slots["model"], middle)
+    assert (found.rows, found.clients) == (60.0, 3)
+
+
+def test_a_private_mean_clips_each_and_counts_whoever_was_asked():
+    method = built(FedAvg())
+    server, ends = {"model": W}, [draw(7), draw(8)]
+    updates = [Update({"model": end}, 10.0, 1, c) for c, end in enumerate(ends)]
+    found = Walker(method).private_mean(
+        server, updates, bound=0.5, multiplier=2.0, clients=4, normal=lambda n: torch.ones(n)
+    )
+    expected = {n: leaf.double() for n, leaf in W.items()}
+    for end in ends:
+        away = {n: end[n].double() - W[n].double() for n in W}
+        norm = torch.stack([leaf.square().sum() for leaf in away.values()]).sum().sqrt()
+        expected = {n: x + away[n] * min(1, 0.5 / norm) / 4 for n, x in expected.items()}
+    expected = {n: (x + 2.0 * 0.5 / 4).float() for n, x in expected.items()}
+    assert_close(found.slots["model"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_server_that_sees_every_update_has_no_mean():
+    Walker(built(FedAvg())).requires_mean("merge", "median")
+    with pytest.raises(ValueError, match="merge must be another one where the server sees"):
+        Walker(built(FedPac())).requires_mean("merge", "median")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slots_by_path_are_the_slots(name):
+    method, _, sent = update_of(CASES[name])
+    kept = {slot: x for slot, x in sent.items() if not isinstance(x, dict) or x}
+    assert_close(unflat(flat(sent)), kept, rtol=0, atol=0)
+    assert isinstance(method.server.merge, FromMean) or name in ("ifca", "fedpac", "pfedhn")
