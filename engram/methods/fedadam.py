@@ -3,28 +3,18 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 
-from engram.core.method import Context, FromMean, Method
 from engram.core.settings import Search, method
-from engram.core.slots import kinds_of, pick, zeros
-from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled, interpolate
-
-Weight = Annotated[float, Ge(0), Lt(1), Search(0, 0.99), "weight of the former mean of the changes"]
-_SOURCE = "Reddi et al., ICLR 2021, Alg. 2"
+from engram.methods.fedadagrad import FedAdagrad, Weight
 
 
-@method("fedadam", source=_SOURCE)
-class FedAdam(FedAvg):
+@method("fedadam", source="Reddi et al., ICLR 2021, Alg. 2")
+class FedAdam(FedAdagrad):
     """FedAvg with Adam on the server."""
 
-    server_eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the server"] = 0.01
     beta1: Weight = 0.9
-    tau: Annotated[
-        float, Gt(0), Search(1e-4, 0.1, log=True), "degree of adaptivity; the smaller, the more"
-    ] = 0.001
     beta2: Annotated[
         float, Ge(0), Lt(1), Search(0.9, 0.999), "weight of the former mean square"
     ] = 0.99
@@ -32,35 +22,3 @@ class FedAdam(FedAvg):
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Returns the next v: ``beta2 v + (1 - beta2) D^2``."""
         return torch.lerp(square, v, self.beta2)
-
-    def build(self, context: Context) -> Method:
-        """Builds Alg. 2 with the mean change D of the clients' models in place of a gradient.
-
-            m <- beta1 m + (1 - beta1) D,    v <- second(v, D^2)
-            w <- w + server_eta m / (sqrt(v) + tau)
-
-        m starts at 0 and v at tau^2; as in the paper, neither is corrected for its start. D counts
-        rows, as FedAvg does. The larger tau, the more this is FedAvg with momentum, at the step
-        size ``server_eta / tau``.
-        """
-        base = super().build(context)
-        none = zeros(pick(context.network.initial, context.network.shared))
-
-        def merge(server, mean):
-            change = add_scaled(mean.slots["model"], -1.0, server["model"])
-            first = interpolate(change, server["first"], self.beta1)
-            second = {n: self.second(v, change[n].square()) for n, v in server["second"].items()}
-            step = {n: m / (second[n].sqrt() + self.tau) for n, m in first.items()}
-            model = add_scaled(server["model"], self.server_eta, step)
-            return {"model": model, "first": first, "second": second}
-
-        moments = {
-            "first": none,
-            "second": {n: torch.full_like(leaf, self.tau**2) for n, leaf in none.items()},
-        }
-        return base._replace(
-            server=base.server._replace(
-                start=base.server.start | moments, merge=FromMean(merge, "rows", steps=True)
-            ),
-            kinds=kinds_of(models="model", differences="first", statistics="second"),
-        )

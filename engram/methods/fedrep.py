@@ -19,7 +19,7 @@ class FedRep(FedAvg):
         Gt(0),
         Lt(1),
         Search(0.1, 0.9),
-        "share of a client's steps in a round, the first ones, for what it keeps",
+        "share of a client's steps in a round, the first ones, for the head",
     ] = 0.8
 
     def build(self, context: Context) -> Method:

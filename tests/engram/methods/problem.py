@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from engram.cohort.at_once import at_once
+from engram.cohort.dense import dense
 from engram.cohort.draws import Draws
 from engram.cohort.in_turn import in_turn
 from engram.cohort.task import CohortTask, Problem, stacked
@@ -17,22 +18,30 @@ from engram.core.optimizers import SGD
 from engram.core.personal import build
 from engram.core.rounds import Stepper, first_steps, merged, sent_to
 from engram.core.slots import mean_of, pick
+from engram.models import dense_loss_of
+from engram.tasks import CLASSIFICATION
 
-CLIENTS, STEPS, ROWS, ETA = 6, 4, 5, 0.1
+CLIENTS, STEPS, ROWS, WIDTH, ETA = 6, 4, 5, 100, 0.1
 COHORTS = [0, 1, 2], [5, 0, 1], [3, 0, 4, 2], [1, 5]  # first and later rounds of clients, mixed
-SHAPES = {"0.weight": (8, 3), "0.bias": (8,), "head.weight": (3, 8), "head.bias": (3,)}
-HEAD = frozenset({"head.weight", "head.bias"})
+SHAPES = {
+    "dense0.weight": (8, WIDTH),
+    "dense0.bias": (8,),
+    "dense1.weight": (3, 8),
+    "dense1.bias": (3,),
+}
+HEAD = frozenset({"dense1.weight", "dense1.bias"})
 
 
 def draw(number):
     generator = torch.Generator().manual_seed(number)
-    return {n: torch.randn(shape, generator=generator) * 0.5 for n, shape in SHAPES.items()}
+    drawn = {n: torch.randn(shape, generator=generator) * 0.5 for n, shape in SHAPES.items()}
+    return drawn | {"dense0.weight": drawn["dense0.weight"] / 5}
 
 
 def represent(w, batch, shift=None):
-    z = torch.tanh(batch[0] @ w["0.weight"].T + w["0.bias"])
+    z = torch.relu(batch[0] @ w["dense0.weight"].T + w["dense0.bias"])
     last = z if shift is None else z + shift
-    return last @ w["head.weight"].T + w["head.bias"], z
+    return last @ w["dense1.weight"].T + w["dense1.bias"], z
 
 
 def criterion(outputs, batch):
@@ -59,19 +68,25 @@ NETWORK = Network(
     initial=draw(0),
     represent=represent,
     width=8,
-    layers=(frozenset({"0.weight", "0.bias"}), HEAD),
+    layers=(frozenset({"dense0.weight", "dense0.bias"}), HEAD),
     running=frozenset(),
     personal=frozenset(),
     draws=lambda count: [draw(0), *(draw(50 + number) for number in range(1, count))],
 )
-OBJECTIVES = {in_turn: objective.by_autograd, at_once: objective.by_functions}
-"""Each way to train with its derivatives."""
+_DENSE, _INDICATORS = dense_loss_of(CLASSIFICATION, 2, 3)
+in_layers = functools.partial(dense, targets=_INDICATORS)
+OBJECTIVES = {
+    in_turn: objective.by_autograd(loss, criterion),
+    at_once: objective.by_functions(loss, criterion),
+    in_layers: objective.by_hand(_DENSE, criterion),
+}
+"""The ways to train, each with its derivatives."""
 
 
 def context_of(way=in_turn, personal=frozenset()):
     network = NETWORK._replace(personal=personal)
     generator = functools.partial(torch.Generator().manual_seed, 0)
-    return Context(network, OBJECTIVES[way](loss, criterion), 3, CLIENTS, generator)
+    return Context(network, OBJECTIVES[way], 3, CLIENTS, generator)
 
 
 def built(settings, way=in_turn, personal=frozenset()):
@@ -82,7 +97,7 @@ class _Rows:
     """All batches that were asked for, as rows with numbers."""
 
     def __init__(self):
-        self.x, self.y = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
+        self.x, self.y = torch.zeros(0, WIDTH), torch.zeros(0, dtype=torch.int64)
 
     def add(self, x, y):
         start = len(self.y)
@@ -90,8 +105,8 @@ class _Rows:
         return range(start, start + len(y))
 
     def take(self, rows, out=None):
-        assert out is None
-        return self.x[rows], self.y[rows]
+        x = self.x[rows]
+        return (x if out is None else out.copy_(x)), self.y[rows]
 
 
 ALL_ROWS = _Rows()
@@ -106,8 +121,8 @@ def batch(client, server_round, step, number=0):
 @functools.cache
 def _numbers(client, server_round, step, number):
     key = (client + 2) + 100 * (server_round + 2) + 10_000 * (step + 2) + 1_000_000 * number
-    inputs = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(key))
-    targets = (inputs[:, client % 3] > 0).long() + (inputs.sum(1) > 1).long()
+    inputs = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(key))
+    targets = (inputs[:, client % 3] > 0).long() + (inputs[:, :3].sum(1) > 1).long()
     return ALL_ROWS.add(inputs, targets)
 
 
@@ -132,7 +147,8 @@ def draws_of(method, server_round, cohort, steps=STEPS):
 def train(method, way, received, kept, draws, optimizer=SGD):
     """Returns what clients that keep the same slots send, and what they keep, stacked."""
     common, own = received
-    problem = Problem(lambda scales: method, Stepper(optimizer), loss)
+    reported = _DENSE if way is in_layers else loss
+    problem = Problem(lambda scales: method, Stepper(optimizer), reported)
     done = way(problem, CohortTask(common, own, stacked(kept), [], draws))
     assert not done.broken
     return done.sent.stack(), done.kept.stack()

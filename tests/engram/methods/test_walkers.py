@@ -12,7 +12,7 @@ from engram.methods.fedavg import FedAvg
 from engram.methods.fedpac import FedPac
 from engram.methods.scaffold import Scaffold
 from engram.robust import median
-from tests.engram.methods.problem import W, built, draw, run_round
+from tests.engram.methods.problem import WIDTH, W, built, draw, run_round
 from tests.engram.methods.test_contract import CASES
 
 
@@ -68,13 +68,16 @@ def test_noise_does_not_depend_on_the_order_of_names():
 
 def test_running_statistics_are_passed_over():
     method = built(FedAvg())
-    walker = Walker(method, frozenset({"0.bias"}))
+    walker = Walker(method, frozenset({"dense0.bias"}))
     start, sent = {"model": W}, {"model": draw(9)}
-    assert walker.size(sent) == 3 * 8 + 3 * 8 + 3
-    for found in (walker.clip(start, sent, 0.1), walker.add_noise(sent, 1.0, torch.ones(51))):
-        assert torch.equal(found["model"]["0.bias"], sent["model"]["0.bias"])
+    assert walker.size(sent) == 8 * WIDTH + 3 * 8 + 3
+    for found in (
+        walker.clip(start, sent, 0.1),
+        walker.add_noise(sent, 1.0, torch.ones(8 * WIDTH + 27)),
+    ):
+        assert torch.equal(found["model"]["dense0.bias"], sent["model"]["dense0.bias"])
         assert list(found["model"]) == list(W)
-        assert not torch.equal(found["model"]["0.weight"], sent["model"]["0.weight"])
+        assert not torch.equal(found["model"]["dense0.weight"], sent["model"]["dense0.weight"])
 
 
 def test_a_center_takes_the_place_of_the_mean():
@@ -91,7 +94,7 @@ def test_a_private_mean_clips_each_and_counts_whoever_was_asked():
     server, ends = {"model": W}, [draw(7), draw(8)]
     updates = [Update({"model": end}, 10.0, 1, c) for c, end in enumerate(ends)]
     found = Walker(method).private_mean(
-        server, updates, bound=0.5, multiplier=2.0, clients=4, normal=lambda n: torch.ones(n)
+        server, updates, bound=0.5, multiplier=2.0, clients=4, normal=torch.ones
     )
     expected = {n: leaf.double() for n, leaf in W.items()}
     for end in ends:
