@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from client.training.cohort import ClientRaised, LocalRound
-from engram.tree import interpolate
-from engram.types import Params
+from engram.cohort.task import ClientRaised, Outcome
+from engram.core.method import Slots
+from engram.core.slots import over_slots
 from federation.errors import EngramError
 from federation.names import Names
 
@@ -34,8 +34,8 @@ class Trained(NamedTuple):
 
     Attributes:
         clients: The clients that trained, in the order in which they were asked for.
-        params: The weighted mean of their models; or, if no mean was asked for, their models,
-            each leaf with a leading axis of ``len(clients)``. Empty if no client trained.
+        slots: The weighted mean of what they send; or, if no mean was asked for, what they send,
+            each array with a leading axis of ``len(clients)``. Empty if no client trained.
         examples: Their numbers of training rows.
         losses: Their losses on the last local batch, after the last step, in nats; empty if they
             are not wanted.
@@ -45,7 +45,7 @@ class Trained(NamedTuple):
     """
 
     clients: list[int]
-    params: Params
+    slots: Slots
     examples: list[int]
     losses: list[float]
     failures: dict[int, str]
@@ -56,25 +56,27 @@ class Group:
     """Collects the outcome for a group of clients, block by block.
 
     Args:
-        combine: The largest weight of a client, in rows, in the mean of the models; None to collect
-            every client's model.
+        combine: The largest weight of a client, in rows, in the mean of what clients send; None to
+            collect what every client sends.
         names: The clients' names.
+        device: Where they were trained.
     """
 
-    def __init__(self, combine: int | None, names: Names) -> None:
+    def __init__(self, combine: int | None, names: Names, device: str = "cpu") -> None:
         self._combine = combine
         self._names = names
+        self._device = device
         self._clients: list[int] = []
         self._examples: list[int] = []
         self._losses: list[float] = []
         self._failures: dict[int, str] = {}
-        self._models: list[Params] = []  # each block's models, or only the mean of all
+        self._sent: list[Slots] = []  # of each block; or only the mean of all
         self._weight = 0
 
     def add(
         self,
         positions: list[int],
-        done: LocalRound,
+        done: Outcome,
         clients: Sequence[int],
         examples: Sequence[int],
         server_round: int,
@@ -96,21 +98,21 @@ class Group:
         self._clients += [clients[i] for i in kept]
         self._examples += [examples[i] for i in kept]
         self._losses += [done.losses[i] for i in kept] if done.losses else []
-        models = done.models.of(kept)
+        sent = done.sent.of(kept)
         if self._combine is None:
-            self._models.append(models.stack())
+            self._sent.append(sent.stack())
             return
         weights = torch.tensor([min(examples[i], self._combine) for i in kept])
         total = int(weights.sum())
         self._weight += total
-        leaf = next(iter(models.leaves.values()))
-        mean = models.mean((weights / total).to(leaf))
-        before = self._models or [mean]
-        self._models = [interpolate(before[0], mean, total / self._weight)]
+        mean = sent.mean((weights / total).float().to(self._device))
+        before = self._sent or [mean]
+        share = total / self._weight
+        self._sent = [over_slots(lambda x, y: torch.lerp(x, y, share), before[0], mean)]
 
     def trained(self, way: str) -> Trained:
         """Returns the outcome for the whole group."""
-        params = self._models[0] if len(self._models) == 1 else {}
-        if len(self._models) > 1:
-            params = {k: torch.cat([part[k] for part in self._models]) for k in self._models[0]}
-        return Trained(self._clients, params, self._examples, self._losses, self._failures, way)
+        slots = self._sent[0] if len(self._sent) == 1 else {}
+        if len(self._sent) > 1:
+            slots = over_slots(lambda *leaves: torch.cat(leaves), *self._sent)
+        return Trained(self._clients, slots, self._examples, self._losses, self._failures, way)

@@ -1,51 +1,93 @@
-"""What clients remember of a round: their rule's state, and their personal parameters."""
+"""Slots, and optimizer's states, that clients keep from one round to the next."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
 
-from client.memory import OWN, MemoryStore
-from client.training.cohort import LocalRound
-from engram.types import LocalRule, Params
+import torch
+from torch.utils._pytree import tree_map
 
-__all__ = ["Recollection"]
+from client.memory import MemoryMismatch, MemoryStore
+from engram.cohort.task import Outcome
+from engram.core.method import Method, Slots
+from engram.core.optimizers import State
+from engram.core.slots import flat, unflat
+from engram.types import Params
+
+__all__ = ["Memory", "Recollection"]
+
+_KEPT, _OPTIMIZER = "kept", "optimizer"
+
+
+class Memory(NamedTuple):
+    """What a client keeps.
+
+    Attributes:
+        kept: The method's slots.
+        states: By phase, the optimizer's states by slot; empty for new ones.
+        trained: Whether the client has trained.
+    """
+
+    kept: Slots
+    states: Sequence[State]
+    trained: bool
 
 
 class Recollection(NamedTuple):
-    """Looks memories up before a round, and keeps them after it.
+    """Looks up what clients keep before a round, and stores it afterwards.
 
     Attributes:
-        store: Where they are kept.
-        rule: The method's local rule.
-        personal: Personal parameters, as a client without a memory has them.
-        whole: Whether clients remember the rule's state, which is a model.
-        moments: Whether they remember the optimizer's moments.
-        device: The device that personal parameters are put on.
+        store: Where it is stored.
+        method: The method.
+        initial: The network's parameters before training.
+        moments: Whether clients keep the optimizer's states.
+        device: The device that slots are put on.
+        unseen: Clients that never train.
     """
 
     store: MemoryStore
-    rule: LocalRule
-    personal: Params
-    whole: bool
+    method: Method
+    initial: Params
     moments: bool
     device: str
+    unseen: Set[int]
 
-    def recall(self, model: Params, client: int, *, before: int) -> tuple[Params | None, Params]:
-        """Returns a client's rule state, None if it has none, and its personal parameters."""
-        like = self._like(model)
-        mine = {name: leaf.to(self.device) for name, leaf in self.personal.items()}
-        if not like and not mine:
-            return None, {}
-        marked = {OWN + name: leaf for name, leaf in mine.items()}
-        found = self.store.load(client, like | marked, before=before)
+    def recall(self, client: int, *, before: int) -> Memory:
+        """Returns what a client keeps from rounds before the given one.
+
+        Raises:
+            MemoryMismatch: It belongs to another method, or another network.
+        """
+        start = self.method.client.start
+        found = self.store.load(client, None, before=before)
         if found is None:
-            return None, mine
-        state = {name: found[name] for name in like}
-        return state or None, {name: found[OWN + name] for name in mine}
+            trained = not start and client not in self.unseen
+            return Memory(self._there(start), [], trained)
+        tree = unflat(found)
+        kept = tree.get(_KEPT, {})
+        self._check(client, kept)
+        by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
+        states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
+        empty = {slot: x for slot, x in start.items() if not isinstance(x, torch.Tensor) and not x}
+        return Memory(self._there(empty | kept), self._there(states) if by_phase else [], True)
+
+    def _check(self, client: int, kept: Slots) -> None:
+        """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
+        for slot, x in kept.items():
+            kind = self.method.kinds.get(slot)
+            like = self.method.client.start.get(slot, None if kind == "statistic" else self.initial)
+            if kind is None or (like is not None and not _fits(x, like)):
+                raise MemoryMismatch(
+                    f"the memory of client {client} belongs to another model: its {slot!r} has "
+                    "other arrays than this run's"
+                )
+
+    def _there(self, tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf.to(self.device), tree)
 
     def keep(
-        self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
+        self, done: Outcome, clients: Sequence[int], server_round: int, durable: int
     ) -> None:
-        """Stores the clients' memories after a round, but for models that became non-finite.
+        """Stores what clients keep after a round, but for those that became non-finite.
 
         Args:
             done: The round's outcome.
@@ -53,20 +95,21 @@ class Recollection(NamedTuple):
             server_round: The round.
             durable: As ``MemoryStore.save``.
         """
-        names = self._like(done.models.leaves)
-        kept = [i for i in range(len(clients)) if i not in done.broken]
-        if not kept or not (names or self.personal):
-            return
-        states = done.states.only(names.keys()).of(kept).stack()
-        mine = done.models.only(self.personal.keys()).of(kept).stack()
-        states = {name: leaf.cpu() for name, leaf in states.items()}
-        states |= {OWN + name: leaf.cpu() for name, leaf in mine.items()}
-        for position, i in enumerate(kept):
-            memory = {name: leaf[position].clone() for name, leaf in states.items()}
+        fine = [i for i in range(len(clients)) if i not in done.broken]
+        tree: dict[str, Any] = {_KEPT: done.kept.of(fine).stack()} if fine else {}
+        if self.moments and fine:
+            tree[_OPTIMIZER] = {
+                str(at): tree_map(lambda leaf: leaf[fine], state)
+                for at, state in enumerate(done.states)
+            }
+        arrays = {path: leaf.cpu() for path, leaf in flat(tree).items()}
+        for row, i in enumerate(fine if arrays else []):
+            memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
 
-    def _like(self, model: Params) -> Params:
-        """Returns tensors with the names and shapes of a client's rule state."""
-        model = model | self.personal
-        own = model if self.whole else {}
-        return own | (self.rule.moments(model) if self.moments and self.rule.moments else {})
+
+def _fits(x: Any, like: Any) -> bool:
+    """Returns whether arrays have the names and shapes of some of those that they are like."""
+    if isinstance(x, torch.Tensor) or isinstance(like, torch.Tensor):
+        return getattr(x, "shape", None) == getattr(like, "shape", ())
+    return all(name in like and leaf.shape == like[name].shape for name, leaf in x.items())

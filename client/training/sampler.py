@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.training.cohort import Draws
 from engram.arrays import Ints
 from engram.augmentations import Augmentation
+from engram.cohort.draws import Draws
+from engram.core.method import Client
+from engram.core.rounds import first_steps
 from engram.models import Model
-from engram.types import LocalRule
 from federation.data.federated import Split
 from federation.data.partitions import RowNumbers
 from federation.experiment import Experiment
-from federation.methods.local import LocalMethod
 from federation.streams import Stream, generator
 
 
@@ -24,7 +24,7 @@ class Sampler:
     Args:
         experiment: The settings.
         train: Rows to draw from.
-        rule: The local rule that trains on them.
+        client: The method's part of clients that train on them.
         network: The network.
         augment: The augmentation that changes rows at random; None if there is none.
     """
@@ -33,36 +33,34 @@ class Sampler:
         self,
         experiment: Experiment,
         train: Split,
-        rule: LocalRule,
+        client: Client,
         network: Model,
         augment: Augmentation | None,
     ) -> None:
         self._experiment = experiment
         self._train = train
-        self._rule = rule
+        self._client = client
         self._network = network
         self._augment = augment
-        self._begin = experiment.of(LocalMethod).initial_rows
-        self._last: tuple[tuple[list[int], int, bool], Draws] | None = None
+        self._last: tuple[tuple[list[int], int], Draws] | None = None
 
-    def draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
+    def draw(self, clients: Sequence[int], server_round: int) -> Draws:
         """Draws each client's rows at random; with ``order=stream`` it takes the next ones.
 
-        A client with fewer rows than ``batch-size``, or as many, has all of them in each batch. A
-        stream's rows are the same whether or not they begin with an initial batch. The last
-        draws are cached, since runs that share a sampler ask for the same ones.
+        A client with fewer rows than ``batch-size``, or as many, has all of them in each batch. The
+        last draws are cached, since runs that share a sampler ask for the same ones.
         """
-        asked = list(clients), server_round, initial
+        asked = list(clients), server_round
         if self._last is None or self._last[0] != asked:
             self._last = asked, self._draw(*asked)
         return self._last[1]
 
-    def _draw(self, clients: Sequence[int], server_round: int, initial: bool) -> Draws:
-        e, rule = self._experiment, self._rule
+    def _draw(self, clients: Sequence[int], server_round: int) -> Draws:
+        e, start = self._experiment, self._client.initial_rows
         size = min(e.batch_size, max(len(self._train.rows[client]) for client in clients))
         sizes = self._sizes(clients)
         count = e.local_steps if sizes is None else sizes.shape[1]
-        start, batches = self._begin if initial else 0, count * rule.batches_per_step
+        batches = count * self._batches
         rows = np.zeros((len(clients), start + batches * size), dtype=np.int64)
         seeds = np.zeros_like(rows) if self._augment is not None else None
         for i, client in enumerate(clients):
@@ -71,22 +69,26 @@ class Sampler:
             self._fill_rows(rows[i], client, server_round, layout)
             if seeds is not None:
                 rng = generator(e.seed, Stream.AUGMENTATION, server_round, client)
-                drawn = rng.integers(2**32, size=self._begin + batches * each)
+                drawn = rng.integers(2**32, size=start + batches * each)
                 _fill(seeds[i], drawn, layout)
         return Draws(
             split=self._train,
             rows=torch.from_numpy(rows).to(e.device),
             initial=start,
-            batches=rule.batches_per_step,
+            batches=self._batches,
             size=size,
             augment=self._augment,
             seeds=None if seeds is None else torch.from_numpy(seeds).to(e.device),
             keys=self._keys(clients, server_round, 1 + batches) if self._network.noisy else None,
             sizes=sizes,
-            turns=self._turns(
+            starts=self._starts(
                 np.full(len(clients), count) if sizes is None else (sizes > 0).sum(1)
             ),
         )
+
+    @property
+    def _batches(self) -> int:
+        return self._client.phases[0].batches
 
     def _fill_rows(
         self, row: RowNumbers, client: int, server_round: int, layout: tuple[int, int, int]
@@ -95,8 +97,7 @@ class Sampler:
         e, own, (start, size, each) = self._experiment, self._train.rows[client], layout
         steps = len(row) - start
         if e.order == "stream":
-            passed = self._begin if self._rule.needs_initial_batch else 0
-            number = passed + steps // size * each
+            number = start + steps // size * each
             _fill(row, self._train.next_rows(client, server_round, number), layout)
             return
         if start:
@@ -111,12 +112,9 @@ class Sampler:
         else:
             row[start:] = own[rng.integers(len(own), size=steps)]
 
-    def _turns(self, steps: Ints) -> Ints | None:
-        """Returns the step at which each client's rule hands over to its second rule."""
-        if self._rule.then is None:
-            return None
-        turn, _ = self._rule.then
-        return np.array([turn(count) for count in steps.tolist()])
+    def _starts(self, steps: Ints) -> Ints:
+        """Returns the step at which each phase of each client begins, (c, phases)."""
+        return np.array([first_steps(self._client.phases, count) for count in steps.tolist()])
 
     def _sizes(self, clients: Sequence[int]) -> Ints | None:
         """Returns how many rows the batches of each step have, (c, steps): see ``Draws.sizes``."""
@@ -137,7 +135,7 @@ class Sampler:
 
     def _epochs(self, rng: np.random.Generator, count: int, size: int) -> RowNumbers:
         """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
-        e, batches = self._experiment, self._rule.batches_per_step
+        e, batches = self._experiment, self._batches
         each = int(self._epoch(np.array(count)))
         passes = np.zeros((e.local_epochs, batches, each * size), dtype=np.int64)
         drawn = rng.permuted(

@@ -1,4 +1,4 @@
-"""Scores of clients: of the common model, of personalized models, and of kept models."""
+"""Scores of clients: of the models that serve them, of the common model, and after fine-tuning."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -9,31 +9,38 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from client.training.recollection import Memory
 from client.training.rows import Queries, Support, padded
+from client.training.ways import Learner
 from engram.checks import must
+from engram.cohort.task import stacked
+from engram.core.method import Neighbors, Params, Served, Slots
+from engram.core.objective import by_autograd
+from engram.core.optimizers import AFFINE, optimizer_of
+from engram.core.served import has_common, has_tuned
 from engram.dense import FIRST, Examples, logits
-from engram.derivatives import by_autograd
-from engram.meta.fine_tune import fine_tune
+from engram.federated.knn_per import knn_per
 from engram.metrics import Metric, fitted
 from engram.mixtures import mixture
-from engram.models import Model, dense_loss_of, mean_loss, represented, standardized_loss
+from engram.models import dense_loss_of, mean_loss, standardized_loss
 from engram.models.base import Inputs, Outputs
-from engram.optimizers import AFFINE
 from engram.span import make_coordinates
-from engram.tasks import Task, task_of
-from engram.types import Batch, Candidates, LossFn, Params, Recall
+from engram.tasks import Task
+from engram.types import Batch, LossFn
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
+from federation.methods.local import COMMON, TUNED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
 __all__ = ["NoScore", "Scorer", "Scores", "measure"]
 
 Named = TypeVar("Named", bound=Hashable)
+Answer = Callable[[Inputs], Outputs]
+"""``inputs (c, q, ...) -> outputs (c, q, ...)``, of the models of c clients."""
 
 _BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
 
@@ -46,9 +53,9 @@ class Scores(NamedTuple):
     """Scores on query rows, each of shape (clients,).
 
     Attributes:
-        columns: Metric columns by name: of the common model, of the model after fine-tuning, and
-            of the model that a client keeps (or of the common one together with the client's
-            training rows); NaN for a client that keeps none.
+        columns: Metric columns by name: of the model that serves the client; of the common model,
+            ``-common``, where there is one; and of the served model after fine-tuning, ``-tuned``,
+            where it can be fine-tuned and is not.
         queries: Numbers of test rows that were scored.
     """
 
@@ -62,7 +69,7 @@ class Scores(NamedTuple):
 
 
 class Scorer:
-    """The protocol by which every algorithm is scored.
+    """The protocol by which every method is scored.
 
     Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
     scored. Under the ``standard`` protocol each step is on ``batch-size`` training rows of the
@@ -73,69 +80,95 @@ class Scorer:
 
     Args:
         experiment: The settings.
-        network: The network.
+        learner: The method on its network.
         data: The data, with inputs as the network takes them.
+        task: What is learned.
         vectorized: Whether to score a block of clients at once; if not, one after the other.
     """
 
     def __init__(
-        self, experiment: Experiment, network: Model, data: FederatedData, *, vectorized: bool
+        self,
+        experiment: Experiment,
+        learner: Learner,
+        data: FederatedData,
+        task: Task,
+        *,
+        vectorized: bool,
     ) -> None:
-        self._experiment = experiment
-        self._network = network
-        self._data = data
+        self._experiment, self._learner, self._data, self._task = experiment, learner, data, task
+        self._network, self._standard = learner.model, learner.standard
+        self._method = learner.method(task)
         self._vectorized = vectorized
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
-        self._recall = experiment.of(LocalMethod).recall()
-        self._dense = vectorized and network.features is None and network.dense_layers > 0
-        self._dense &= experiment.adapt_optimizer in AFFINE
-        self._dense &= FIRST not in network.personal | network.tailored
-        self._task = task_of(experiment.task, experiment.loss)
-        self._standard = data.units.targets
-        self._personalize = self._fine_tuning(self._task)
+        self._common = has_common(self._method, learner.network)
+        self._tuned = has_tuned(self._method)
+        self._dense = vectorized and self._network.features is None
+        self._dense &= self._network.dense_layers > 0 and experiment.adapt_optimizer in AFFINE
+        self._personalize = self._fine_tuning(task)
 
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
-        e, network, standard = self._experiment, self._network, self._standard
-        learned = standardized_loss(task, standard)
+        e, network = self._experiment, self._network
+        learned = standardized_loss(task, self._standard)
         loss: LossFn = mean_loss(network._replace(train=None), learned)
-        if not network.vectorizes:  # packed sequences, for one, have no rule in torch.func
-            loss = by_autograd(loss)
+        optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:
             shape = network.dense_layers, self._data.outputs
-            loss, self._targets = dense_loss_of(task, *shape, standard)
-        return fine_tune(loss, lr=e.adapt_lr, steps=e.adapt_steps, optimizer=e.adapt_optimizer)
+            loss, self._targets = dense_loss_of(task, *shape, self._standard)
+            gradient = loss.gradient
+        elif network.vectorizes:
+            gradient = torch.func.grad(loss)
+        else:  # packed sequences, for one, have no rule in torch.func
+            gradient = by_autograd(loss, lambda outputs, batch: outputs).gradient
+
+        def personalize(w: Params, *batches: Batch) -> Params:
+            state = optimizer.init(w)
+            for number in range(e.adapt_steps):
+                d = gradient(w, batches[number % len(batches)])
+                w, state = optimizer.update(w, d, state, e.adapt_lr)
+            return w
+
+        return personalize
+
+    # --- What serves clients -----------------------------------------------------------------
+
+    def served(self, common: Slots, own: Slots, memory: Memory) -> Served:
+        """Returns what serves one client, by the slots that it receives."""
+        return self._method.serve(common | own, memory.kept, memory.trained)
 
     def scores(
-        self,
-        model: Params,
-        clients: Sequence[int],
-        kept: Callable[[int], tuple[Candidates | None, Params]],
+        self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
     ) -> Scores:
-        """Scores the common model, personalized models, and the clients' memories.
+        """Scores the models that serve clients.
 
         Args:
-            model: The common model.
+            common: The slots that all clients receive alike.
+            own: Slots of which each client receives its own, with a leading client axis.
             clients: The clients to score.
-            kept: ``client -> (models, own)``: the models that a client keeps, None if it keeps
-                none, and its personal parameters.
+            memories: What each of them keeps.
         """
-        size = sum(leaf.numel() for leaf in model.values())
-        alike: dict[int, list[int]] = {}  # clients that fine-tune on as many rows
-        for client in clients:
-            alike.setdefault(self._drawn(client), []).append(client)
+        size = self._learner.network_size
+        alike: dict[Hashable, list[int]] = {}  # that fine-tune on as many rows, and keep the same
+        for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
+            leaves, form = tree_flatten(memory.kept)
+            shapes = tuple(leaf.shape for leaf in leaves)
+            key = self._drawn(client), memory.trained, str(form), shapes
+            alike.setdefault(key, []).append(i)
         splits = [split for split in (self._data.test, self._data.validation) if split]
-        by_rows = self._recall is not None or (self._network.candidates and not self._few_shot)
-        splits += [self._data.train] if by_rows else []
+        splits.append(self._data.train)
         most = max(len(split.rows[c]) for split in splits for c in clients)
         blocks = []
-        for drawn, some in alike.items():
+        for (drawn, *_), some in alike.items():  # type: ignore[misc]  # a key is a tuple
             inputs = self._row * max(most, drawn)
             block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
             blocks += [some[at : at + block] for at in range(0, len(some), block)]
-        parts = [self._block(model, some, [kept(client) for client in some]) for some in blocks]
-        place = {client: i for i, client in enumerate(chain(*blocks))}
-        order = [place[client] for client in clients]
+        parts = []
+        for some in blocks:
+            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
+            kept: Slots = stacked([memories[i].kept for i in some])
+            trained = memories[some[0]].trained
+            parts.append(self._block(common, mine, kept, trained, [clients[i] for i in some]))
+        order = np.argsort(np.array([*chain(*blocks)])).tolist()
         columns = {
             name: torch.cat([part.columns[name] for part in parts])[order].cpu()
             for name in parts[0].columns
@@ -184,86 +217,88 @@ class Scorer:
         return [self._data.names.get(client, client) for client in clients]
 
     def _block(
-        self,
-        model: Params,
-        clients: Sequence[int],
-        kept: Sequence[tuple[Candidates | None, Params]],
+        self, common: Slots, own: Slots, kept: Slots, trained: bool, clients: Sequence[int]
     ) -> Scores:
-        own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
-        serve: dict[str, Callable[[Inputs], Outputs]] = {
-            COMMON: partial(self._common, model, own),
-            PERSONALIZED: self._tuned(model, own, clients),
-        }
-        have = [i for i, (models, _) in enumerate(kept) if models is not None]
-        if have:
-            found = [models for models, _ in kept if models is not None]
-            answer = self._kept([clients[i] for i in have], found, [*model, *own])
-            serve[KEPT] = lambda x: answer(_of(x, have))
-        if self._recall is not None:
-            have = list(range(len(clients)))
-            serve[KEPT] = self._recalling(self._recall, model, own, clients)
+        answers = self._models(common, own, kept, trained, clients)
         queries = self.queries(clients)
-        columns = self._columns(serve, queries, have, clients)
+        columns = self._columns(answers, queries, clients)
         if self._data.validation is not None:
             held_out = padded(self._data.validation, self._data.validation.rows, clients)
-            scored = self._columns(serve, held_out, have, clients)
+            scored = self._columns(answers, held_out, clients)
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
 
-    def _columns(
-        self,
-        serve: Mapping[str, Callable[[Inputs], Outputs]],
-        queries: Queries,
-        have: list[int],
-        clients: Sequence[int],
-    ) -> dict[str, Tensor]:
-        """Returns the metric columns of each model; only clients in ``have`` have a kept model.
+    def _models(
+        self, common: Slots, own: Slots, kept: Slots, trained: bool, clients: Sequence[int]
+    ) -> dict[str, Answer]:
+        """Returns the models that are scored, by what stands behind a metric's name."""
+        found: dict[str, Answer] = {}
+        if self._common:
+            found[COMMON] = partial(self._alike, common["model"])
+        if not own and not tree_leaves(kept):  # the same for all clients
+            served = self._method.serve(common, kept, trained)
+            plain = len(served.models) == 1 and served.shift is None and served.neighbors is None
+            if plain and not served.tuned and self._common:
+                found[""] = found[COMMON]
+                return found | {TUNED: self._after_tuning(served, clients, alike=True)}
+            if plain and served.tuned:
+                return found | {"": self._after_tuning(served, clients, alike=True)}
+            count = len(clients)
+            served = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), served)
+        else:
+            serve = self._for_each(
+                lambda mine, keeps: self._method.serve(common | mine, keeps, trained)
+            )
+            served = serve(own, kept)
+        w = self.least(clients, served.models) if served.weights is None else {}
+        if served.tuned and len(served.models) == 1:
+            return found | {"": self._after_tuning(served, clients)}
+        if served.weights is not None:
+            apply, pi = self._for_each(self._network.apply), served.weights
+            found[""] = lambda x: mixture(
+                self._task.targets, [apply(model, x) for model in served.models], pi
+            )
+        elif served.neighbors is not None:
+            found[""] = self._voting(w, served.neighbors, clients)
+        else:
+            found[""] = self._applied(w, served.shift)
+        if self._tuned:
+            found[TUNED] = self._after_tuning(served, clients)
+        return found
 
-        Args:
-            serve: For each model, ``inputs (c, q, ...) -> outputs (c, q, ...)``.
-            queries: The rows to score.
-            have: Positions of the clients that keep a model.
-            clients: The clients.
-        """
-        count, counted, names = len(queries.rows), queries.counted, self._called(clients)
-        said, y = self._answers(serve, queries)
-        columns = self._measured(COMMON, said[COMMON], y, counted, names)
-        columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, counted, names)
-        lacking = y.new_full((count,), torch.nan, dtype=torch.float32)
-        columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
-        if have:
-            theirs = [names[i] for i in have]
-            found = self._measured(KEPT, said[KEPT], y[have], counted[have], theirs)
-            for name, values in found.items():
-                columns[name][have] = values
-        return columns
+    def _alike(self, model: Params, x: Inputs) -> Outputs:
+        """Returns the outputs (c, q, ...) of one model, on queries x (c, q, ...)."""
+        shape, flat = tree_leaves(x)[0].shape[:2], self._network.apply(model, _flat(x))
+        rows: Outputs = tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat)
+        return rows
 
-    def _answers(
-        self, serve: Mapping[Named, Callable[[Inputs], Outputs]], queries: Queries
-    ) -> tuple[dict[Named, Outputs], Tensor]:
-        """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
-        outputs: dict[Named, list[Outputs]] = {which: [] for which in serve}
-        targets = []
-        for rows in self._in_parts(queries.rows):
-            x, y = queries.split.take(rows)
-            targets.append(y)
-            for which, served in serve.items():
-                outputs[which].append(served(x))
-        said = {which: tree_map(_joined, *parts) for which, parts in outputs.items()}
-        return said, torch.cat(targets, dim=1)
+    def _applied(self, w: Params, shift: Tensor | None) -> Answer:
+        """Returns the models of clients, which add a shift of each to its representations."""
+        if shift is None:
+            return partial(self._for_each(self._network.apply), w)
+        return lambda x: self._represented(w, x, shift)[0]
 
-    def _kept(
-        self, clients: Sequence[int], kept: Sequence[Candidates], names: Sequence[str]
-    ) -> Callable[[Inputs], Outputs]:
-        """Returns ``inputs -> outputs``, (c, q, ...), of the models that clients keep."""
-        apply, weights = self._for_each(self._network.apply), [some.weights for some in kept]
-        ranks = zip(*(some.models for some in kept), strict=True)
-        stacks = [_stacked(models, names) for models in ranks]
-        shares = [some for some in weights if some is not None]
-        if shares:
-            w = torch.stack(shares)
-            return lambda x: mixture(self._task.targets, [apply(stack, x) for stack in stacks], w)
-        return partial(apply, self.least(clients, stacks))
+    def _represented(self, w: Params, x: Inputs, shift: Tensor | None = None) -> Any:
+        """Returns outputs (c, q, ...) and representations (c, q, width)."""
+        represent = self._network.represent
+        assert represent is not None  # for mypy: the method asks for it
+        if shift is None:
+            return self._for_each(lambda p, some: represent(p, some, None, None, False))(w, x)
+        each = self._for_each(lambda p, some, s: represent(p, some, None, s, False))
+        return each(w, x, shift)
+
+    def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
+        """Returns models whose outputs are mixed with votes of the clients' training rows."""
+        train = self._data.train
+        memory = padded(train, train.rows, clients)
+        said, y = self._answers({0: lambda x: self._represented(w, x)[1]}, memory)
+        recall = knn_per(weight=votes.weight, k=votes.k, scale=votes.scale)
+
+        def served(x: Inputs) -> Tensor:
+            outputs, z = self._represented(w, x)
+            return recall(outputs, z, said[0], y, memory.counted)
+
+        return served
 
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
         """Returns for each client the candidate with the least loss on its training rows.
@@ -291,54 +326,44 @@ class Scorer:
         split, rows, _ = self._support(clients)
         return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
-    def _common(self, model: Params, own: Params, x: Inputs) -> Outputs:
-        """Returns the outputs (c, q, ...) before personalization, on queries x (c, q, ...)."""
-        if own:
-            serve = self._for_each(lambda mine, some: self._network.apply(model | mine, some))
-            outputs: Outputs = serve(own, x)
-            return outputs
-        shape, flat = tree_leaves(x)[0].shape[:2], self._network.apply(model, _flat(x))
-        rows: Outputs = tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat)
-        return rows
+    # --- Fine-tuning -------------------------------------------------------------------------
 
-    def _recalling(
-        self, recall: Recall, model: Params, own: Params, clients: Sequence[int]
-    ) -> Callable[[Inputs], Tensor]:
-        """Returns ``inputs -> outputs`` of the common model, which also uses training rows."""
+    def _after_tuning(
+        self, served: Served, clients: Sequence[int], *, alike: bool = False
+    ) -> Answer:
+        """Returns the served models after fine-tuning, which is done when they are first asked.
 
-        def one(mine: Params, x: Inputs) -> tuple[Tensor, Tensor]:
-            return represented(self._network)(model | mine, x)
+        Args:
+            served: A model of each client, or, if ``alike``, one without a client axis.
+            clients: The clients.
+            alike: Whether all of them begin with the same one.
+        """
+        support, (w,) = self._support(clients), served.models
+        if self._dense and served.shift is None:
+            return self._tuned_dense(w, support, alike=alike)
+        if alike:
+            count = len(clients)
+            w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
+        tuned = self._for_each(self._tunes(clients))(w, *support.batches())
+        return self._applied(tuned, served.shift)
 
-        represent, train = self._for_each(one), self._data.train
-        memory = padded(train, train.rows, clients)
-        said, y = self._answers({KEPT: lambda x: represent(own, x)[1]}, memory)
-        theirs = said[KEPT]
+    def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:
+        count, drawn = support.rows.shape
+        coordinates = make_coordinates(w[FIRST], count, drawn)
+        _, y = support.split.take(support.rows, out=coordinates.drawn)
+        rows, targets = coordinates.see(0, drawn), self._targets(y)
+        if alike:
+            w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
+        w = w | {FIRST: rows.fit(coordinates.origin())}
+        batches = (Examples(rows.part(*at), targets[:, slice(*at)]) for at in support.edges)
+        tuned = self._personalize(w, *batches)
+        layers, standard = self._network.dense_layers, self._standard
 
-        def served(x: Inputs) -> Tensor:
-            outputs, z = represent(own, x)
-            return recall(outputs, z, theirs, y, memory.counted)
+        def outputs(x: Tensor) -> Tensor:
+            raw = logits(tuned, coordinates.see_others(x.flatten(2)), layers)
+            return standard.restored(raw) if standard else raw
 
-        return served
-
-    def _in_parts(self, rows: Tensor) -> Sequence[Tensor]:
-        """Splits rows (c, n) into parts: a client may have more than fit into memory at once."""
-        return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
-
-    def _measured(
-        self,
-        which: str,
-        outputs: Outputs,
-        y: Tensor,
-        counted: Tensor,
-        names: Sequence[str | int],
-    ) -> dict[str, Tensor]:
-        """Returns the metric columns of one of the models."""
-        return {m.name + which: measure(m, outputs, y, counted, names) for m in self._metrics}
-
-    def queries(self, clients: Sequence[int]) -> Queries:
-        """Returns the test rows that clients are scored on."""
-        test = self._data.test
-        return padded(test, {c: query_rows(self._experiment, test, c) for c in clients}, clients)
+        return outputs
 
     def _support(self, clients: Sequence[int]) -> Support:
         """Returns the rows that clients fine-tune on, which must be as many for each of them."""
@@ -351,20 +376,45 @@ class Scorer:
             rows = [_tuned_on(e, client, split.rows[client], count) for client in clients]
         return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
 
-    def _tuned(
-        self, model: Params, own: Params, clients: Sequence[int]
-    ) -> Callable[[Inputs], Outputs]:
-        """Returns ``inputs -> outputs``, (c, q, ...), of the fine-tuned models."""
-        support = self._support(clients)
-        if self._dense:
-            return self._tuned_dense(model, own, support)
-        personalize = self._tunes(clients)
+    # --- Scores --------------------------------------------------------------------------------
 
-        def tune(mine: Params, *batches: Batch) -> Params:
-            return personalize(model | mine, *batches)
+    def _columns(
+        self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Returns the metric columns of each model."""
+        names, (said, y) = self._called(clients), self._answers(serve, queries)
+        columns: dict[str, Tensor] = {}
+        for which in ("", *([COMMON] if self._common else []), *([TUNED] if self._tuned else [])):
+            # A client that has not trained may be served by a fine-tuned model already.
+            outputs = said.get(which, said[""])
+            for metric in self._metrics:
+                columns[metric.name + which] = measure(
+                    metric, outputs, y, queries.counted, names
+                )
+        return columns
 
-        tuned = self._for_each(tune)(own, *support.batches())
-        return lambda x: self._for_each(self._network.apply)(tuned, x)
+    def _answers(
+        self, serve: Mapping[Named, Answer], queries: Queries
+    ) -> tuple[dict[Named, Outputs], Tensor]:
+        """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
+        outputs: dict[Named, list[Outputs]] = {which: [] for which in serve}
+        targets = []
+        for rows in self._in_parts(queries.rows):
+            x, y = queries.split.take(rows)
+            targets.append(y)
+            for which, served in serve.items():
+                outputs[which].append(served(x))
+        said = {which: tree_map(_joined, *parts) for which, parts in outputs.items()}
+        return said, torch.cat(targets, dim=1)
+
+    def _in_parts(self, rows: Tensor) -> Sequence[Tensor]:
+        """Splits rows (c, n) into parts: a client may have more than fit into memory at once."""
+        return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
+
+    def queries(self, clients: Sequence[int]) -> Queries:
+        """Returns the test rows that clients are scored on."""
+        test = self._data.test
+        return padded(test, {c: query_rows(self._experiment, test, c) for c in clients}, clients)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that applies ``function`` to each client's stacked arguments."""
@@ -376,26 +426,6 @@ class Scorer:
             return tree_map(lambda *leaves: torch.stack(leaves), *found)
 
         return in_turn
-
-    def _tuned_dense(
-        self, model: Params, own: Params, support: Support
-    ) -> Callable[[Inputs], Tensor]:
-        count, drawn = support.rows.shape
-        coordinates = make_coordinates(model[FIRST], count, drawn)
-        _, y = support.split.take(support.rows, out=coordinates.drawn)
-        rows, targets = coordinates.see(0, drawn), self._targets(y)
-        w = {name: leaf.expand(count, *leaf.shape) for name, leaf in model.items()} | own
-        w[FIRST] = rows.fit(coordinates.origin())
-        batches = (Examples(rows.part(*at), targets[:, slice(*at)]) for at in support.edges)
-        tuned = self._personalize(w, *batches)
-        layers = self._network.dense_layers
-        standard = self._standard
-
-        def outputs(x: Tensor) -> Tensor:
-            raw = logits(tuned, coordinates.see_others(x.flatten(2)), layers)
-            return standard.restored(raw) if standard else raw
-
-        return outputs
 
 
 def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:
@@ -416,10 +446,6 @@ def _tuned_on(e: Experiment, client: int, own: RowNumbers, count: int) -> RowNum
     if len(own) <= e.batch_size:
         return np.tile(own, count // len(own))
     return own[generator(e.seed, Stream.FINE_TUNING, client).integers(len(own), size=count)]
-
-
-def _stacked(models: Sequence[Params], names: Sequence[str]) -> Params:
-    return {name: torch.stack([model[name] for model in models]) for name in names}
 
 
 def _of(stacked: Any, some: Any) -> Any:

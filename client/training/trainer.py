@@ -1,58 +1,41 @@
 """Trains the clients it is asked for: one, or thousands at once.
 
-The ClientApp calls it with the clients of its node, and the in-process grid with every client that
+The ClientApp calls it with the clients of its node, and a run in one process with every client that
 a round addresses. The vectorized engine runs each local step once for a block of clients, as many
 as caches and memory allow; that may be one, if the network is large. The sequential engine runs the
 same pure functions client by client, and an error says which client failed, and at which step.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from itertools import groupby
 from logging import getLogger
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from client.memory import MemoryStore
 from client.training.allocator import keep_freed_memory
 from client.training.budget import block_size
-from client.training.cohort import (
-    ClientRaised,
-    CohortModels,
-    CohortTask,
-    LocalRound,
-    Rules,
-    each_in_turn,
-    vmapped,
-)
-from client.training.dense_cohort import cost, dense, pays
 from client.training.diagnosis import Seen, cause_of
 from client.training.outcome import ClientFailed, Group, Trained, failed
-from client.training.recollection import Recollection
+from client.training.recollection import Memory, Recollection
 from client.training.sampler import Sampler
 from client.training.scoring import Scorer, Scores
 from client.training.trial import on_rows
+from client.training.ways import Learner
 from engram.augmentations import AUGMENTATIONS, check_augmentation
-from engram.dense import FIRST
-from engram.derivatives import all_at_once, by_autograd, by_cohorts
-from engram.mixtures import loss_of
-from engram.models import (
-    cohort_losses,
-    dense_loss_of,
-    in_units,
-    keep,
-    mean_loss,
-    standardized_loss,
-)
-from engram.networks import FLAT
-from engram.optimizers import check_optimizer, scaled, with_optimizer
+from engram.cohort.dense import cost
+from engram.cohort.problem import network_of
+from engram.cohort.sizes import joined
+from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
+from engram.core.method import Method, Slots
+from engram.core.optimizers import check_optimizer, optimizer_of
+from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
-from engram.tasks import Task, task_of
-from engram.tree import part
-from engram.types import Candidates, LocalRule, LossFn, Params, Scale
+from engram.tasks import task_of
+from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
@@ -69,26 +52,9 @@ _log = getLogger("flwr.engram")
 
 Engine = Literal["vectorized", "sequential"]
 # As measured in benchmarks/NOTES.md:
-_BLOCK = 2**25  # most numbers that a block of clients holds on a CPU: with more, caches help less
-_LARGE = 2**18  # networks with more parameters are trained client by client on a CPU
-_EXPLAINED = 3  # clients of a block whose models broke and that are looked at: it takes a while
-_TRIES = 2  # timings of each way, since the first one takes longer
-
-Way = partial[LocalRound]
-Form = Callable[[LossFn], LossFn]
-
-
-def _as_it_is(loss: LossFn) -> LossFn:
-    return loss
-
-
-def _vectorizes(e: Experiment) -> bool:
-    """Returns whether ``vmap`` can run the experiment's optimizers.
-
-    Raises:
-        ValueError: One of them does not return what it should.
-    """
-    return all([check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)])
+_BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, caches help less
+_EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
+_TRIES: Final = 2  # timings of each way, since the first one takes longer
 
 
 class Trainer:
@@ -97,7 +63,7 @@ class Trainer:
     Args:
         experiment: The settings.
         data: Its data.
-        store: Where memories are kept between rounds.
+        store: Where clients' slots are kept between rounds.
         engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
         noise: The source of the noise of local privacy.
 
@@ -105,16 +71,14 @@ class Trainer:
         experiment: As given.
         given: The data as given.
         data: The same, after a check of its tokens, with inputs as the network takes them.
-        rule: The method's local rule.
+        method: The method.
         sampler: Draws the rows of each round.
-        tailored: The parameters that the server makes for each client.
-        constants: As ``Model.constants``.
-        ways: By name, the ways to run a cohort that may be the fastest.
+        ways: The names of the ways to run a cohort that may be the fastest.
         block: The largest number of clients that are trained at once.
 
     Raises:
-        Refused: The network, the loss, a metric or the augmentation does not fit the data, the rule
-            has no direction for an optimizer, or the memory budget does not fit one client.
+        Refused: The network, the loss, a metric or the augmentation does not fit the data, or the
+            memory budget does not fit one client.
     """
 
     def __init__(
@@ -128,51 +92,68 @@ class Trainer:
     ) -> None:
         torch.set_num_threads(experiment.cpu_threads)
         keep_freed_memory()
-        self.experiment = experiment
-        self._store = store
-        self._noise, self._engine = noise, engine
+        e = self.experiment = experiment
+        self._store, self._noise, self._engine = store, noise, engine
         self.given, self._standard = data, data.units.targets
-        data = standardized(experiment, data)
-        self._network = model_for(experiment, data.kind, data.example)
-        self.data = with_known_tokens(data, self._network, experiment)
-        self._task = task_of(experiment.task, experiment.loss)
-        self._own = experiment.of(LocalMethod)
-        augment = AUGMENTATIONS.get(experiment.augment)
-        model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
+        data = standardized(e, data)
+        model = model_for(e, data.kind, data.example)
+        self.data = with_known_tokens(data, model, e)
+        self._task = task_of(e.task, e.loss)
+        self._own = e.of(LocalMethod)
+        generator = torch_generator(e.seed, Stream.MODEL)
+        initial = self.receive(model.init(generator))
+        augment = AUGMENTATIONS.get(e.augment)
         try:
-            metrics = self._own.metrics(experiment)
-            start = self.receive(model)
-            self._task = on_rows(self._task, metrics, self._network, start, self.data)
-            self._learned = standardized_loss(self._task, self._standard)
-            self._parted = self._own.in_parts(self._network, experiment)
-            self.rule = self._rule_on(_as_it_is)
-            vectorized = engine == "vectorized" and _vectorizes(experiment)
-            for number in range(1, experiment.num_rounds + 1):
-                step_factor(experiment.schedule, number, experiment.num_rounds)
+            metrics = self._own.metrics(e)
+            self._task = on_rows(self._task, metrics, model, initial, self.data)
+            optimizer = optimizer_of(
+                e.optimizer,
+                momentum=e.momentum,
+                weight_decay=e.weight_decay,
+                clip=e.gradient_clip,
+            )
+            self.learner = Learner(
+                settings=self._own.settings,
+                model=model,
+                network=network_of(model, initial, lambda: self.receive(model.init(generator))),
+                outputs=data.outputs,
+                clients=e.num_clients,
+                generator=lambda: torch_generator(e.seed, Stream.HYPERNETWORK),
+                optimizer=optimizer,
+                standard=self._standard,
+            )
+            self.method: Method = self.learner.method(self._task)
+            users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
+            for number in range(1, e.num_rounds + 1):
+                step_factor(e.schedule, number, e.num_rounds)
             if augment is not None:
                 check_augmentation(augment, data.example)
         except ValueError as error:
             raise Refused(one_line(str(error))) from error
-        self.sampler = Sampler(experiment, self.data.train, self.rule, self._network, augment)
-        self._remembers = self._own.keeps_memory and self.rule.state_is_model
-        self._keeps = experiment.optimizer_state == "kept" and self.rule.moments is not None
-        self._reads = self._remembers and self.rule.reads_state
-        self._personal = keep(model, self._network.personal, personal=True)
+        self.sampler = Sampler(e, self.data.train, self.method.client, model, augment)
         self._memories = Recollection(
             store,
-            self.rule,
-            self._personal,
-            whole=self._remembers,
-            moments=self._keeps,
-            device=experiment.device,
+            self.method,
+            initial,
+            moments=e.optimizer_state == "kept" and optimizer.remembers,
+            device=e.device,
+            unseen=e.unseen,
         )
-        self.tailored = self._network.tailored
-        self.constants = self._network.constants
-        vectorized &= self._network.vectorizes and self._task.vectorizes
-        self.ways = self._choose_ways(model, vectorized=vectorized)
+        vectorized = engine == "vectorized" and all(users)
+        vectorized &= model.vectorizes and self._task.vectorizes
+        self.ways = ("in-turn",)
+        if vectorized:
+            self.ways = self.learner.fastest(
+                self._task,
+                name=e.model,
+                device=e.device,
+                rows=self._rows,
+                whole=bool(e.local_epochs),
+                keeps=self._memories.moments,
+            )
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
-        self.block = self._choose_block(model)
-        self._scorer = Scorer(experiment, self._network, self.data, vectorized=vectorized)
+        self.block = self._choose_block(initial)
+        self._scorer = Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients whose rows are in other units."""
@@ -188,91 +169,9 @@ class Trainer:
     @property
     def _rows(self) -> int:
         """The most rows that a client draws in a round of ``local-steps``."""
-        steps = self.experiment.local_steps * self.rule.batches_per_step
-        return self._own.initial_rows + steps * self._size
-
-    def _rule_on(
-        self,
-        form: Form,
-        scales: Mapping[str, Scale] = {},
-        *,
-        factor: float = 1.0,
-        task: Task | None = None,
-    ) -> LocalRule:
-        """Builds the rule with a form of its loss; ``scales`` replace some of its settings."""
-        e, task = self.experiment, task or self._learned
-        own = self._own.model_copy(update=dict(scales)) if scales else self._own
-        rule = with_optimizer(
-            self._parted(own.rule(form(own.loss(self._network, task)))),
-            e.optimizer,
-            momentum=e.momentum,
-            weight_decay=e.weight_decay,
-            clip=e.gradient_clip,
-            statistics=self._network.running,
-        )
-        return scaled(rule, factor)
-
-    def _reported(self, loss: LossFn) -> LossFn:
-        """Returns the loss of the model that serves clients, which may not be the trained one."""
-        served, candidates = self._network.kept, self._network.candidates
-        if candidates is not None:
-            return lambda w, batch: loss_of(candidates(w), loss, batch)
-        return loss if served is None else lambda w, batch: loss(served(w), batch)
-
-    def _in_turn(self, task: Task) -> Way:
-        """Returns the way to train one client after the other."""
-        network = self._network
-        return partial(
-            each_in_turn,
-            partial(self._rule_on, by_autograd, task=standardized_loss(task, self._standard)),
-            self._reported(mean_loss(network, task)),
-            statistics=network.statistics,
-        )
-
-    def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
-        """Returns, by name, the ways to run a cohort that may be the fastest."""
-        network, rule, statistics = self._network, self.rule, self._network.statistics
-        rules: Callable[[Form], Rules] = partial(partial, self._rule_on)
-        plain_loss = mean_loss(network, self._task)
-        reported = self._reported(plain_loss)
-        in_turn = {"in-turn": self._in_turn(self._task)}
-        together = {"vmap": partial(vmapped, rules(_as_it_is), reported, statistics=statistics)}
-        if not vectorized:
-            return in_turn
-        plain = type(self._own).loss is LocalMethod.loss  # only this loss has a written-out form
-        features, ends_dense = network.features, network.dense_layers > 0
-        own_first = [name for name in self._personal if name.endswith(FIRST)]
-        learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
-        learned &= not rule.companions
-        held = (
-            rule.affine
-            and plain
-            and not (own_first and self._reads)
-            and not self._keeps
-            and not self.experiment.local_epochs
-        )
-        if held and ends_dense and (features is None or learned):
-            shape = network.dense_layers, self.data.outputs
-            loss, targets = dense_loss_of(self._task, *shape, self._standard)
-            seen = self._reported(dense_loss_of(in_units(self._task, self._standard), *shape)[0])
-            way = partial(dense, rules(lambda _: loss), seen, targets=targets, features=features)
-            return {"dense": way}
-        if self.experiment.device != "cpu":
-            return together
-        learned_ones, losses = (cohort_losses(network, t) for t in (self._learned, self._task))
-        if plain and losses is not None and learned_ones is not None:
-            loss = by_cohorts(mean_loss(network, self._learned), learned_ones)
-            update = network.statistics_together
-            together["grouped"] = partial(
-                vmapped,
-                rules(lambda _: loss),
-                self._reported(all_at_once(losses)),
-                statistics=update and all_at_once(update),
-            )
-        if self.experiment.model in FLAT:
-            # A large network fills the caches: finishing one client first is faster.
-            return in_turn if sum(x.numel() for x in model.values()) > _LARGE else together
-        return in_turn | together  # training finds out which is faster
+        client = self.method.client
+        steps = self.experiment.local_steps * client.phases[0].batches
+        return client.initial_rows + steps * self._size
 
     @property
     def way(self) -> str:
@@ -284,88 +183,191 @@ class Trainer:
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
-        e = self.experiment
+        e, client = self.experiment, self.method.client
         size = sum(leaf.numel() for leaf in model.values())
-        step = self.rule.batches_per_step * self._size
-        numbers = 4 * step * self._network.activations
+        step = client.phases[0].batches * self._size
+        numbers = 4 * step * self.learner.model.activations
         if "dense" in self.ways:
             numbers += cost(model, self._rows)
         else:
             rows = step if e.local_epochs else self._rows
             numbers += rows * self.data.train.numbers + 16 * size
-        numbers += 4 * size if self.rule.moments else 0
+        numbers += 4 * size if self.learner.optimizer.remembers else 0
         numbers += 10 * size if e.clip else 0  # clipping copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
         if "vmap" not in self.ways and "dense" not in self.ways:
             return 1
         if e.device != "cpu":
             return block
-        useful = _BLOCK if self._network.features is None else 8 * _BLOCK
+        useful = _BLOCK if self.learner.model.features is None else 8 * _BLOCK
         return min(block, max(1, useful // numbers))
 
     # --- Training ------------------------------------------------------------------------
 
     def train(
         self,
-        model: Params,
+        common: Slots,
         groups: Sequence[Sequence[int]],
         *,
         server_round: int,
         durable: int,
-        tailored: Params = {},  # noqa: B006 - nobody changes it
+        own: Slots = {},  # noqa: B006 - nobody changes it
         combine: int | None = None,
         losses: bool = True,
     ) -> list[Trained]:
-        """Runs one local round of each client, from the common model.
+        """Runs one local round of each client.
 
-        Clients are trained in blocks. Memories of a block are stored before the next one is
-        trained: after an error, earlier clients are as if their replies had been lost.
+        Clients are trained in blocks. Slots of a block are stored before the next one is trained:
+        after an error, earlier clients are as if their replies had been lost.
 
         Args:
-            model: The common model w, without what is tailored.
+            common: The slots that all clients receive alike.
             groups: The clients to train, in groups with separate results; no client twice.
             server_round: The round, >= 1. With the seed and the client it determines every
                 sample that is drawn.
             durable: As ``MemoryStore.save``.
-            tailored: The arrays that the server made for each of these clients, in their order.
+            own: Slots of which each of these clients receives its own, in their order.
             combine: The largest weight of a client, in rows, in the mean of its group, >= 1; with
-                1, all clients count alike. None to return every client's model.
+                1, all clients count alike. None to return what every client sends.
             losses: Whether training losses are wanted, which take a forward pass of each client.
 
         Raises:
-            MemoryMismatch: A client's memory belongs to another model.
+            MemoryMismatch: What a client keeps belongs to another model.
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
-        model, tailored = self.receive(model), self.receive(tailored)
-        results = [Group(combine, self.data.names) for _ in groups]
+        e, names = self.experiment, self.data.names
+        common, own = self.receive(common), self.receive(own)
+        results = [Group(combine, names, e.device) for _ in groups]
         way = self.way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
         for start in range(0, len(queue), self.block):
             members = queue[start : start + self.block]
-            clients = [client for _, client in members]
-            own = {name: leaf[start : start + self.block] for name, leaf in tailored.items()}
-            task = self.task(model, clients, server_round, own)._replace(losses=losses)
-            try:
-                done = self.run(task, server_round, way, clients)
-            except ClientRaised as error:
-                raise failed(clients, error, server_round, self.data.names) from error
-            done = self.finish(done, model, clients, server_round, durable)
-            causes = {i: self._cause(task, i, clients[i]) for i in [*done.broken][:_EXPLAINED]}
+            clients, at = [client for _, client in members], slice(start, start + self.block)
+            mine: Slots = tree_map(lambda leaf, at=at: leaf[at], own)
+            done, causes = self._block(way, common, mine, clients, server_round, losses)
+            self._memories.keep(done, clients, server_round, durable)
+            done = self.leave(done, common, mine, clients, server_round)
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
                 results[number].add(list(some), done, clients, examples, server_round, causes)
         return [result.trained(way) for result in results]
 
+    def _block(
+        self,
+        way: str,
+        common: Slots,
+        own: Slots,
+        clients: Sequence[int],
+        server_round: int,
+        losses: bool,
+    ) -> tuple[Outcome, dict[int, str]]:
+        """Trains a block; returns the outcome, and why some clients' slots became non-finite."""
+        parts, causes, groups = [], dict[int, str](), self.alike(clients, server_round)
+        for some, memories in groups:
+            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
+            asked = [clients[i] for i in some]
+            task = self.task(common, mine, memories, asked, server_round)._replace(losses=losses)
+            try:
+                part = self.run(task, server_round, way, asked)
+            except ClientRaised as error:
+                raise failed(asked, error, server_round, self.data.names) from error
+            for i in [*part.broken][:_EXPLAINED]:
+                causes[some[i]] = self._cause(task, i, asked[i])
+            parts.append(part)
+        if len(parts) == 1:
+            return parts[0], causes
+        return joined(parts, [some for some, _ in groups]), causes
+
+    def alike(
+        self, clients: Sequence[int], server_round: int
+    ) -> list[tuple[list[int], list[Memory]]]:
+        """Returns the clients, by position, in groups that keep the same slots; and what each keeps."""
+        groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
+        for i, client in enumerate(clients):
+            memory = self._memories.recall(client, before=server_round)
+            leaves, form = tree_flatten((memory.kept, list(memory.states)))
+            key = str(form), *(leaf.shape for leaf in leaves)
+            some, memories = groups.setdefault(key, ([], []))
+            some.append(i)
+            memories.append(memory)
+        return list(groups.values())
+
+    def task(
+        self,
+        common: Slots,
+        own: Slots,
+        memories: Sequence[Memory],
+        clients: Sequence[int],
+        server_round: int,
+    ) -> CohortTask:
+        """Returns the inputs of a round of clients that keep the same slots: draws rows."""
+        kept = stacked([memory.kept for memory in memories])
+        states = stacked([list(memory.states) for memory in memories])
+        return CohortTask(common, own, kept, states, self.sampler.draw(clients, server_round))
+
+    def run(
+        self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]
+    ) -> Outcome:
+        """Trains a cohort in one of the ways; its first runs are timed.
+
+        Args:
+            task: The inputs.
+            server_round: The round, >= 1.
+            way: The way's name.
+            clients: The cohort; a single client where the loss wants its name.
+
+        Raises:
+            ClientRaised: A client's step raised an error, and clients are trained in turn.
+        """
+        e, learned = self.experiment, self._task
+        if learned.named:
+            (client,) = clients
+            learned = learned.of(self.data.names.get(client, client))
+        factor = step_factor(e.schedule, server_round, e.num_rounds)
+        start = time.process_time()  # not wall time: others may use the machine, too
+        done = self.learner.trains(way, learned, factor)(task)
+        if len(self._times[way]) < _TRIES:
+            self._times[way].append((time.process_time() - start) / task.clients)
+        return done
+
+    def leave(
+        self,
+        done: Outcome,
+        common: Slots,
+        own: Slots,
+        clients: Sequence[int],
+        server_round: int,
+    ) -> Outcome:
+        """Clips and noises what leaves the clients. What they keep is not noised: it never leaves."""
+        if not self.experiment.clip:
+            return done
+        leaving = leave_client(
+            self.experiment,
+            self.method,
+            self.learner.network.running,
+            common | own,
+            done.sent.stack(),
+            own=own.keys(),
+            clients=clients,
+            server_round=server_round,
+            noise=self._noise,
+        )
+        return done._replace(sent=Held(leaving))
+
     def _cause(self, task: CohortTask, i: int, client: int) -> str:
-        """Returns likely causes of a non-finite model of a cohort's i-th client.
+        """Returns likely causes of non-finite slots of a cohort's i-th client.
 
         With privacy on, this is said in the client's own log alone.
         """
         e, named = self.experiment, self._task.of(self.data.names.get(client, client))
-        draws, w = task.draws.of(i), {name: leaf[i] for name, leaf in task.start.items()}
+        draws = task.draws.of([i])
+        w = self.learner.network.initial
+        served = [x for s, x in (task.common | task.kept).items() if self._is_network(s, x)]
+        if served:
+            w = {n: leaf if n in w and leaf.shape == w[n].shape else leaf[i] for n, leaf in served[0].items()}
         batches = [
             tree_map(lambda leaf: leaf[0], batch)
-            for step in draws.steps()
+            for step in draws.each_step()
             for batch in step.batches
         ]
         place = {row: at for at, row in enumerate(self.data.train.rows[client].tolist())}
@@ -378,9 +380,8 @@ class Trainer:
             [place[row] for row in drawn],
             self.data.outputs if own_classes else 0,
         )
-        learned = standardized_loss(named, self._standard)
-        loss = by_autograd(self._own.loss(self._network, learned))
-        found = cause_of(loss, w, batches, rows, self._network.running) or (
+        loss = mean_loss(self.learner.model, standardized_loss(named, self._standard))
+        found = cause_of(loss, w, batches, rows, self.learner.network.running) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
             f"first step: lower {' or '.join(self._own.step_sizes())}"
         )
@@ -389,116 +390,31 @@ class Trainer:
         _log.warning("client %s: %s", self.data.names.get(client, client), found)
         return "its log says more"
 
-    def task(
-        self, model: Params, clients: Sequence[int], server_round: int, tailored: Params
-    ) -> CohortTask:
-        """Returns the inputs of a round: looks memories up, and draws rows."""
-        kept: list[tuple[Params | None, Params]] = [(None, {})] * len(clients)
-        if self._reads or self._keeps or self._personal:
-            like = model | {name: leaf[0] for name, leaf in tailored.items()}
-            kept = [self._memories.recall(like, client, before=server_round) for client in clients]
-        memories = [state if self._reads or self._keeps else None for state, _ in kept]
-        own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
-        own |= tailored
-        anew = self.rule.needs_initial_batch and not (self._reads and None not in memories)
-        draws = self.sampler.draw(clients, server_round, initial=anew)
-        return CohortTask(model, memories, draws, own)
+    def _is_network(self, slot: str, x: Any) -> bool:
+        whole = self.learner.network.initial.keys()
+        return self.method.kinds[slot] == "model" and x.keys() == whole
 
-    def run(
-        self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]
-    ) -> LocalRound:
-        """Trains a cohort in one of the ways; its first runs are timed.
-
-        Args:
-            task: What to do.
-            server_round: The round, >= 1.
-            way: The way's name.
-            clients: The cohort; a single client where the loss wants its name.
-
-        Raises:
-            ClientRaised: A client's step raised an error, and clients are trained in turn.
-        """
-        start = time.process_time()  # not wall time: others may use the machine, too
-        done = self._way_in(way, server_round, clients)(task)
-        if len(self._times[way]) < _TRIES:
-            self._times[way].append((time.process_time() - start) / len(task.memories))
-        return done
-
-    def finish(
-        self,
-        done: LocalRound,
-        model: Params,
-        clients: Sequence[int],
-        server_round: int,
-        durable: int,
-    ) -> LocalRound:
-        """Stores the clients' memories; returns the outcome that may leave them."""
-        self._memories.keep(done, clients, server_round, durable)
-        shared = done.models.leaves.keys() - self._personal.keys()
-        done = done._replace(models=done.models.only(shared))
-        return self._protect(done, model, clients, server_round) if self.experiment.clip else done
-
-    def _way_in(self, name: str, server_round: int, clients: Sequence[int]) -> Way:
-        """Returns a way to train, with the step size that the schedule has in this round."""
-        e, way = self.experiment, self.ways[name]
-        factor = step_factor(e.schedule, server_round, e.num_rounds)
-        if self._task.named:
-            (client,) = clients
-            way = self._in_turn(self._task.of(self.data.names.get(client, client)))
-        if factor == 1:
-            return way
-        rules, *rest = way.args
-        return partial(way.func, partial(rules, factor=factor), *rest, **way.keywords)
-
-    def _protect(
-        self, done: LocalRound, model: Params, clients: Sequence[int], server_round: int
-    ) -> LocalRound:
-        """Clips and noises the models. Memories are not noised: they never leave the client."""
-        leaving = leave_client(
-            self.experiment,
-            done.models.stack(),
-            model,
-            statistics=self._network.running,
-            clients=clients,
-            server_round=server_round,
-            noise=self._noise,
-        )
-        return done._replace(models=CohortModels(leaving))
-
-    def receive(self, model: Params) -> Params:
-        """Returns a model in float32, on the device that trains it."""
+    def receive(self, slots: Any) -> Any:
+        """Returns slots in float32, on the device that trains them."""
         # Flower's own strategies compute in numpy, and some return float64.
         device = self.experiment.device
-        return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
+        return tree_map(lambda leaf: leaf.to(device, torch.float32), slots)
 
     def evaluate(
         self,
-        model: Params,
+        common: Slots,
         clients: Sequence[int],
         *,
         server_round: int,
-        tailored: Params = {},  # noqa: B006 - nobody changes it
+        own: Slots = {},  # noqa: B006 - nobody changes it
     ) -> Scores:
-        """Scores the common model, personalized models and kept models of clients.
+        """Scores the models that serve clients, and the common model.
 
         Args:
-            model: The common model after ``server_round``, without what is tailored.
+            common: The slots that all clients receive alike after ``server_round``.
             clients: The clients to score.
-            server_round: Memories made up to this round are scored as kept models.
-            tailored: The arrays that the server made for each of these clients, in their order.
+            server_round: Slots that clients kept up to this round are used.
+            own: Slots of which each of these clients receives its own, in their order.
         """
-        model, network = self.receive(model), self._network
-        sent, position = self.receive(tailored), {client: i for i, client in enumerate(clients)}
-
-        def kept(client: int) -> tuple[Candidates | None, Params]:
-            own = {name: leaf[position[client]] for name, leaf in sent.items()}
-            state, mine = self._memories.recall(model | own, client, before=server_round + 1)
-            mine |= own
-            if network.candidates is not None:
-                return network.candidates(model | mine), part(mine)
-            if network.kept is None:
-                return (Candidates((state,)) if state and self._remembers else None), mine
-            began = self._store.newest(client, before=server_round + 1) > 0
-            return (Candidates((network.kept(model | mine),)) if began else None), part(mine)
-
-        return self._scorer.scores(part(model), clients, kept)
+        memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
+        return self._scorer.scores(self.receive(common), self.receive(own), clients, memories)

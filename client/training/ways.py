@@ -1,0 +1,172 @@
+"""The ways to train a cohort, and those of them that may be the fastest."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
+
+from torch import Generator, Tensor
+
+from engram.cohort.at_once import at_once
+from engram.cohort.dense import brought, dense, pays
+from engram.cohort.in_turn import in_turn
+from engram.cohort.task import CohortTask, Outcome, Problem
+from engram.core.method import Context, Method, Network, Objective
+from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
+from engram.core.optimizers import Optimizer
+from engram.core.personal import build
+from engram.core.rounds import Stepper
+from engram.dense import FIRST
+from engram.derivatives import all_at_once
+from engram.models import (
+    Model,
+    cohort_losses,
+    dense_loss_of,
+    in_units,
+    mean_loss,
+    standardized_loss,
+)
+from engram.networks import FLAT
+from engram.tasks import Task
+from engram.types import Batch, Params, Scale
+from engram.units import Standard
+
+__all__ = ["Learner", "Way"]
+
+Way = Callable[[CohortTask], Outcome]
+
+_LARGE: Final = 2**18  # networks with more parameters are trained client by client on a CPU
+
+
+class Learner(NamedTuple):
+    """A method on a network, for each way to train it.
+
+    Attributes:
+        settings: The method's settings.
+        model: The network.
+        network: The same, as methods see it.
+        outputs: Number of classes, or of values.
+        clients: Number of clients of the federation.
+        generator: As ``Context.generator``.
+        optimizer: Of local steps.
+        standard: The standard of targets on which losses are taken; None: as they are.
+    """
+
+    settings: Any
+    model: Model
+    network: Network
+    outputs: int
+    clients: int
+    generator: Callable[[], Generator]
+    optimizer: Optimizer
+    standard: Standard | None
+
+    def method(self, task: Task, way: str = "vmap") -> Method:
+        """Builds the method for a way to train."""
+        return build(self.settings, self._context(task, way))
+
+    def _context(self, task: Task, way: str) -> Context:
+        objective = self._objective(task, way)
+        return Context(self.network, objective, self.outputs, self.clients, self.generator)
+
+    def _objective(self, task: Task, way: str) -> Objective:
+        learned = standardized_loss(task, self.standard)
+        loss = mean_loss(self.model, learned)
+
+        def criterion(outputs: Tensor, batch: Batch) -> Tensor:
+            return learned.loss(outputs, batch[1])
+
+        if way == "in-turn":
+            return by_autograd(loss, criterion)
+        if way == "dense":
+            return by_hand(self._dense(task)[0], criterion)
+        if way == "grouped":
+            losses = cohort_losses(self.model, learned)
+            assert losses is not None  # for mypy: see ``fastest``
+            return by_cohorts(loss, losses, criterion)
+        return by_functions(loss, criterion)
+
+    def _dense(self, task: Task) -> Any:
+        return dense_loss_of(task, self.model.dense_layers, self.outputs, self.standard)
+
+    def _reported(self, task: Task, way: str) -> Callable[..., Tensor]:
+        """Returns the loss that is told of a model: ``(params, batch, shift) -> ()``."""
+        plain = mean_loss(self.model, task)
+        if way == "dense":
+            layers = self.model.dense_layers
+            plain = dense_loss_of(in_units(task, self.standard), layers, self.outputs)[0]
+        elif way == "grouped":
+            losses = cohort_losses(self.model, task)
+            assert losses is not None  # for mypy: see ``fastest``
+            plain = all_at_once(losses)
+
+        def reported(w: Params, batch: Batch, shift: Tensor | None = None) -> Tensor:
+            if shift is None:
+                return plain(w, batch)
+            return task.loss(self.network.represent(w, batch, shift)[0], batch[1])
+
+        return reported
+
+    def _statistics(self, way: str) -> Callable[..., Params] | None:
+        if way == "grouped":
+            together = self.model.statistics_together
+            return together and all_at_once(together)
+        return self.model.statistics
+
+    def trains(self, way: str, task: Task, factor: float = 1.0) -> Way:
+        """Returns a way to train a cohort.
+
+        Args:
+            way: Its name: ``dense``, ``grouped``, ``vmap``, or ``in-turn``.
+            task: What is learned.
+            factor: The schedule's factor of step sizes.
+        """
+        context = self._context(task, way)
+        whole = cache(lambda: build(self.settings, context))
+
+        def built(scales: Mapping[str, Scale]) -> Method:
+            return build(replace(self.settings, **scales), context) if scales else whole()
+
+        statistics = self._statistics(way)
+        stepper = Stepper(self.optimizer, factor, self.network.running, statistics)
+        problem = Problem(built, stepper, self._reported(task, way))
+        if way == "dense":
+            _, targets = self._dense(task)
+            return partial(dense, problem, targets=targets, features=self.model.features)
+        return partial(in_turn if way == "in-turn" else at_once, problem)
+
+    def fastest(
+        self, task: Task, *, name: str, device: str, rows: int, whole: bool, keeps: bool
+    ) -> tuple[str, ...]:
+        """Returns the ways of which one may be the fastest; ``vmap`` must be able to run all.
+
+        Args:
+            task: What is learned.
+            name: The network's name.
+            device: Where it is trained.
+            rows: Rows that a client draws in a round.
+            whole: Whether a round is a number of epochs, which is not known for all clients alike.
+            keeps: Whether clients keep the optimizer's states.
+        """
+        method, model = self.method(task), self.model
+        phases, common = method.client.phases, method.server.send(method.server.start, [])[0]
+        affine = all(phase.affine for phase in phases) and self.optimizer.affine
+        if affine and model.dense_layers and not (whole or keeps):
+            first = [x for s, x in common.items() if method.kinds[s] == "model" and FIRST in x]
+            single = all(phase.one_gradient_per_batch for phase in phases)
+            kept = brought(method, {}, method.client.start) or method.client.start
+            if model.features is None:
+                return ("dense",)
+            if single and len(first) == 1 and not kept and pays(first[0], rows):
+                return ("dense",)
+        if device != "cpu":
+            return ("vmap",)
+        together = ["vmap"]
+        losses = [cohort_losses(model, t) for t in (task, standardized_loss(task, self.standard))]
+        if None not in losses:
+            together.append("grouped")
+        if name in FLAT:
+            # A large network fills the caches: finishing one client first is faster.
+            large = sum(leaf.numel() for leaf in self.network.initial.values()) > _LARGE
+            return ("in-turn",) if large else tuple(together)
+        return ("in-turn", *together)  # training finds out which is faster
