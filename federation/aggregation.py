@@ -1,50 +1,196 @@
-"""A method's aggregate as the settings modify it: with protection and a server step."""
+"""The server's merge as the settings modify it: protection, and a step of the server's own."""
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from engram.aggregates import Aggregate, averaging
-from engram.models import Model
+import torch
+from torch.func import vmap
+from torch.utils._pytree import tree_map
+
+from engram.checks import must
+from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.rounds import merged, sent_to
+from engram.core.walkers import Walker
+from engram.privacy import epsilon
+from engram.robust import Center, krum, median, trimmed_mean
 from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
-from federation.protection import average, protected
 from federation.settings.protection import ProtectionSettings
+from federation.settings.shared import SharedSettings
+from federation.streams import Stream
+
+__all__ = ["Merge", "leave_client", "merge_of", "server_step_notes", "spent"]
 
 
-def aggregate_of(
-    experiment: Experiment,
-    noise: Noise = secret_noise,
-    *,
-    network: Model | None = None,
-) -> Aggregate:
-    """Builds the method's aggregate, wrapped in its protection and the server's step.
+class Merge(NamedTuple):
+    """The server's merge of a method.
 
-    Args:
-        experiment: The settings.
+    Attributes:
+        method: The method, with the step that the settings want.
+        walker: Bounds and hides its updates.
+        settings: The experiment's.
         noise: Where the noise of central privacy comes from.
-        network: The network, whose running statistics are averaged. None where only the aggregate's
-            flags matter.
+    """
+
+    method: Method
+    walker: Walker
+    settings: SharedSettings
+    noise: Noise
+
+    @property
+    def by(self) -> str:
+        """What weighs updates: ``rows`` or ``clients``."""
+        e, merge = self.settings, self.method.server.merge
+        plain = e.privacy != "central" and e.merge == "mean"
+        return merge.by if plain and isinstance(merge, FromMean) else "clients"
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether a node may send the mean of its clients' updates in their place."""
+        return isinstance(self.method.server.merge, FromMean) and self.settings.merge == "mean"
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the influence of a single update is bounded, however far it lies from others."""
+        return bool(self.settings.clip) or self.settings.merge != "mean"
+
+    def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
+        """Returns the server's slots after a round."""
+        e = self.settings
+        if e.privacy == "central":
+            return merged(self.method, server, updates, partial(self._private, server, server_round))
+        if e.clip:
+            updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
+        if e.merge != "mean":
+            return merged(self.method, server, updates, self._center)
+        return merged(self.method, server, updates)
+
+    def _private(
+        self, server: Slots, server_round: int, updates: Sequence[Update], by: str
+    ) -> Update:
+        del by
+        e = self.settings
+        return self.walker.private_mean(
+            server,
+            updates,
+            bound=e.clip,
+            multiplier=e.noise_multiplier,
+            clients=e.clients_per_round,
+            normal=lambda size: self.noise(size, Stream.SERVER_NOISE, server_round),
+        )
+
+    def _clipped(self, server: Slots, update: Update) -> Slots:
+        """Clips an update again, whether or not its clients have clipped it already.
+
+        A mean over several clients is clipped as one: if each is within the bound, so is the mean.
+        Where clients add noise after they have clipped, the bound is widened to what an honest
+        update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t with
+        a probability below exp(-t^2 / 2).
+        """
+        received, _ = sent_to(self.method, server, [])
+        size, deviation = self.walker.size(update.slots), _deviation(self.settings)
+        reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
+        return self.walker.clip(received, update.slots, reach)
+
+    def _center(self, updates: Sequence[Update], by: str) -> Update:
+        del by
+        e = self.settings
+        # Krum chooses a client by its parameters, which tell nothing of its statistics. A mean or
+        # median of variances, which are at least 0, is at least 0.
+        statistics = median if e.merge == "krum" else _center(e)
+        return self.walker.center(updates, _center(e), statistics)
+
+
+def merge_of(
+    settings: SharedSettings,
+    method: Method,
+    running: frozenset[str],
+    noise: Noise = secret_noise,
+) -> Merge:
+    """Builds the server's merge of a method.
 
     Raises:
-        Refused: The method's aggregate is not a mean, and the settings would replace a mean.
+        Refused: The method's server sees every update, and the settings would replace a mean.
     """
-    try:
-        method = experiment.of(LocalMethod)
-        own = (
-            method.aggregate(experiment) if network is None else method.server(network, experiment)
-        )
-        running = frozenset[str]() if network is None else network.running
-        merged = protected(own, experiment, noise)
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    if experiment.server_step == "universal":
+    e, merge = settings, method.server.merge
+    for key, value, plain in (("clip", e.clip, 0), ("merge", e.merge, "mean")):
+        if not isinstance(merge, FromMean) and value != plain:
+            told = f"{plain} for a method whose server sees every update"
+            raise Refused(must(key, value, told))
+    if e.server_step == "universal":
         from engram.online.server_step import (  # noqa: PLC0415 - numba is slow to import
             universal_step,
         )
 
-        merged = universal_step(merged, experiment.server_radius)
-    return averaging(merged, running, average(experiment))
+        method = universal_step(method, e.server_radius, running)
+    return Merge(method, Walker(method, running), e, noise)
+
+
+def _center(e: ProtectionSettings) -> Center:
+    if e.merge == "median":
+        return median
+    if e.merge == "krum":
+        return partial(krum, malicious=e.num_malicious)
+    return partial(trimmed_mean, cut=e.num_malicious)
+
+
+def _deviation(e: ProtectionSettings) -> float:
+    """Returns the standard deviation of the noise that each client adds."""
+    return e.noise_multiplier * e.clip if e.privacy == "local" else 0.0
+
+
+def leave_client(
+    e: ProtectionSettings,
+    walker: Walker,
+    common: Slots,
+    own: Slots,
+    sent: Slots,
+    *,
+    clients: Sequence[int],
+    server_round: int,
+    noise: Noise,
+) -> Slots:
+    """Clips clients' updates and adds local noise, before they leave the clients.
+
+    Each update depends on its client alone, so that a client's privacy does not depend on who else
+    trains or on how nodes host clients. A client that is asked again answers with new noise, at the
+    same privacy cost; a run reports the cost of what it asked for itself.
+
+    Args:
+        e: The settings; ``clip`` is positive.
+        walker: Of the method.
+        common: The slots that all of the clients received alike.
+        own: The slots that each received of its own, with a leading client axis.
+        sent: What they send, with a leading client axis.
+        clients: The clients.
+        server_round: The round.
+        noise: Source of the noise.
+    """
+
+    def clipped(mine: Slots, update: Slots) -> Slots:
+        return walker.clip(common | mine, update, e.clip)
+
+    near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
+    if e.privacy != "local":
+        return near
+    size = walker.size(tree_map(lambda leaf: leaf[0], sent))
+    drawn = [noise(size, Stream.CLIENT_NOISE, server_round, client) for client in clients]
+    add = partial(walker.add_noise, deviation=_deviation(e))
+    noisy: Slots = vmap(lambda update, normal: add(update, normal=normal))(near, torch.stack(drawn))
+    return noisy
+
+
+def spent(e: ProtectionSettings, rounds: int) -> float:
+    """Returns the epsilon, at ``delta``, of a client that took part in ``rounds`` rounds.
+
+    Central privacy hides from anyone who sees the models whether a client took part at all: adding
+    or removing it moves the sum by ``clip``. Local privacy hides from the server which data a
+    client has: two clipped updates lie up to ``2 clip`` apart. Only a client's updates are
+    accounted for, not the other numbers that it sends.
+    """
+    reach = 2 if e.privacy == "local" else 1
+    return epsilon(e.noise_multiplier / reach, rounds, e.delta)
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
