@@ -37,7 +37,7 @@ from federation.data.in_memory import hold
 from federation.data.npz import read_npz
 from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment, read_by
-from federation.methods.local import COMMON, PERSONALIZED, LocalMethod
+from federation.methods.network import COMMON, PERSONALIZED, NetworkMethod
 from federation.streams import Stream, torch_generator
 
 ROWS: Final = 12_000
@@ -182,7 +182,7 @@ def accuracy_of_theirs(
 def accuracy_of_ours(pair: Pair, platform: Platform, e: Experiment) -> float:
     """Returns the mean of the clients' accuracies by the same kind of model."""
     scores = platform.scores(e.num_rounds)
-    serves = e.of(LocalMethod).serves
+    serves = e.of(NetworkMethod).serves
     column = {"common": COMMON, "fine-tuned": PERSONALIZED, "personal": serves}[pair.compared]
     return float(scores.columns["accuracy" + column].mean())
 

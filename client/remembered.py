@@ -26,7 +26,7 @@ from federation.experiment import Experiment
 from federation.exported import Exported
 from federation.files import read_json, replace_file
 from federation.fingerprint import fingerprint
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.roster import Kind
 from federation.settings.data import COLUMNS
 from federation.streams import Stream, torch_generator
@@ -106,7 +106,7 @@ def remembered_package(training: Training, client: int, memory: Params) -> Packa
         "client": str(client),
         "source": training.source,
     }
-    if isinstance(e.own, LocalMethod):
+    if isinstance(e.own, NetworkMethod):
         module, table = _network(training, client, memory), ""
         classes, columns = training.kind.class_names, _columns(training)
         known |= {"kind": training.kind, "form": "network", "outputs": TASKS[e.task].targets}

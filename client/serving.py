@@ -17,7 +17,7 @@ from engram.types import Candidates, Params
 from federation.data.federated import FederatedData
 from federation.data.standards import standardized
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, KEPT, LocalMethod
+from federation.methods.network import COMMON, KEPT, NetworkMethod
 
 __all__ = ["Client", "plain_module", "serving"]
 
@@ -66,7 +66,7 @@ def serving(
         data: Loads data with the client's rows; called only if they are needed.
         client: The client.
     """
-    own, w = experiment.of(LocalMethod), client.w
+    own, w = experiment.of(NetworkMethod), client.w
     if client.state and own.serves == KEPT:
         return Candidates((part(client.state),))
     if network.kept is not None and client.remembers:
@@ -101,7 +101,7 @@ def plain_module(
         data: Loads data with the client's rows, which some methods consult when they predict.
         client: The client's number; None for a model that belongs to no client.
     """
-    own = experiment.of(LocalMethod)
+    own = experiment.of(NetworkMethod)
     modules = modules_of(network, served.models)
     if served.weights is not None:
         targets = TASKS[experiment.task].targets

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from federation.experiment import Experiment as Experiment
     from federation.exported import load_model as load_model
     from federation.methods.base import method as method
-    from federation.methods.local import LocalMethod as LocalMethod
+    from federation.methods.network import NetworkMethod as NetworkMethod
     from federation.settings.fields import searched as searched
     from simulations.apps import make_client_app as make_client_app
     from simulations.apps import make_server_app as make_server_app

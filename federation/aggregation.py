@@ -59,7 +59,8 @@ class Merge(NamedTuple):
         """Returns the server's slots after a round."""
         e = self.settings
         if e.privacy == "central":
-            return merged(self.method, server, updates, partial(self._private, server, server_round))
+            private = partial(self._private, server, server_round)
+            return merged(self.method, server, updates, private)
         if e.clip:
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
         if e.merge != "mean":

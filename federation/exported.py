@@ -31,7 +31,7 @@ from federation.data.unlabeled import InputColumn
 from federation.errors import Refused, brief, one_line
 from federation.experiment import Experiment
 from federation.files import read_file, read_json, replace_file
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.onnx import check_onnx, session, to_onnx
 from federation.predicted import Interval
 from federation.roster import Kind
@@ -267,7 +267,7 @@ def _blank(exported: Exported, state: Params) -> nn.Module:
         weights = state["weights"]
         networks = [network.module(start) for _ in range(len(weights))]
         return Mixture(networks, weights, TASKS[e.task].targets)
-    recall = e.of(LocalMethod).recall()
+    recall = e.of(NetworkMethod).recall()
     if exported.form == "recalling" and recall is not None:
         return Recalling(network.module(start), recall, state["memory"], state["targets"])
     return network.module(start)

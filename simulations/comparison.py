@@ -12,7 +12,7 @@ from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods import METHODS, family
 from federation.methods.base import Method
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.settings.fields import Scalar
 from federation.stored import Name, Seed, Settings, Stored, read_stored
 from server.record import RunRecord
@@ -41,8 +41,8 @@ def contestants(methods: Sequence[str]) -> list[str]:
         Refused: One of them trains no network.
     """
     check_trained("compare", methods)
-    chosen = list(methods) or family(LocalMethod.plug_in, compared=True)
-    trained = family(LocalMethod.plug_in)
+    chosen = list(methods) or family(NetworkMethod.plug_in, compared=True)
+    trained = family(NetworkMethod.plug_in)
     references = [name for name in trained if getattr(METHODS[name], "reference", False)]
     return [*(name for name in references if name not in chosen), *chosen]
 
@@ -137,7 +137,7 @@ def read_study(folder: Path) -> str:
 
 def trains_network(record: RunRecord) -> bool:
     """Returns whether a run is of a method that trains networks."""
-    return issubclass(METHODS[record.config["settings"]["method"]], LocalMethod)
+    return issubclass(METHODS[record.config["settings"]["method"]], NetworkMethod)
 
 
 def is_evaluated(record: RunRecord) -> bool:

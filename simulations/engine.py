@@ -9,7 +9,7 @@ from client.memory import RamStore
 from federation.aggregation import aggregate_of
 from federation.experiment import Experiment
 from federation.flower import log_plainly
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.noise import simulated_noise
 from server.run import run
 from simulations.grid import InProcessGrid
@@ -47,7 +47,7 @@ def simulate(
     everyone = range(experiment.num_clients)
     host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))
     # One node can send the mean of all clients where the server needs only a mean.
-    local = isinstance(experiment.own, LocalMethod)
+    local = isinstance(experiment.own, NetworkMethod)
     apart = local and not aggregate_of(experiment).additive
     nodes = [[client] for client in everyone] if apart else [everyone]
     return run(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused, few_names, one_line
-from federation.methods.local import SERVED
+from federation.methods.network import SERVED
 from federation.settings.shared import SharedSettings
 from federation.stored import readable
 from server.record import RunRecord

@@ -14,7 +14,7 @@ from engram.units import Units
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
-from federation.methods.local import COMMON, SERVED, LocalMethod
+from federation.methods.network import COMMON, SERVED, NetworkMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
@@ -256,7 +256,7 @@ class Run:
             Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
         own = self.experiment.own
-        if isinstance(own, LocalMethod):
+        if isinstance(own, NetworkMethod):
             return _drawn({own.name: [self._record]}, metric)
         draw = PLOTS.get(own.plug_in)
         plots = draw(self._record, self.results) if draw else {}

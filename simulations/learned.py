@@ -22,7 +22,7 @@ from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.standards import own_units, standardized_by
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
-from federation.methods.local import KEPT, LocalMethod
+from federation.methods.network import KEPT, NetworkMethod
 from federation.names import shown_name
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
@@ -141,7 +141,7 @@ class Learned:
     @property
     def trains_network(self) -> bool:
         """Whether the method trains networks."""
-        return isinstance(self.experiment.own, LocalMethod)
+        return isinstance(self.experiment.own, NetworkMethod)
 
     def number(self, client: int | str) -> int:
         """Returns a client's number, given its name: that number, where it has no other name.
@@ -177,7 +177,7 @@ class Learned:
     def _clients_keep(self) -> bool:
         """Whether what clients keep is a model that they are served by, or a part of one."""
         own = self.experiment.own
-        if not isinstance(own, LocalMethod) or (own.keeps_memory and own.serves == KEPT):
+        if not isinstance(own, NetworkMethod) or (own.keeps_memory and own.serves == KEPT):
             return True
         # What a rule has beside the network's parameters serves nobody.
         parts = any("/" not in name for name in self.network.personal)

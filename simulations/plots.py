@@ -17,7 +17,7 @@ from federation.data.federated import FederatedData
 from federation.errors import one_line
 from federation.files import replace_file
 from federation.methods import METHODS
-from federation.methods.local import COMMON, SERVED
+from federation.methods.network import COMMON, SERVED
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.multiples import Curve, curve_of, draw_multiples

@@ -20,7 +20,7 @@ from engram.units import Moments, Standard
 from federation.data.federated import FederatedData, Split, federated_data
 from federation.experiment import Experiment
 from federation.files import replace_file
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.stored import Figure, Stored, read_stored
 from server.record import RunRecord
 
@@ -57,7 +57,7 @@ def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]
     numbers = isinstance(train.x, torch.Tensor) and train.x.dtype in (torch.uint8, torch.float32)
     if not numbers or sum(map(len, train.rows)) * train.numbers > _MOST:
         return {}
-    metrics = experiment.of(LocalMethod).metrics(experiment)
+    metrics = experiment.of(NetworkMethod).metrics(experiment)
     found: dict[str, dict[str, list[float | None]]] = {
         name: {metric.name: [] for metric in metrics} for name in (CONSTANT, LINEAR)
     }

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Metric
-from federation.methods.local import COMMON, PERSONALIZED, SERVED, VALIDATION, LocalMethod
+from federation.methods.network import COMMON, PERSONALIZED, SERVED, VALIDATION, NetworkMethod
 from federation.settings.data import DataSettings
 from server.record import RunRecord
 from simulations.comparison import Runs, method_of
@@ -35,7 +35,7 @@ SELECTED: Final = "selected-"  # before a metric's name: in the round that valid
 def shown_models(label: str) -> dict[str, str]:
     """Returns what rows of a label of ``Runs`` are called, and which model each is of."""
     known = method_of(label)
-    shows = known.shows if issubclass(known, LocalMethod) else (SERVED,)
+    shows = known.shows if issubclass(known, NetworkMethod) else (SERVED,)
     tuned = f"{label} + fine-tuning" if len(shows) > 1 else label
     return {tuned if which == SERVED else label: which for which in shows}
 
@@ -77,7 +77,7 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
 def _has_common(label: str) -> bool:
     """Whether there is a common model beside the one that the method serves clients by."""
     known = method_of(label)
-    return not issubclass(known, LocalMethod) or known.serves != COMMON or COMMON in known.shows
+    return not issubclass(known, NetworkMethod) or known.serves != COMMON or COMMON in known.shows
 
 
 def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from federation.addresses import CONTROL
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.names import Names
 from federation.stored import readable
 from simulations.arguments import arguments
@@ -258,7 +258,7 @@ def data(
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
     experiment = read_experiment(in_project(overrides_of(config, sets)))
-    if not isinstance(experiment.own, LocalMethod):
+    if not isinstance(experiment.own, NetworkMethod):
         if out is not None:
             raise Refused(f"there is no picture of the tables of {experiment.method}")
         _show_tables(experiment, as_json)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from federation.errors import Refused
 from federation.experiment import Experiment, owners_of
 from federation.methods import METHODS, family, unknown_method
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from simulations.options import in_project, read_experiment, refuse_keys
 
 __all__ = [
@@ -24,7 +24,7 @@ TRAINING_NETWORKS: Final = "some that train networks (`engram methods` lists the
 
 def check_trained(command: str, given: Sequence[str]) -> None:
     """Refuses known methods that train no network."""
-    trained = family(LocalMethod.plug_in)
+    trained = family(NetworkMethod.plug_in)
     others = [name for name in given if name in METHODS and name not in trained]
     if others:
         raise Refused(f"{command} takes methods that train networks, got {', '.join(others)}")

@@ -18,7 +18,7 @@ from engram.aggregates import Aggregate
 from engram.types import LocalRule, LossFn
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment, read_by
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.settings.shared import SharedSettings
 from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
@@ -74,7 +74,7 @@ def check_method(method: str, data: "Data | None" = None, **settings: Any) -> No
     given = settings_of(data, method, settings)
     experiment = Experiment.from_config(read_by(method, _QUICK) | given)
     networks = [experiment]
-    if isinstance(experiment.own, LocalMethod) and not given.keys() & _MODULE:
+    if isinstance(experiment.own, NetworkMethod) and not given.keys() & _MODULE:
         networks.append(experiment.model_copy(update=_MODULE))
     with TemporaryDirectory() as place:
         found = list(_broken(networks, Path(place)))
@@ -110,7 +110,7 @@ def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
     except Exception as error:  # anybody's method
         yield f"runs: expected a run of {experiment.rounds} rounds; got {_in_words(error)}"
         return
-    if isinstance(experiment.own, LocalMethod):
+    if isinstance(experiment.own, NetworkMethod):
         yield from _impure(experiment, experiment.own, place / "watched")
         for e in networks:
             known = whole if e is experiment else None
@@ -225,7 +225,7 @@ def _leaves(tree: Any) -> dict[str, Tensor]:
 # --- Purity --------------------------------------------------------------------------------------
 
 
-def _impure(experiment: Experiment, own: LocalMethod, folder: Path) -> Iterable[str]:
+def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterable[str]:
     """Says which functions of a method's two sides are impure, a line for each."""
     found: dict[str, str] = {}
 

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 
 from engram.metrics import Metric
 from federation.columns import Column
-from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED, UNSEEN, VALIDATION
+from federation.methods.network import COMMON, KEPT, PERSONALIZED, SERVED, UNSEEN, VALIDATION
 from federation.wire import read_list
 
 __all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary", "with_served"]
@@ -100,7 +100,7 @@ def with_served(
     Args:
         evaluation: The scores.
         metrics: The metrics.
-        serves: ``LocalMethod.serves`` of the method.
+        serves: ``NetworkMethod.serves`` of the method.
         unseen: Clients that never train.
     """
     columns = dict(evaluation.columns)

@@ -21,7 +21,7 @@ from federation.data.federated import model_for
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.methods.local import COMMON, PERSONALIZED, SERVED, LocalMethod
+from federation.methods.network import COMMON, PERSONALIZED, SERVED, NetworkMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.streams import Stream, torch_generator
@@ -45,7 +45,7 @@ _TOLD = 3  # most different reasons that an error tells
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 
-@strategies(LocalMethod.plug_in)
+@strategies(NetworkMethod.plug_in)
 class Federated(RunStrategy):
     """Asks a random cohort to train, and replaces the model by an aggregate of the replies.
 
@@ -175,7 +175,7 @@ class Federated(RunStrategy):
             scoring=Scoring.of(e),
             losses=e.model in FLAT,
             loss=task_of(e.task, e.loss).metric,
-            steps=" or ".join(e.of(LocalMethod).step_sizes()),
+            steps=" or ".join(e.of(NetworkMethod).step_sizes()),
             start=model,
             notes=notes,
         )

@@ -10,7 +10,7 @@ from engram.types import Params
 from federation.columns import Column, columns_of
 from federation.errors import RunStopped
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED, LocalMethod
+from federation.methods.network import COMMON, KEPT, PERSONALIZED, SERVED, NetworkMethod
 from federation.streams import unseen
 from strategies.base import Row
 from strategies.evaluation import Evaluation, Scored, summary, with_served
@@ -45,7 +45,7 @@ class Scoring(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
         """Returns how an experiment's clients are scored."""
-        e, own = experiment, experiment.of(LocalMethod)
+        e, own = experiment, experiment.of(NetworkMethod)
         return cls(
             tuple(own.metrics(e)),
             tuple(own.columns(e)),

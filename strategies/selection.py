@@ -7,7 +7,7 @@ import torch
 
 from engram.metrics import Metric
 from engram.types import Params
-from federation.methods.local import SERVED, VALIDATION
+from federation.methods.network import SERVED, VALIDATION
 from strategies.evaluation import Evaluation
 
 __all__ = ["Selection", "is_selection", "selected_by"]

@@ -22,7 +22,7 @@ from engram.units import Units
 from federation.data.federated import federated_data, own_data
 from federation.data.standards import told, warn_of_scales
 from federation.errors import EngramError, brief
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.roster import describe_node
 from federation.wire import (
     ARRAYS,
@@ -121,7 +121,7 @@ class LocalHost:
         return _in_groups(requests, evaluate, self.trainer.tailored, aside)
 
 
-@hosts(LocalMethod.plug_in)
+@hosts(NetworkMethod.plug_in)
 def _open(opening: Opening) -> LocalHost:
     e = opening.experiment
     own = opening.own

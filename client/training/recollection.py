@@ -84,9 +84,7 @@ class Recollection(NamedTuple):
     def _there(self, tree: Any) -> Any:
         return tree_map(lambda leaf: leaf.to(self.device), tree)
 
-    def keep(
-        self, done: Outcome, clients: Sequence[int], server_round: int, durable: int
-    ) -> None:
+    def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
 
         Args:

@@ -33,7 +33,7 @@ from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, TUNED, VALIDATION, LocalMethod
+from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod
 from federation.streams import Stream, generator
 
 __all__ = ["NoScore", "Scorer", "Scores", "measure"]
@@ -99,7 +99,7 @@ class Scorer:
         self._network, self._standard = learner.model, learner.standard
         self._method = learner.method(task)
         self._vectorized = vectorized
-        self._metrics = experiment.of(LocalMethod).metrics(experiment)
+        self._metrics = experiment.of(NetworkMethod).metrics(experiment)
         self._common = has_common(self._method, learner.network)
         self._tuned = has_tuned(self._method)
         self._dense = vectorized and self._network.features is None
@@ -147,7 +147,7 @@ class Scorer:
             clients: The clients to score.
             memories: What each of them keeps.
         """
-        size = self._learner.network_size
+        size = self._learner.size
         alike: dict[Hashable, list[int]] = {}  # that fine-tune on as many rows, and keep the same
         for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
             leaves, form = tree_flatten(memory.kept)
@@ -388,9 +388,7 @@ class Scorer:
             # A client that has not trained may be served by a fine-tuned model already.
             outputs = said.get(which, said[""])
             for metric in self._metrics:
-                columns[metric.name + which] = measure(
-                    metric, outputs, y, queries.counted, names
-                )
+                columns[metric.name + which] = measure(metric, outputs, y, queries.counted, names)
         return columns
 
     def _answers(

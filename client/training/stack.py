@@ -23,7 +23,7 @@ from engram.units import Units
 from federation.data.federated import Split
 from federation.data.lazy import Lazy
 from federation.methods.base import Method
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.settings.fields import key_of
 
 __all__ = ["STACKED", "Stack", "likeness"]
@@ -79,7 +79,7 @@ class Stack:
         self._rows, starts = _joined_rows([trainer.data.train for trainer in first.values()])
         self._starts = dict(zip(first, starts, strict=True))
         self._apart = False
-        methods = [trainer.experiment.of(LocalMethod) for trainer in trainers]
+        methods = [trainer.experiment.of(NetworkMethod) for trainer in trainers]
         values = {
             name: [getattr(method, name) for method in methods]
             for name in scale_fields(type(methods[0]))

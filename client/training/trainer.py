@@ -32,18 +32,19 @@ from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.method import Method, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
+from engram.core.walkers import Walker
 from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
 from engram.tasks import task_of
 from engram.types import Params
 from engram.units import Units
+from federation.aggregation import leave_client
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
-from federation.protection import leave_client
 from federation.streams import Stream, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
@@ -99,7 +100,7 @@ class Trainer:
         model = model_for(e, data.kind, data.example)
         self.data = with_known_tokens(data, model, e)
         self._task = task_of(e.task, e.loss)
-        self._own = e.of(LocalMethod)
+        self._own = e.of(NetworkMethod)
         generator = torch_generator(e.seed, Stream.MODEL)
         initial = self.receive(model.init(generator))
         augment = AUGMENTATIONS.get(e.augment)
@@ -281,7 +282,7 @@ class Trainer:
     def alike(
         self, clients: Sequence[int], server_round: int
     ) -> list[tuple[list[int], list[Memory]]]:
-        """Returns the clients, by position, in groups that keep the same slots; and what each keeps."""
+        """Returns clients by position, in groups that keep the same slots; and what each keeps."""
         groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
         for i, client in enumerate(clients):
             memory = self._memories.recall(client, before=server_round)
@@ -305,9 +306,7 @@ class Trainer:
         states = stacked([list(memory.states) for memory in memories])
         return CohortTask(common, own, kept, states, self.sampler.draw(clients, server_round))
 
-    def run(
-        self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]
-    ) -> Outcome:
+    def run(self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]) -> Outcome:
         """Trains a cohort in one of the ways; its first runs are timed.
 
         Args:
@@ -338,16 +337,15 @@ class Trainer:
         clients: Sequence[int],
         server_round: int,
     ) -> Outcome:
-        """Clips and noises what leaves the clients. What they keep is not noised: it never leaves."""
+        """Clips and noises what leaves the clients; what they keep never leaves."""
         if not self.experiment.clip:
             return done
         leaving = leave_client(
             self.experiment,
-            self.method,
-            self.learner.network.running,
-            common | own,
+            Walker(self.method, self.learner.network.running),
+            common,
+            own,
             done.sent.stack(),
-            own=own.keys(),
             clients=clients,
             server_round=server_round,
             noise=self._noise,
@@ -362,9 +360,10 @@ class Trainer:
         e, named = self.experiment, self._task.of(self.data.names.get(client, client))
         draws = task.draws.of([i])
         w = self.learner.network.initial
-        served = [x for s, x in (task.common | task.kept).items() if self._is_network(s, x)]
-        if served:
-            w = {n: leaf if n in w and leaf.shape == w[n].shape else leaf[i] for n, leaf in served[0].items()}
+        for slots, each in ((task.common, False), (task.own, True), (task.kept, True)):
+            for slot, x in slots.items():
+                if self._is_network(slot, x):
+                    w = {n: leaf[i] for n, leaf in x.items()} if each else x
         batches = [
             tree_map(lambda leaf: leaf[0], batch)
             for step in draws.each_step()

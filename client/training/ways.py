@@ -61,6 +61,11 @@ class Learner(NamedTuple):
     optimizer: Optimizer
     standard: Standard | None
 
+    @property
+    def size(self) -> int:
+        """Numbers in the network's parameters."""
+        return sum(leaf.numel() for leaf in self.network.initial.values())
+
     def method(self, task: Task, way: str = "vmap") -> Method:
         """Builds the method for a way to train."""
         return build(self.settings, self._context(task, way))
@@ -167,6 +172,5 @@ class Learner(NamedTuple):
             together.append("grouped")
         if name in FLAT:
             # A large network fills the caches: finishing one client first is faster.
-            large = sum(leaf.numel() for leaf in self.network.initial.values()) > _LARGE
-            return ("in-turn",) if large else tuple(together)
+            return ("in-turn",) if self.size > _LARGE else tuple(together)
         return ("in-turn", *together)  # training finds out which is faster

@@ -61,7 +61,9 @@ def flat(slots: Mapping[str, Any]) -> Params:
     """Returns the tensors of nested dictionaries, such as slots, by path: ``slot/name``."""
     found = Params()
     for key, x in slots.items():
-        found |= {key: x} if isinstance(x, Tensor) else {f"{key}/{p}": y for p, y in flat(x).items()}
+        found |= (
+            {key: x} if isinstance(x, Tensor) else {f"{key}/{p}": y for p, y in flat(x).items()}
+        )
     return found
 
 

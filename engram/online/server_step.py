@@ -6,16 +6,16 @@ gradient times the clients' step size; and scaling all gradients by a number cha
 neither the clients' nor the server's step size is tuned; only a radius is chosen.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
 import torch
 
-from engram.aggregates import Aggregate, Update
 from engram.arrays import Array
 from engram.checks import require
+from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.slots import pick
 from engram.online.domains import ball
 from engram.online.epochs import Epoch, in_epochs
 from engram.online.learner import Learner
@@ -34,11 +34,11 @@ MOST_EXP_CONCAVE: Final = 200
 # many rounds each time (benchmarks/NOTES.md).
 _HORIZON: Final = 4096
 
-_OWN: Final = "universal."  # what entries of the state begin with that are not the aggregate's
+_SLOT: Final = "universal"
 
 
-def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
-    """Replaces an aggregate's step by the ensemble's.
+def universal_step(method: Method, radius: float, running: frozenset[str] = frozenset()) -> Method:
+    """Returns a method whose server takes the ensemble's step in place of its own.
 
         g_t = w_t - merged_t,    w_t+1 = the ensemble's next decision, where |w - w_1| <= radius
 
@@ -46,38 +46,44 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
     current decision whenever a gradient exceeds the bound, which is twice the longest before, and
     takes shorter steps from then on. This compensates for too large a radius. (Clipping long
     gradients was tried, and does not: see benchmarks/NOTES.md.) But after an update of a thousand
-    times the usual length models hardly move, so use a clip or a robust aggregate against such
-    updates. The state consists of the ensemble's, in float64, the initial model, and the
-    aggregate's: 57 vectors of the model's size.
+    times the usual length models hardly move, so use a clip or a robust merge against such updates.
+    The slot ``universal`` has the ensemble's state, in float64, and the initial model: 57 vectors
+    of the model's size.
 
     Args:
-        aggregate: Merges the models of a round.
+        method: Its server merges models, in a slot ``model``, and takes no step of its own.
         radius: Radius of the ball around the initial model in which models stay; finite and > 0.
             The length of the first step is between a fifth and two fifths of it.
+        running: Names of running statistics, which are averaged.
 
     Raises:
-        ValueError: If ``radius`` is not positive.
+        ValueError: If ``radius`` is not positive, or the server merges no model.
     """
     require(0 < radius < np.inf, "server-radius", radius, "finite and positive")
+    merge, start = method.server.merge, method.server.start.get("model")
+    if not isinstance(merge, FromMean) or not start:
+        raise ValueError("server-step must be replace for a method whose server merges no model")
+    learned = start.keys() - running
+    first = _flat(pick(start, learned))
     learner = lru_cache(partial(_learner, radius))
 
-    def init(model: Params) -> Params:
-        start = _flat(model)
-        kept = learner(len(start)).init(None)
-        return aggregate.init(model) | _saved(start, kept)
+    def stepped(server: Slots, mean: Update) -> Slots:
+        rest = {slot: x for slot, x in server.items() if slot != _SLOT}
+        found = merge.merge(rest, mean)
+        here, there = pick(server["model"], learned), pick(found["model"], learned)
+        if not is_finite(there):  # which is the caller's to judge
+            return found | {_SLOT: server[_SLOT]}
+        chosen = learner(len(first))
+        begun, kept = _restored(server[_SLOT], chosen)
+        kept = chosen.observe(kept, _flat(here) - _flat(there))
+        model = found["model"] | _shaped(begun + chosen.act(kept), here)
+        return found | {"model": model, _SLOT: _saved(begun, kept)}
 
-    def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
-        rest = {name: leaf for name, leaf in state.items() if not name.startswith(_OWN)}
-        merged, rest = aggregate.merge(model, rest, updates)
-        if not is_finite(merged):  # which is the caller's to judge
-            return merged, state
-        here = _flat(model)
-        chosen = learner(len(here))
-        start, kept = _restored(state, chosen)
-        kept = chosen.observe(kept, here - _flat(merged))
-        return _shaped(start + chosen.act(kept), model), rest | _saved(start, kept)
-
-    return aggregate._replace(init=init, merge=merge)
+    state = _saved(first, learner(len(first)).init(None))
+    server = method.server._replace(
+        start={**method.server.start, _SLOT: state}, merge=merge._replace(merge=stepped)
+    )
+    return method._replace(server=server, kinds={**method.kinds, _SLOT: "statistic"})
 
 
 def has_exp_concave(dim: int) -> bool:
@@ -103,14 +109,14 @@ def _learner(radius: float, dim: int) -> Learner[Epoch[Universal]]:
 
 def _saved(start: Array, kept: Epoch[Universal]) -> Params:
     arrays = {"start": start, **to_arrays(kept)}
-    return {_OWN + name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _restored(state: Params, learner: Learner[Epoch[Universal]]) -> tuple[Array, Epoch[Universal]]:
     like = learner.init(None)
     # A file may have had them in another order.
-    arrays = {name: state[_OWN + name].numpy() for name in to_arrays(like)}
-    return state[_OWN + "start"].numpy(), from_arrays(like, arrays)
+    arrays = {name: state[name].numpy() for name in to_arrays(like)}
+    return state["start"].numpy(), from_arrays(like, arrays)
 
 
 def _flat(model: Params) -> Array:

@@ -16,7 +16,6 @@ from engram.models import (
     Model,
     check_fit,
     network,
-    with_companions,
     with_personal,
     with_units,
 )
@@ -36,7 +35,6 @@ from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
-from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.roster import Kind
 from federation.shapes import described, example, size
@@ -246,21 +244,15 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
         model = with_units(model, kind.units)
         start = model.init(generator())
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
-        own, local = e.own, e.statistics == "local"
-        part = own.part if isinstance(own, LocalMethod) else ""
-        if e.personal or e.share or part or (local and model.running):
+        local = e.statistics == "local"
+        if e.personal or e.share or (local and model.running):
             model = with_personal(
                 model,
                 start,
                 personal=e.personal,
                 share=e.share,
                 running=local,
-                part=part,
             )
-        if not isinstance(own, LocalMethod):
-            return model
-        model = own.network(model, kind.outputs)
-        model = with_companions(model, own.rule(own.loss(model, task_of(e.task, e.loss))))
         require(
             e.privacy == "none" or model.running <= model.personal,
             "statistics",

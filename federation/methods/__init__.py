@@ -1,25 +1,18 @@
 """The methods: one file for each family. Importing this package makes all of them known."""
 
 # In the order in which they are listed; a run that names no method is of the first.
-from federation.methods import meta  # isort: skip
-from federation.methods import common, personal, split, representation, several  # isort: skip
-from federation.methods import local, meta_ban, molar, molar_bandit
+from federation.methods import network  # isort: skip
+from federation.methods import meta_ban, molar, molar_bandit
 from federation.methods.base import METHODS, Method, family, method, unknown_method
 
 __all__ = [
     "METHODS",
     "Method",
-    "common",
     "family",
-    "local",
-    "meta",
     "meta_ban",
     "method",
     "molar",
     "molar_bandit",
-    "personal",
-    "representation",
-    "several",
-    "split",
+    "network",
     "unknown_method",
 ]

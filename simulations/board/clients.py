@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from engram.metrics import Metric
-from federation.methods.local import COMMON
+from federation.methods.network import COMMON
 from server.record import RunRecord
 from server.status import participation
 from simulations.board.pieces import address, linked, number

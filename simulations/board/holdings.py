@@ -13,7 +13,7 @@ from plotly.graph_objects import Figure, Heatmap
 
 from federation.errors import EngramError
 from federation.experiment import Experiment
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from server.record import RunRecord
 from simulations.board.pieces import graph, grid, number, plain
 from simulations.board.shelf import Shelf
@@ -80,7 +80,7 @@ def _counts(settings: str) -> _Held:
     from federation.data.federated import federated_data  # noqa: PLC0415 - loads torch
 
     experiment = Experiment.from_config(json.loads(settings))
-    if not isinstance(experiment.own, LocalMethod):
+    if not isinstance(experiment.own, NetworkMethod):
         raise EngramError("it trains no network")
     data = federated_data(experiment)
     if data.outputs > 1 and not data.train.y.is_floating_point():

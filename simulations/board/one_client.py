@@ -10,7 +10,7 @@ from plotly.graph_objects import Figure, Scatter
 
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, SERVED
+from federation.methods.network import COMMON, SERVED
 from federation.protection import spent
 from server.record import RunRecord
 from server.status import ClientShare, participation

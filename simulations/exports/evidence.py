@@ -22,7 +22,7 @@ from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.data.tables import table_data
 from federation.data.unlabeled import InputColumn
 from federation.errors import DataError
-from federation.methods.local import COMMON, SERVED, LocalMethod
+from federation.methods.network import COMMON, SERVED, NetworkMethod
 from federation.methods.molar import Molar
 from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
@@ -79,7 +79,7 @@ def of_network(
     x, y = data.test.take(rows)
     outputs = outputs_of(partial(called, module), x, len(y))
     name = data.names.get(client, client)
-    metrics = [metric.of(name) for metric in e.of(LocalMethod).metrics(e)]
+    metrics = [metric.of(name) for metric in e.of(NetworkMethod).metrics(e)]
     scores = {f"its {len(y)} test rows": scored(metrics, outputs, y)}
     return Evidence(scores, ranges, intervals_on(learned, outputs, y))
 
@@ -113,7 +113,7 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
     if client not in found["ids"]:
         return {}
     at = found["ids"].index(client)
-    metrics = e.of(LocalMethod).metrics(e)
+    metrics = e.of(NetworkMethod).metrics(e)
     scores = [ScoreEstimate(metric.name, found[metric.name + SERVED][at]) for metric in metrics]
     return {"its test rows, as the run says": scores}
 

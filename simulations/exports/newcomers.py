@@ -27,7 +27,7 @@ from federation.errors import Refused, told_with
 from federation.experiment import Experiment, read_by
 from federation.exported import check_format
 from federation.methods import METHODS
-from federation.methods.local import KEPT, LocalMethod
+from federation.methods.network import KEPT, NetworkMethod
 from federation.predicted import Interval, outputs_of
 from federation.roster import Kind
 from federation.settings.fields import key_of
@@ -169,7 +169,7 @@ def _by_itself(learned: Learned, standardize: str) -> Experiment:
     name = next(
         name
         for name, method in METHODS.items()
-        if issubclass(method, LocalMethod) and method.reference and method.serves == KEPT
+        if issubclass(method, NetworkMethod) and method.reference and method.serves == KEPT
     )
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
@@ -215,7 +215,7 @@ def _scores(
     """
     e, y = learned.experiment, newcomer.y
     assert y is not None  # for mypy: only labeled rows are scored
-    metrics = [metric.of(newcomer.name) for metric in e.of(LocalMethod).metrics(e)]
+    metrics = [metric.of(newcomer.name) for metric in e.of(NetworkMethod).metrics(e)]
     fits: dict[str, Fit] = {
         "adapted, cross-validated": lambda rows: adapted(learned, newcomer, rows, number),
         "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),

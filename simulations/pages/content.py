@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from plotly.graph_objects import Figure
 
 from engram.metrics import Metric
-from federation.methods.local import COMMON
+from federation.methods.network import COMMON
 from simulations.comparison import Runs
 from simulations.differences import in_words
 from simulations.pages.figures import clients, curves, gains

@@ -10,7 +10,7 @@ from plotly.colors import qualitative
 from plotly.graph_objects import Figure, Scatter, Scattergl
 
 from engram.metrics import Metric
-from federation.methods.local import COMMON
+from federation.methods.network import COMMON
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.gains import gain_lines

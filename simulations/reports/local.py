@@ -10,7 +10,7 @@ from rich.table import Table
 
 from engram.metrics import Metric
 from federation.files import replace_file
-from federation.methods.local import COMMON, UNSEEN, LocalMethod
+from federation.methods.network import COMMON, UNSEEN, NetworkMethod
 from simulations import plots
 from simulations.comparison import PLAN, TUNING, Runs, find_runs
 from simulations.console import err, out
@@ -78,7 +78,7 @@ def report_table(
     return table
 
 
-@reports(LocalMethod.plug_in)
+@reports(NetworkMethod.plug_in)
 def show(folder: Path, as_json: bool) -> None:
     """Draws the plots of a run or a comparison, and prints its tables and its files."""
     runs = find_runs(folder)

@@ -21,7 +21,7 @@ from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
 from federation.experiment import Experiment
-from federation.methods.local import PERSONALIZED, VALIDATION
+from federation.methods.network import PERSONALIZED, VALIDATION
 from federation.noise import simulated_noise
 from federation.settings.shared import SharedSettings
 from federation.streams import Stream, torch_generator

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from engram.metrics import Metric
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods.local import LocalMethod
+from federation.methods.network import NetworkMethod
 from federation.settings.fields import Range, Scalar
 from simulations.pool import Progress
 from simulations.tuning.proposals import propose
@@ -86,7 +86,7 @@ class Search(NamedTuple):
 
 def metric_of(experiment: Experiment) -> Metric:
     """Returns the metric that decides: the first of the run's."""
-    return experiment.of(LocalMethod).metrics(experiment)[0]
+    return experiment.of(NetworkMethod).metrics(experiment)[0]
 
 
 def search(

@@ -5,7 +5,7 @@ from engram.types import Batch, LossFn, Params
 
 
 @engram.method
-class Anchored(engram.LocalMethod):
+class Anchored(engram.NetworkMethod):
     """Local steps that are held near the common model by a proximal term."""
 
     name = "anchored"

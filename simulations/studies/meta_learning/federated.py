@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, KEPT
+from federation.methods.network import COMMON, KEPT
 from simulations.engine import simulate
 from simulations.pool import Pool, Progress, Row
 from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus

@@ -1,0 +1,110 @@
+"""The index of methods: their settings and facts, for those who list them without torch.
+
+``python -m engram.methods`` writes ``index.json``; a test compares it.
+"""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from engram.core.method import Context, FromEach, FromMean, Method, Network
+from engram.core.objective import by_functions
+from engram.core.personal import build
+from engram.core.settings import METHODS, Search, about, ranges
+
+__all__ = ["entries", "entry_of", "written"]
+
+_FOLDER: Final = Path(__file__).parent
+_NOT_METHODS: Final = {"__init__", "__main__", "entries"}
+_FIRST: Final = ("local-moml", "per-fedavg")
+"""Methods that are listed before all others; a run that names none is of the first."""
+
+
+def entries() -> dict[str, dict[str, Any]]:
+    """Returns the entries of the methods in this package, in the order in which they are listed."""
+    for path in sorted(_FOLDER.glob("*.py")):
+        if path.stem not in _NOT_METHODS:
+            importlib.import_module(f"engram.methods.{path.stem}")
+    ours = {n: cls for n, cls in METHODS.items() if cls.__module__.startswith("engram.methods.")}
+    names = [*_FIRST, *sorted(ours.keys() - {*_FIRST})]
+    return {name: entry_of(ours[name]) for name in names}
+
+
+def entry_of(cls: Any) -> dict[str, Any]:
+    """Returns a method's entry: what it says of itself, its settings, and facts of what it builds.
+
+    Raises:
+        ValueError: If it builds no method for a network of two layers and two classes.
+    """
+    made = _probe(cls())
+    merge, hints = made.server.merge, get_type_hints(cls)
+    return {
+        "module": cls.__module__,
+        "meaning": (cls.__doc__ or "").strip().partition("\n")[0].rstrip("."),
+        **about(cls)._asdict(),
+        "each": isinstance(merge, FromEach),
+        "steps": isinstance(merge, FromMean) and merge.steps,
+        "phases": len(made.client.phases),
+        "fields": {name: _field(hints[name], cls, name, notes) for name, notes in ranges(cls)},
+    }
+
+
+def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, Any]:
+    bounds: list[Any] = []
+    for note in notes:
+        bounds += note if isinstance(note, Interval) else [note]
+    limits = {
+        key: getattr(bound, key)
+        for bound in bounds
+        for key in ("gt", "ge", "lt", "le")
+        if hasattr(bound, key)
+    }
+    searched = next((tuple(note) for note in notes if isinstance(note, Search)), None)
+    choices = get_args(kind) if get_origin(kind) is Literal else None
+    return {
+        "type": "choice" if choices else kind.__name__,
+        "default": getattr(cls, name),
+        **limits,
+        **({"choices": choices} if choices else {}),
+        **({"search": searched} if searched else {}),
+        "meaning": next(note for note in notes if isinstance(note, str)),
+    }
+
+
+def _probe(settings: Any) -> Method:
+    """Builds a method for a small network."""
+    initial = {
+        "0.weight": torch.zeros(2, 2),
+        "1.weight": torch.zeros(2),
+        "1.running_mean": torch.zeros(2),
+        "1.running_var": torch.ones(2),
+        "2.weight": torch.zeros(2, 2),
+    }
+
+    def represent(w: Any, batch: Any, shift: Any = None) -> tuple[Tensor, Tensor]:
+        z = batch[0] @ w["0.weight"]
+        return (z if shift is None else z + shift) @ w["2.weight"], z
+
+    running = frozenset({"1.running_mean", "1.running_var"})
+    layers = tuple(frozenset(n for n in initial if n[0] == str(i)) for i in range(3))
+    network = Network(
+        initial, represent, 2, layers, running, frozenset(), lambda count: [initial] * count
+    )
+
+    def loss(w: Any, batch: Any) -> Tensor:
+        return represent(w, batch)[0].square().mean()
+
+    objective = by_functions(loss, lambda outputs, batch: outputs.square().mean())
+    context = Context(network, objective, 2, 2, lambda: torch.Generator().manual_seed(0))
+    return build(settings, context)
+
+
+def written() -> str:
+    """Returns the contents of ``index.json``: a line for each method."""
+    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries().items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"

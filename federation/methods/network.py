@@ -1,0 +1,210 @@
+"""Methods that train networks, as settings: made of the index of ``engram.methods``."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+from pydantic import Field, create_model
+
+from engram.checks import must
+from engram.metrics import METRICS, Metric, named
+from engram.steps import OPTIMIZERS
+from engram.tasks import TASKS, task_of
+from federation.columns import Column, columns_of
+from federation.methods.base import METHODS, Method
+from federation.methods.base import method as registered
+from federation.settings.fields import Float, Int, key_of, searched
+from federation.settings.shared import SharedSettings
+
+if TYPE_CHECKING:
+    from engram.core.settings import Part
+
+__all__ = ["COMMON", "TUNED", "UNSEEN", "VALIDATION", "NetworkMethod", "made_of", "method"]
+
+COMMON, TUNED = "-common", "-tuned"
+"""Column suffixes: the common model as it is, and the served model after fine-tuning. Without one,
+a column is of the model that serves the client."""
+
+VALIDATION, UNSEEN = "validation-", "unseen-"
+"""Column prefixes: rows that are held out for validation, and clients that never train."""
+
+_TYPES: Final[dict[str, Any]] = {"float": Float, "int": Int, "bool": bool}
+_LIMITS: Final = ("gt", "ge", "lt", "le")
+
+
+class NetworkMethod(Method):
+    """A method in which clients train networks by local steps.
+
+    Attributes:
+        reference: Whether every comparison has it, as what others must be better than.
+        personal: The part of the network that each client keeps, unless ``personal`` or ``share``
+            say otherwise.
+        tasks: The tasks that it is for; empty for all of them.
+        module: The module that has it.
+        each: Whether its server sees every update, so that nothing can replace a mean.
+        steps: Whether its server takes a step of its own, which no other can replace.
+        phases: Consecutive phases of a round, which must have as many steps.
+    """
+
+    plug_in = "local"
+    reference: ClassVar[bool] = False
+    personal: ClassVar["Part"] = ""
+    tasks: ClassVar[tuple[str, ...]] = ()
+    module: ClassVar[str] = ""
+    each: ClassVar[bool] = False
+    steps: ClassVar[bool] = False
+    phases: ClassVar[int] = 1
+
+    @property
+    def settings(self) -> Any:
+        """The same, as the method takes them.
+
+        Raises:
+            ValueError: If they are impossible together.
+        """
+        from engram.core.settings import METHODS as KNOWN
+
+        importlib.import_module(self.module)
+        return KNOWN[self.name](**{name: getattr(self, name) for name in type(self).model_fields})
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns what models are scored by: the chosen metrics, and then the loss."""
+        task = task_of(shared.task, shared.loss)
+        return [*named((shared.metrics or task.metrics).split(",")), task.metric]
+
+    def columns(self, shared: SharedSettings, *, common: bool, tuned: bool) -> list[Column]:
+        """Returns the columns of clients' scores: each metric of each model, on test rows first.
+
+        Args:
+            shared: The settings.
+            common: Whether there is a common model.
+            tuned: Whether the model that serves clients can be fine-tuned, and is not.
+        """
+        models = ["", *([COMMON] if common else []), *([TUNED] if tuned else [])]
+        found = columns_of(self.metrics(shared), dict.fromkeys(models, False))
+        if shared.validates:
+            found += [column._replace(name=VALIDATION + column.name) for column in found]
+        return found
+
+    @classmethod
+    def step_sizes(cls) -> list[str]:
+        """Returns the keys of the method's step sizes: the settings that are described as one."""
+        described = ((name, field.description or "") for name, field in cls.model_fields.items())
+        return [f"{cls.name}.{key_of(name)}" for name, text in described if "step size" in text]
+
+    @property
+    def rows_needed(self) -> dict[str, int]:
+        """A client should have as many rows as its first batch of a round."""
+        name = "initial_batch_size"
+        return {f"{self.name}.{key_of(name)}": getattr(self, name)} if hasattr(self, name) else {}
+
+    def problems(self, shared: SharedSettings) -> Iterator[str]:
+        """Yields a line for each fault of settings that depend on each other."""
+        if shared.num_classes == 1:
+            yield must("num-classes", 1, "0, or at least 2")
+        yield from _impossible_cohorts(shared)
+        if shared.local_epochs and shared.order == "stream":
+            yield must("local-epochs", shared.local_epochs, "0 where order is stream")
+        users = OPTIMIZERS.get(shared.optimizer)
+        stateless = not users.remembers if users else shared.optimizer == "sgd"
+        if stateless and shared.optimizer_state == "kept":
+            expected = f"fresh where optimizer is {shared.optimizer}, which has none"
+            yield must("optimizer-state", "kept", expected)
+        if shared.privacy != "none" and shared.standardize == "federation":
+            expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
+            yield must("standardize", shared.standardize, expected)
+        yield from self._unsuitable(shared)
+        yield from shared.protection_problems(shared.clients_per_round)
+        yield from _metrics_that_do_not_fit(shared)
+
+    def _unsuitable(self, shared: SharedSettings) -> Iterator[str]:
+        """Yields the shared settings that the method does not go with."""
+        if self.tasks and shared.task not in self.tasks:
+            yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
+        if not shared.local_epochs and shared.local_steps < self.phases:
+            expected = f"at least {self.phases} for {self.name} where local-epochs is 0"
+            yield must("local-steps", shared.local_steps, expected)
+        if shared.server_step != "replace" and (self.steps or self.each):
+            expected = f"replace for {self.name}, whose server has a step of its own"
+            yield must("server-step", shared.server_step, expected)
+        for key, value, plain in (("clip", shared.clip, 0), ("merge", shared.merge, "mean")):
+            if self.each and value != plain:
+                expected = f"{plain} for {self.name}, whose server sees every update"
+                yield must(key, value, expected)
+
+
+def method(name: str, **about: Any) -> Any:
+    """Registers a class as a method of your own; see ``engram.core.settings.method``."""
+    from engram.core.settings import method as science
+    from engram.methods.entries import entry_of
+
+    def register(cls: type) -> type:
+        made = science(name, **about)(cls)
+        made_of(entry_of(made))
+        return made
+
+    return register
+
+
+def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
+    """Makes the settings of a method of its entry in the index, and registers them."""
+    fields: dict[str, Any] = {}
+    for name, field in entry["fields"].items():
+        kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES[field["type"]]
+        low, high, log = field.get("search", (0, 0, False))
+        fields[name] = (
+            kind,
+            Field(
+                field["default"],
+                description=field["meaning"],
+                json_schema_extra=searched(low, high, log=log) if "search" in field else None,
+                **{key: field[key] for key in _LIMITS if key in field},
+            ),
+        )
+    made: Any = create_model(
+        entry["name"],
+        __base__=NetworkMethod,
+        __module__=__name__,
+        __doc__=entry["meaning"],
+        **fields,
+    )
+    for fact in ("name", "meaning", "source", "compared", "reference", "personal"):
+        setattr(made, fact, entry[fact])
+    for fact in ("module", "each", "steps", "phases"):
+        setattr(made, fact, entry[fact])
+    made.tasks = tuple(entry["tasks"])
+    METHODS.pop(entry["name"], None)
+    found: type[NetworkMethod] = registered(made)
+    return found
+
+
+def _impossible_cohorts(shared: SharedSettings) -> Iterator[str]:
+    asked = shared.clients_per_round
+    unseen, seen = shared.unseen_clients, shared.num_clients - shared.unseen_clients
+    if unseen and seen < 1:
+        yield must("unseen-clients", unseen, f"below num-clients = {shared.num_clients}")
+    elif asked > seen:
+        but = f" - unseen-clients = {seen}" if unseen else f" = {seen}"
+        yield must("clients-per-round", asked, f"at most num-clients{but}")
+    if shared.patience and not shared.validates:
+        expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
+        yield must("patience", shared.patience, expected)
+    if asked % shared.shards:
+        yield must("shards", shared.shards, f"a divisor of clients-per-round = {asked}")
+    if shared.min_clients > asked:
+        yield must("min-clients", shared.min_clients, f"at most clients-per-round = {asked}")
+
+
+def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[str]:
+    kind = TASKS[shared.task].targets
+    fit = [name for name, metric in METRICS.items() if kind in (metric.targets or (kind,))]
+    unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
+    if unfit:
+        expected = f"some of {', '.join(fit)} for task {shared.task}"
+        yield must("metrics", ",".join(unfit), expected)
+
+
+for _entry in json.loads(files("engram").joinpath("methods/index.json").read_bytes()).values():
+    made_of(_entry)
