@@ -16,7 +16,7 @@ from federation.errors import RunStopped
 from federation.wire import to_record
 from server.roster import query_roster
 from strategies.local import Federated
-from strategies.screening import Kind
+from strategies.reading import Kind
 from tests.strategies.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
 from tests.strategies.forgeries import alter, clutter, exploded
 from tests.support import grid, initial_model, small, trainer
