@@ -31,10 +31,10 @@ from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation
 from strategies.loss_watch import LossWatch
 from strategies.outgoing import outgoing
+from strategies.reading import first_answers
 from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
-from strategies.screening import first_answers
 from strategies.selection import is_selection
 from strategies.train_replies import collect_replies, in_numbers, warn_of
 

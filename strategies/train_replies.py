@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from logging import getLogger
 from typing import NamedTuple
 
@@ -13,14 +14,8 @@ from engram.types import Params
 from federation.errors import few
 from federation.names import Names
 from federation.roster import Roster
-from strategies.screening import (
-    Accepted,
-    Kind,
-    Rejected,
-    first_answers,
-    implausible,
-    screen,
-)
+from strategies.reading import Kind, Rejected, first_answers, read_reply
+from strategies.screening import Accepted, implausible, screen
 
 __all__ = ["TrainReplies", "collect_replies", "in_numbers", "warn_of"]
 
@@ -124,8 +119,8 @@ def collect_replies(
         if reply is None:
             silent.append(clients)
             continue
-        verdict = screen(
-            reply,
+        read = partial(
+            screen,
             server_round=server_round,
             model=model,
             asked=clients,
@@ -134,6 +129,7 @@ def collect_replies(
             aggregate=aggregate,
             loss=loss,
         )
+        verdict = read_reply(reply, read)
         if isinstance(verdict, Accepted):
             accepted.append((clients, verdict))
         else:

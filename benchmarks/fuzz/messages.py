@@ -126,7 +126,7 @@ def rosters(rng: random.Random, here: Path) -> None:
     content = describe_node({0: 5, 3: 7}, Kind("float32[1,8,8]", 10, ("a", "b")), {3: "park"})
     for _ in range(rng.choice((1, 1, 2))):
         content = spoil_content(rng, content)
-    _documented(lambda: read_entry(content), ValueError)
+    _documented(lambda: read_entry(content), KeyError, TypeError, ValueError)
 
 
 def bundles(rng: random.Random, here: Path) -> None:
