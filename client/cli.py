@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
 from client.sealed import new_key, read_key
 from federation.addresses import parse_address
+from federation.console import console
 from federation.credentials import read_node
 from federation.errors import Refused
 from federation.proxies import direct
@@ -189,7 +189,7 @@ def list_(
             f"{entry.size / 1024:.1f}",
             f"{hours:.1f}",
         )
-    Console().print(table if found else "nothing is remembered here")
+    console().print(table if found else "nothing is remembered here")
 
 
 @memory.command()
@@ -213,7 +213,7 @@ def show(
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
         table.add_row(name, str(tuple(leaf.shape)), "  ".join(shown))
-    Console().print(table)
+    console().print(table)
 
 
 @memory.command()
