@@ -35,7 +35,7 @@ from federation.data.sources import load
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
-from federation.machine import check_room
+from federation.machine import check_room, rows_in_memory
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.roster import Kind
@@ -387,17 +387,18 @@ def _load(
 ) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    return load(
-        dataset,
-        data_dir=Path(experiment.data_dir),
-        test_fraction=experiment.test_fraction,
-        task=experiment.task,
-        num_classes=experiment.num_classes,
-        shaping=Shaping.of(experiment.model, experiment.images),
-        seed=experiment.seed,
-        columns=Columns.of(experiment, alone=alone),
-        clients=clients,
-    )
+    with rows_in_memory(one_line(dataset)):
+        return load(
+            dataset,
+            data_dir=Path(experiment.data_dir),
+            test_fraction=experiment.test_fraction,
+            task=experiment.task,
+            num_classes=experiment.num_classes,
+            shaping=Shaping.of(experiment.model, experiment.images),
+            seed=experiment.seed,
+            columns=Columns.of(experiment, alone=alone),
+            clients=clients,
+        )
 
 
 def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment) -> FederatedData:
