@@ -32,6 +32,7 @@ from federation.data.partitions import RowNumbers, names_of, partition
 from federation.data.shaping import Shaping
 from federation.data.shortage import check_shortage, shortage
 from federation.data.sources import load
+from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
@@ -289,6 +290,11 @@ def federated_data(
             lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
+    with unless_refused(experiment.dataset, Path(experiment.data_dir)):
+        return _federated(experiment, named, hosted)
+
+
+def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None) -> FederatedData:
     if by_client(experiment.dataset):
         one_by_one = f"natural for dataset {experiment.dataset}, whose clients are read one by one"
         if experiment.partition != "natural":
@@ -319,7 +325,8 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
         DataError: As ``sources.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    return _of_clients(experiment, dataset, [client])
+    with unless_refused(dataset, Path(experiment.data_dir)):
+        return _of_clients(experiment, dataset, [client])
 
 
 def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) -> FederatedData:

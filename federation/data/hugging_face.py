@@ -7,6 +7,7 @@ text is read as a CSV file is.
 
 import contextlib
 import io
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
 from federation.data.csv_rows import TableRows, check_classes, inputs_of, parted
 from federation.data.lazy import Lazy, Numbers
+from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
 
@@ -124,12 +126,12 @@ def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
 
     For the other arguments and errors see ``read_columns``.
     """
-    parts = [part for part in _parts(kind, path, cache) if name in part.column_names]
+    parts = [part for part in _parts(kind, path, cache, name) if name in part.column_names]
     return [_stacked(path, _column(path, part, name)) for part in parts]
 
 
-def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
-    """Returns training and test rows, or all rows."""
+def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]":
+    """Returns training and test rows, or all rows; of Parquet only one column, if named."""
     if kind != "hf" and not path.exists():
         raise DataError(f"{path} must be a file or a folder of {kind}, and is not there")
     local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
@@ -137,7 +139,8 @@ def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
         raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
     try:
         with _quiet():
-            found = _opened(kind, path, str(cache / "huggingface"))
+            packed = kind == "parquet" and only
+            found = _packed(path, only) if packed else _opened(kind, path, str(cache / CACHE))
     except Exception as error:  # from any of several libraries
         why = one_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read as {kind}: {why}") from error
@@ -167,6 +170,27 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
+def _packed(path: Path, name: str) -> "Mapping[str, Dataset]":
+    """Returns a column of the parts of Parquet, from files that are not unpacked for it."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, not always needed
+    from datasets import Dataset  # noqa: PLC0415 - slow to import, not always needed
+    from datasets import load_dataset_builder as builder  # noqa: PLC0415 - likewise
+
+    with tempfile.TemporaryDirectory() as aside:
+        files = builder("parquet", **_place(path), cache_dir=aside).config.data_files
+    there = {
+        part: [n for n in pq.read_schema(of[0]).names if n == name] for part, of in files.items()
+    }
+    return {
+        str(part): Dataset(pq.read_table(of, columns=there[part])) for part, of in files.items()
+    }
+
+
+def _place(path: Path) -> dict[str, str]:
+    """Returns where Parquet is, as the library is told."""
+    return {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
+
+
 def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
     """Returns the parts of a data set, by their names."""
     import datasets  # noqa: PLC0415 - slow to import, not always needed
@@ -176,8 +200,7 @@ def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
         name, _, subset = str(path).partition(":")
         return dict(datasets.load_dataset(name, subset or None, cache_dir=cache))
     if kind == "parquet":
-        place = {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
-        return dict(datasets.load_dataset("parquet", **place, cache_dir=cache))
+        return dict(datasets.load_dataset("parquet", **_place(path), cache_dir=cache))
     if path.is_dir():
         found = datasets.load_from_disk(str(path))
         return found if isinstance(found, Mapping) else {"train": found}
