@@ -17,7 +17,7 @@ from client.sealed import new_key, read_key
 from federation.addresses import parse_address
 from federation.console import console
 from federation.credentials import read_node
-from federation.errors import Refused
+from federation.errors import Refused, printable
 from federation.proxies import direct
 from federation.settings.data import FILES
 from federation.settings.fields import wrong_values
@@ -287,7 +287,8 @@ def forget(
         removed = list(there.values()) if training is None else [there[training]]
         for path in removed:
             shutil.rmtree(path)
-    print(f"forgotten: {', '.join(path.name for path in removed) or 'nothing'}")
+    names = printable(", ".join(path.name for path in removed))
+    print(f"forgotten: {names or 'nothing'}")
 
 
 @memory.command()
