@@ -159,7 +159,8 @@ class _Run(NamedTuple):
                 break
             start, before = time.perf_counter(), self._spent()
             final, last = number == e.rounds, number
-            due = strategy.scored_from is not None and (final or number % e.eval_every == 0)
+            usual = number % e.eval_every == 0
+            due = strategy.scored_from is not None and (final or usual)
             arrays, metrics = self._train(number, arrays, checkpoint, accountant, losses=due)
             absent = self.attendance.left_out(strategy.cohort, strategy.left_out)
             metrics |= strategy.row(absent)
@@ -171,11 +172,14 @@ class _Run(NamedTuple):
             }
             if isinstance(self.grid, PatientGrid):
                 metrics |= self.grid.last.notes()
+            state = strategy.state
             self._report(number, metrics, self._evaluate(number, arrays) if due else {})
             if due:
                 picked |= self._picked(number, to_params(arrays))
+            if usual:  # a run that goes on from its last round has not been scored there
+                state = strategy.state
             if final or strategy.over or number % e.checkpoint_every == 0:
-                state, model = strategy.state, to_params(arrays)
+                model = to_params(arrays)
                 checkpoint = record.save_checkpoint(number, model, state, self.memories, picked)
                 picked = {}
         if not strategy.evaluated:

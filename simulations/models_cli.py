@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from federation.errors import Refused
+from federation.errors import Refused, one_line
 from federation.interrupts import end_at_once
 from simulations.console import out as console
 from simulations.options import find_run
@@ -123,7 +122,7 @@ def predict(
         from simulations.exports.predicting import predict as predicted
     table, notes = predicted(model, rows, out, interval)
     columns = ", ".join(table.columns)
-    console.print(f"{out}: {len(table)} rows of {columns}", markup=False, soft_wrap=True)
+    console.print(f"{out}: {len(table)} rows of {columns}", soft_wrap=True)
     _note(notes)
 
 
@@ -133,17 +132,15 @@ def _tell(written: "Written") -> None:
     for heading in ("rows", "metric", "value", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "rows" else "right")
     for cells in package.scores:
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(one_line, cells))
     if package.scores:
         console.print(table)
     _note(package.notes)
     rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
-    console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)
-    console.print(
-        f"next: engram predict {shlex.quote(str(folder))} {rows}", markup=False, soft_wrap=True
-    )
+    console.print(f"{about.what}: see {folder / 'card.md'}", soft_wrap=True)
+    console.print(f"next: engram predict {shlex.quote(str(folder))} {rows}", soft_wrap=True)
 
 
 def _note(notes: Sequence[str]) -> None:
     for note in notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        console.print(f"note: {note}", soft_wrap=True)

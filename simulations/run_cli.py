@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from federation.addresses import CONTROL
-from federation.errors import Refused, RunStopped, told_with
+from federation.errors import Refused, RunStopped, one_line, told_with
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
@@ -280,8 +279,8 @@ def data(
     for heading in ("client", *named, *rows, "training rows of class"):
         table.add_column(heading, justify="left" if "class" in heading else "right")
     for client, own in enumerate(train):
-        classes = ", ".join(f"{escape(called[k])}: {n}" for k, n in enumerate(own) if n)
-        name = [escape(held.names.get(client, ""))] if named else []
+        classes = ", ".join(f"{one_line(called[k])}: {n}" for k, n in enumerate(own) if n)
+        name = [one_line(held.names.get(client, ""))] if named else []
         sizes = (str(part[client].sum()) for part in counts.values())
         table.add_row(str(client), *name, *sizes, classes)
     console.print(table)
@@ -316,7 +315,7 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
         [0 if rows is None else len(rows.y) for rows in part] for part in (held.train, held.test)
     ]
     for client, (train, test) in enumerate(zip(*sizes, strict=True)):
-        name = escape(held.names.get(client, ""))
+        name = one_line(held.names.get(client, ""))
         table.add_row(str(client), name, str(train), str(test))
     console.print(table)
     if as_json:

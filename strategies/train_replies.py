@@ -73,20 +73,21 @@ class TrainReplies(NamedTuple):
         return "; ".join(reasons[:_TOLD]) + more
 
     def log(self, server_round: int, names: Names) -> None:
-        """Warns of each client that is left out of a round."""
-        for clients, reply in self.rejected:
+        """Warns of the clients that are left out of a round, in one line a kind of reason."""
+        for kind in dict.fromkeys(reply.kind for _, reply in self.rejected):
+            alike = [(clients, reply) for clients, reply in self.rejected if reply.kind == kind]
             _log.warning(
                 "round %d: the reply of clients %s is left out (%s): %s",
                 server_round,
-                few(clients, names),
-                reply.kind,
-                reply.reason,
+                few([client for clients, _ in alike for client in clients], names),
+                kind,
+                first_of(reply.reason for _, reply in alike),
             )
         for clients in self.silent:
             _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
         warn_of(self.others, server_round)
-        for reason in (r for _, reply in self.accepted for r in reply.failed.values()):
-            _log.warning("round %d: left out: %s", server_round, reason)
+        if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
+            _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
 
 def collect_replies(
@@ -139,6 +140,12 @@ def collect_replies(
         accepted, far = implausible(accepted, model)
         rejected += far
     return TrainReplies(accepted, rejected, silent, others)
+
+
+def first_of(reasons: Iterable[str]) -> str:
+    """Returns the first of clients' reasons, which mostly are alike, and how many there are."""
+    first, *others = dict.fromkeys(reasons)
+    return f"{first} (the first of {1 + len(others)} reasons)" if others else first
 
 
 def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:

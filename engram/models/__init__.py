@@ -22,7 +22,7 @@ from engram.models.losses import (
     squared_error,
 )
 from engram.models.module import from_module
-from engram.models.sharing import Part, keep, last_layers, part_of, with_personal
+from engram.models.sharing import Part, check_body, keep, last_layers, part_of, with_personal
 from engram.models.units import in_units, standardized_loss, with_units
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
@@ -32,6 +32,7 @@ __all__ = [
     "Part",
     "begun",
     "build_model",
+    "check_body",
     "check_fit",
     "cohort_losses",
     "cross_entropy",

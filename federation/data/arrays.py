@@ -16,6 +16,7 @@ from federation.data.places import Place
 from federation.data.shaping import TYPES, Shaping
 from federation.data.values import Values
 from federation.errors import DataError
+from federation.machine import check_rows
 from federation.streams import Stream, generator
 
 __all__ = ["Arrays", "HeldOut", "Own", "held_out", "part"]
@@ -80,9 +81,9 @@ def part(
     """
     test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed, clients)
     return Arrays(
-        x_train=_each(x, lambda leaf: leaf[~test]),
+        x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
         y_train=y[~test],
-        x_test=_each(x, lambda leaf: leaf[test]),
+        x_test=_each(x, lambda leaf: _taken(leaf, test)),
         y_test=y[test],
         task_train=None if task is None else task[~test],
         task_test=None if task is None else task[test],
@@ -120,6 +121,13 @@ def held_out(
         rows = rng.permutation(np.flatnonzero(stratum == value))
         held[rows[: round(fraction * len(rows))]] = True
     return held
+
+
+def _taken(leaf: Any, which: _Array) -> Any:
+    """Returns some of the rows of an array, which are copied."""
+    if isinstance(leaf, np.ndarray):
+        check_rows("a copy of the rows", int(which.sum()) * (leaf.nbytes // max(1, len(leaf))))
+    return leaf[which]
 
 
 def _each(x: Any, function: Callable[[Any], Any]) -> Any:

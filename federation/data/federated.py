@@ -32,10 +32,11 @@ from federation.data.partitions import RowNumbers, names_of, partition
 from federation.data.shaping import Shaping
 from federation.data.shortage import check_shortage, shortage
 from federation.data.sources import load
+from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
-from federation.machine import check_room
+from federation.machine import check_room, rows_in_memory
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.roster import Kind
@@ -289,6 +290,11 @@ def federated_data(
             lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
+    with unless_refused(experiment.dataset, Path(experiment.data_dir)):
+        return _federated(experiment, named, hosted)
+
+
+def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None) -> FederatedData:
     if by_client(experiment.dataset):
         one_by_one = f"natural for dataset {experiment.dataset}, whose clients are read one by one"
         if experiment.partition != "natural":
@@ -319,7 +325,8 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
         DataError: As ``sources.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    return _of_clients(experiment, dataset, [client])
+    with unless_refused(dataset, Path(experiment.data_dir)):
+        return _of_clients(experiment, dataset, [client])
 
 
 def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) -> FederatedData:
@@ -387,17 +394,18 @@ def _load(
 ) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    return load(
-        dataset,
-        data_dir=Path(experiment.data_dir),
-        test_fraction=experiment.test_fraction,
-        task=experiment.task,
-        num_classes=experiment.num_classes,
-        shaping=Shaping.of(experiment.model, experiment.images),
-        seed=experiment.seed,
-        columns=Columns.of(experiment, alone=alone),
-        clients=clients,
-    )
+    with rows_in_memory(one_line(dataset)):
+        return load(
+            dataset,
+            data_dir=Path(experiment.data_dir),
+            test_fraction=experiment.test_fraction,
+            task=experiment.task,
+            num_classes=experiment.num_classes,
+            shaping=Shaping.of(experiment.model, experiment.images),
+            seed=experiment.seed,
+            columns=Columns.of(experiment, alone=alone),
+            clients=clients,
+        )
 
 
 def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment) -> FederatedData:

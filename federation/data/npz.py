@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from federation.errors import DataError
 from federation.files import open_file
-from federation.machine import check_room
+from federation.machine import check_rows, rows_in_memory
 
 __all__ = ["UNREADABLE", "array_header", "named_labels", "read_npz", "task_arrays", "with_task"]
 
@@ -38,7 +38,7 @@ UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what
     RuntimeError,
     SyntaxError,
     EOFError,
-    MemoryError,  # of Python's parser: what is to be read has been measured before
+    MemoryError,  # of Python's parser, by what a header nests
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -66,10 +66,10 @@ def read_npz(path: Path, only: Collection[str] = ()) -> dict[str, npt.NDArray[An
             if only:
                 members = [m for m in members if m.filename.removesuffix(_SUFFIX) in only]
             size = sum(_size(archive, member) for member in members)
-            check_room(str(path), size, "use fewer rows, or a larger machine", kind=DataError)
+            check_rows(str(path), size)
             arrays = {}
             for member in members:
-                with archive.open(member) as stream:
+                with rows_in_memory(str(path)), archive.open(member) as stream:
                     array = np.lib.format.read_array(stream, allow_pickle=False)
                 arrays[member.filename.removesuffix(_SUFFIX)] = array
             return arrays
