@@ -62,14 +62,14 @@ def read_file(path: Path, *, most: int | None = None, links: bool = True) -> byt
         return file.read(size)  # room is made for as many bytes as are asked for
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file, which is no link.
+def read_json(path: Path, *, most: int = _LARGEST) -> dict[str, Any]:
+    """Returns the JSON object in a file of at most ``most`` bytes, which is no link.
 
     Raises:
         Refused: If the file cannot be read, is too large, or does not hold an object.
     """
     try:
-        contents = parse_json(read_file(path, most=_LARGEST, links=False))
+        contents = parse_json(read_file(path, most=most, links=False))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

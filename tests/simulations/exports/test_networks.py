@@ -85,15 +85,14 @@ def test_a_loaded_model_predicts_what_the_runs_scores_say(method, run_of, tmp_pa
 def test_onnx_computes_the_same(settings, run_of, tmp_path):
     run = run_of(**settings)
     plain = load_model(run.export(0, out=tmp_path / "plain", format="torch"))
-    exported, runs = runner(run.export(0, out=tmp_path / "onnx", format="onnx"))
-    assert exported.form == {"knn-per": "recalling", "fedem": "mixture"}.get(
-        settings["method"], "network"
-    )
+    form = {"knn-per": "recalling", "fedem": "mixture"}.get(settings["method"], "network")
     x, _ = run.learned.data.test.take(torch.arange(40))
-    torch.testing.assert_close(
-        outputs_of(runs, x, 40), outputs_of(plain, x, 40), atol=1e-5, rtol=1e-5
-    )
-    found, expected = told(run, runs, 0)
+    with runner(run.export(0, out=tmp_path / "onnx", format="onnx")) as (exported, runs):
+        assert exported.form == form
+        torch.testing.assert_close(
+            outputs_of(runs, x, 40), outputs_of(plain, x, 40), atol=1e-5, rtol=1e-5
+        )
+        found, expected = told(run, runs, 0)
     assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -116,10 +115,10 @@ def test_any_network_comes_back(case, tmp_path):
 def test_onnx_of_a_network_with_several_inputs(tmp_path):
     simulate(experiment("two inputs", method="fedavg", num_rounds=1), tmp_path / "run")
     run = engram.load_run(tmp_path / "run")
-    _, runs = runner(run.export(out=tmp_path / "onnx", format="onnx"))
     module = load_model(run.export(out=tmp_path / "plain"))
     x, _ = run.learned.data.test.take(torch.arange(5))
-    torch.testing.assert_close(runs(x), called(module, x).detach(), atol=1e-5, rtol=1e-5)
+    with runner(run.export(out=tmp_path / "onnx", format="onnx")) as (_, runs):
+        torch.testing.assert_close(runs(x), called(module, x).detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_the_common_model_is_what_clients_share(run_of, tmp_path):
