@@ -16,10 +16,11 @@ from engram.tree import is_finite, part
 from engram.types import Candidates, Params
 from federation.data.federated import FederatedData
 from federation.data.standards import standardized
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, LocalMethod
 
-__all__ = ["Client", "plain_module", "serving"]
+__all__ = ["Client", "check_finite", "plain_module", "serving"]
 
 _BLOCK = 1024  # rows that are represented at once
 
@@ -83,6 +84,22 @@ def serving(
     stacks = [{name: leaf[None] for name, leaf in model.items()} for model in found.models]
     chosen = scorer.least([client.number], stacks)
     return Candidates(({name: leaf[0] for name, leaf in chosen.items()},))
+
+
+def check_finite(experiment: Experiment, served: Candidates, name: str) -> None:
+    """Refuses a model that fine-tuning has made something else than numbers of.
+
+    Args:
+        experiment: The settings.
+        served: As ``serving`` returns it.
+        name: The client's name.
+    """
+    if not all(map(is_finite, served.models)):
+        e = experiment
+        raise Refused(
+            f"client {name} has no model: after fine-tuning, by {e.adapt_steps} steps of adapt-lr "
+            f"{e.adapt_lr:g}, it is not finite; lower adapt-lr"
+        )
 
 
 def plain_module(

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from federation.errors import Refused, one_line
+from federation.machine import available
 
 NEW = ".new-"
 """Prefix of files that have not been moved into place yet."""
 
 _LARGEST: Final = 2**28  # bytes of a file of JSON
+_SMALL: Final = 2**24  # bytes for which there is always room
 _DEEPEST: Final = 32  # arrays and objects of JSON in each other
 
 
@@ -51,14 +53,14 @@ def read_file(path: Path, *, most: int | None = None, links: bool = True) -> byt
     """Returns the contents of a regular file of at most ``most`` bytes, if given.
 
     Raises:
-        OSError: As for ``open_file``, or if the file is larger.
+        OSError: As for ``open_file``, or if the file is larger, or than the memory that is free.
     """
     with open_file(path, links=links) as file:
-        if most is None:
-            return file.read()
         size = os.fstat(file.fileno()).st_size
-        if size > most:
+        if most is not None and size > most:
             raise OSError(errno.EFBIG, f"Larger than {most} bytes")
+        if size > _SMALL and size > available("cpu"):
+            raise OSError(errno.EFBIG, "Larger than the memory that is free")
         return file.read(size)  # room is made for as many bytes as are asked for
 
 

@@ -233,6 +233,56 @@ def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("plug_ins")
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)),
+        lambda: nn.Linear(4, 2),
+    ],
+    ids=["wider", "deeper", "alone"],
+)
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_another_network_under_a_used_name_is_refused(method, other, tmp_path):
+    networks.model(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "used")
+    x, y = torch.zeros(12, 4).numpy(), np.arange(12) % 2
+    given = {"num_rounds": 1, "clients_per_round": 2, "model": "used", "progress": False}
+    run = engram.simulate([(x, y)] * 2, method=method, out=tmp_path / "run", **given)
+    networks.model(other, "used")
+    np.savez("new.npz", x=x, y=y)
+    run = engram.load_run(run.folder)
+    message = r"^[^\n]*another network than the one called used here: [^\n]*$"
+    for made in (
+        run.export,
+        lambda: run.export(0),
+        lambda: run.personal_model(0),
+        lambda: run.adapt("new.npz"),
+    ):
+        with pytest.raises(Refused, match=message):
+            made()
+
+
+def test_fine_tuning_that_diverges_leaves_no_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(3, 20, 4)).astype("float32")
+    rows = {name: (x[i], np.arange(20) % 2) for i, name in enumerate(("park", "lake", "hill"))}
+    given = {"num_rounds": 1, "clients_per_round": 3, "adapt_lr": 1e20, "progress": False}
+    run = engram.simulate(rows, method="fedavg", out="run", **given)
+    np.savez("elm.npz", x=x[0], y=rows["park"][1])
+    tried = {
+        "lake": lambda: run.personal_model("lake"),
+        "park": lambda: run.export("park"),
+        "elm": lambda: run.adapt("elm.npz"),
+    }
+    for name, made in tried.items():
+        message = f"client {name} has no model: after fine-tuning, by 10 steps of adapt-lr 1e\\+20"
+        with pytest.raises(Refused, match=message):
+            made()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elm.npz", "run"]
+    assert all(leaf.isfinite().all() for leaf in run.model.values())
+
+
+@pytest.mark.usefixtures("plug_ins")
 def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
     simulate(experiment("convolutions", method="fedavg", num_rounds=1), tmp_path / "run")
     run = engram.load_run(tmp_path / "run")
