@@ -14,10 +14,9 @@ from torch import nn
 from client.card import card
 from client.coefficients import remembered
 from client.packages import Package
-from client.serving import Client, plain_module, serving
+from client.serving import Client, check_served, plain_module, serving
 from engram.models.plain import layered
 from engram.tasks import TASKS
-from engram.tree import part
 from engram.types import Candidates, Params
 from federation.checksums import checked, summed
 from federation.data.federated import FederatedData, model_for
@@ -32,7 +31,6 @@ from federation.roster import Kind
 from federation.settings.data import COLUMNS
 from federation.stored import readable
 from federation.streams import Stream, torch_generator
-from federation.tensors import difference
 
 __all__ = ["ADAPT_THERE", "Training", "note_training", "read_training", "remembered_package"]
 
@@ -152,12 +150,7 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
 
     # A client's own model does not depend on the common one.
     found, other = served(0.0), served(1.0)
-    for model in found.models:
-        if (wrong := difference(model, part(start))) is not None:
-            raise Refused(
-                f"client {client} remembers another network than the one called {e.model} here: "
-                f"{wrong}"
-            )
+    check_served(e, start, found, str(client))
     for mine, theirs in zip(found.models, other.models, strict=True):
         if any(not torch.equal(leaf, theirs[name]) for name, leaf in mine.items()):
             raise elsewhere

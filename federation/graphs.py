@@ -68,15 +68,19 @@ def run_apart(data: bytes, limits: Limits) -> Iterator[Runs]:
 
     pipe, other = multiprocessing.Pipe()
     words = (str(other.fileno()), str(limits.seconds), str(limits.bytes))
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__, *words],
-        env=os.environ | SAFE,
-        pass_fds=[other.fileno()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    other.close()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, *words],
+            env=os.environ | SAFE,
+            pass_fds=[other.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise Refused(f"no process can be started for it: {error.strerror}") from error
+    finally:
+        other.close()
     ask = partial(_asked, pipe, process, limits)
     try:
         ask(data)
@@ -176,7 +180,7 @@ def _serve(pipe: Connection, seconds: float, most: int) -> None:
         except EOFError:
             return
         except Exception as error:  # whatever a file of anybody's raises
-            answer = _FAILED + str(error).encode()
+            answer = _FAILED + (str(error) or type(error).__name__).encode()
         pipe.send_bytes(answer)
         signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from client.memory import DiskStore, RamStore
 from client.remembered import ADAPT_THERE
-from client.serving import Client, check_finite, serving
+from client.serving import Client, check_served, serving
 from engram.aggregates import sent
 from engram.checks import must
 from engram.models import Model, keep
@@ -252,7 +252,7 @@ class Learned:
         unseen = client in Scoring.of(e).unseen
         served = Client.of(client, received, memory, unseen=unseen)
         found = serving(e, self.network, lambda: self._rows_of(client), served)
-        check_finite(e, found, self.called(client))
+        check_served(e, self.common, found, self.called(client))
         return found
 
     def _rows_of(self, client: int) -> FederatedData:

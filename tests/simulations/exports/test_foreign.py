@@ -14,13 +14,13 @@ import torch
 from onnx import TensorProto, helper
 from safetensors.torch import load, save
 
-import engram
 from federation.checksums import summed
 from federation.errors import Refused
 from federation.exported import FORMATS, load_model, runner
 from federation.graphs import Limits, run_apart
 from federation.saved import tensors_from_saved, tensors_to_saved
 from simulations.exports.predicting import predict
+from simulations.front import simulate
 
 ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 FAST = Limits(seconds=1, gibibytes=0.5)
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
     rows = [(each, np.arange(30) % 2) for each in x]
     settings = {"num_rounds": 1, "clients_per_round": 3, "hidden": 8, "progress": False}
     for method in ("ditto", "fedem"):
-        run = engram.simulate(rows, method=method, out=folder / f"run-{method}", **settings)
+        run = simulate(rows, method=method, out=folder / f"run-{method}", **settings)
         run.export(1, out=folder / method)
     return folder
 
@@ -130,12 +130,13 @@ def test_numbers_in_other_files_are_not_read(nodes, constants, forged, tmp_path,
         predict(folder, Path("none"), Path("out.csv"))
 
 
-def test_an_endless_graph_ends_at_its_deadline(forged, rows, tmp_path):
+def test_an_endless_graph_ends_at_its_deadline(forged, rows, tmp_path, engram):
     step = helper.make_node("Identity", ["s"], ["s2"])
     last = helper.make_node("MatMul", ["y", "w"], ["outputs"])
     folder = forged(graph([loop([step], "", "true"), last], [weights(), TRUE]))
-    with pytest.raises(Refused, match=r"it was still at work after 1 s: give a longer --deadline"):
-        predict(folder, rows, tmp_path / "out.csv", limits=FAST)
+    words = ("predict", folder, rows, "--deadline", "1", "--out", tmp_path / "out.csv")
+    message = "cannot predict them: it was still at work after 1 s: give a longer --deadline"
+    assert engram(*words) == (2, "", f"engram: {folder} {message}\n")
     assert not (tmp_path / "out.csv").exists()
 
 
