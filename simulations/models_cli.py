@@ -109,6 +109,13 @@ def predict(
         float | None,
         typer.Option(metavar="LEVEL", help="Probability of intervals of values; default: 0.9."),
     ] = None,
+    deadline: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="For an ONNX file to load, and for 1024 rows."),
+    ] = 60,
+    memory: Annotated[
+        float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")
+    ] = 4,
 ) -> None:
     """Predict rows by an exported model, into a CSV file.
 
@@ -119,8 +126,9 @@ def predict(
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
+        from federation.graphs import Limits
         from simulations.exports.predicting import predict as predicted
-    table, notes = predicted(model, rows, out, interval)
+    table, notes = predicted(model, rows, out, interval, Limits(deadline, memory))
     columns = ", ".join(table.columns)
     console.print(f"{out}: {len(table)} rows of {columns}", soft_wrap=True)
     _note(notes)

@@ -15,6 +15,7 @@ from engram.checks import must, require
 from engram.models import (
     Model,
     check_fit,
+    count_parameters,
     network,
     with_companions,
     with_personal,
@@ -200,6 +201,27 @@ class FederatedData(NamedTuple):
         return tree_map(lambda leaf: leaf.cpu(), x)
 
 
+def parameters_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> int:
+    """Returns how many parameters the experiment's network has, before there is room for them.
+
+    For the arguments see ``model_for``; a network of the user's own has none that are known.
+
+    Raises:
+        Refused: If a row alone needs more memory than is free.
+        ValueError: If the network is unknown, or does not fit the rows.
+    """
+    numbers = size(kind.inputs)
+    check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
+    tried = example(kind.inputs) if rows is None else rows
+    e = experiment
+    return count_parameters(e.model, tried, outputs=kind.outputs, hidden=e.hidden_widths)
+
+
+def _check_model(count: int) -> None:
+    # Float32, of which there are three at least: the server's, a client's, and its gradient.
+    check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
+
+
 def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> Model:
     """Builds the experiment's network for such data.
 
@@ -227,10 +249,9 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
             generator=generator(),
         )
 
-    numbers = size(kind.inputs)
-    check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
-    tried = example(kind.inputs) if rows is None else rows
     try:
+        _check_model(parameters_for(e, kind, rows))
+        tried = example(kind.inputs) if rows is None else rows
         try:
             model = built(tried)
         except UnknownToken:
@@ -239,9 +260,7 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
             if not any(tree_leaves(model.tokens)):
                 raise
             # All rows' tokens are known soon: see ``with_known_tokens``.
-        # Float32, of which there are three at least: the server's, a client's, and its gradient.
-        count = model.parameters
-        check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
+        _check_model(model.parameters)
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
         model = with_units(model, kind.units)

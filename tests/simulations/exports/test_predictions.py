@@ -244,7 +244,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(data, tmp_path):
     about["sha256"] = hashlib.sha256(data).hexdigest()
     about.pop("crc32", None)
     (model / "model.json").write_text(json.dumps(summed(about)))
-    with pytest.raises(Refused, match=r"model\.pt holds no tensors") as error:
+    with pytest.raises(Refused, match=r"model\.pt: it holds no tensors") as error:
         load_model(model)
     assert "\n" not in str(error.value)
 
