@@ -266,6 +266,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
     [
         (TABLE, {}, r"a\.csv: age is missing in row 2, color is missing in row 3: set missing="),
         (TABLE, {"target_column": "dead"}, "has no column 'dead'; it has age, color, ward, died"),
+        (TABLE, {"target_column": "", "missing": "median"}, "has no column ''; it has age, color"),
         (
             TABLE,
             {"task_column": "site", "missing": "median"},

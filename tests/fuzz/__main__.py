@@ -35,9 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one = range(given.cases) if given.number is None else range(given.number, given.number + 1)
         numbers = {given.only: one}
     findings: list[Finding] = []
+    done = Counter[str]()
     log = given.log.open("a") if given.log else sys.stderr
 
     def tell(entry: str, finding: Finding | None) -> None:
+        done[entry] += 1
+        if done.total() % 250 == 0:
+            print(f"{done.total()} cases", file=log, flush=True)
         if finding is not None:
             findings.append(finding)
             print(_described([finding], given.seed), file=log, flush=True)

@@ -5,6 +5,7 @@ import random
 import shutil
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -214,6 +215,15 @@ def npy_folder(rng: random.Random, here: Path) -> list[str]:
     return _used(rng, here, "npy:mine", "fedavg", _of_classes(rng))
 
 
+def _bomb() -> bytes:
+    """Returns an image of few bytes and many pixels."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 1, 0, 0, 0, 0)
+    whole = b"\x89PNG\r\n\x1a\n"
+    for part in (header, b"IDAT" + zlib.compress(bytes(2**20)), b"IEND"):
+        whole += struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part))
+    return whole
+
+
 def images(rng: random.Random, here: Path) -> list[str]:
     """Folders of images."""
     draw = np.random.default_rng(rng.randrange(2**32))
@@ -234,7 +244,7 @@ def images(rng: random.Random, here: Path) -> list[str]:
         elif how < 0.7:
             Image.new(rng.choice(("1", "I", "F", "P", "RGBA")), (8, 8)).save(path, "tiff")
         elif how < 0.8:
-            Image.new("1", (60_000, 60_000)).save(path, "png")  # few bytes, many pixels
+            path.write_bytes(_bomb())
         else:
             path.rename(path.parent.parent / path.name)
     if rng.random() < 0.1:

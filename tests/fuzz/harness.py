@@ -1,6 +1,7 @@
 """Runs each case in a forked process of its own, within limits, and judges how it ended."""
 
 import faulthandler
+import gc
 import hashlib
 import importlib
 import json
@@ -39,6 +40,7 @@ _GOES_ON: Final = frozenset(
 _ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
 _ENDS: Final = (130, -signal.SIGINT)  # statuses after Ctrl-C
 _TORCH: Final = "torchinductor_"  # what torch leaves among temporary files
+_SLOW: Final = ("datasets", "matplotlib.backends.backend_agg", "onnxruntime", "torch._dynamo")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _RAW: Final = ("Traceback (most recent call last)", "Exception ignored in", "Fatal Python error")
 
@@ -73,7 +75,9 @@ def load_rooms() -> None:
         for found in pkgutil.walk_packages(path, f"{room}."):
             if not found.name.startswith("simulations.project"):
                 importlib.import_module(found.name)
-    importlib.import_module("onnxruntime")
+    for name in _SLOW:
+        importlib.import_module(name)
+    gc.freeze()
 
 
 def fuzz(
