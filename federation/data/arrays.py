@@ -338,6 +338,8 @@ def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
 
 
 def _same_length(path: Path, name: str, array: _Array | Lazy, y: _Array) -> None:
+    if y.ndim == 0:
+        raise DataError(f"{path}: y must have an entry for each row, got one number")
     shape = (len(array),) if isinstance(array, Lazy) else array.shape
     if shape[:1] != y.shape[:1]:
         raise DataError(

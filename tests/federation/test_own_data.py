@@ -100,6 +100,8 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"y": np.array(3)}, r"y must .*, got"),
+        ({"y": np.array(3), "task": np.ones(80)}, "y must have an entry for each row, got one"),
         ({"x": np.ones((79, 5))}, r"x must have one row for each of the 80 entries of y, got .*79"),
         ({"x": np.ones((5, 80)).T}, r"x\.npy must be in C order: write numpy"),
         ({"x": np.array([{}] * 80)}, r"x\.npy must be a plain array, as numpy\.save"),

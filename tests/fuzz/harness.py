@@ -39,6 +39,7 @@ _GOES_ON: Final = frozenset(
 )
 _ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
 _ENDS: Final = (130, -signal.SIGINT)  # statuses after Ctrl-C
+_ASIDE: Final = frozenset({"lock", "flwr", "empty"})  # who looks must have it; Flower's home
 _TORCH: Final = "torchinductor_"  # what torch leaves among temporary files
 _SLOW: Final = ("datasets", "matplotlib.backends.backend_agg", "onnxruntime", "torch._dynamo")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -203,7 +204,7 @@ def _tree(folder: Path) -> dict[str, str]:
         kind = path.lstat().st_mode
         regular = path.is_file() and not path.is_symlink()
         held = hashlib.sha256(path.read_bytes()).hexdigest() if regular else ""
-        if path.name != "lock":  # it says nothing, and whoever looks must have it
+        if _ASIDE.isdisjoint(path.parts):
             found[str(path.relative_to(folder))] = f"{kind} {held}"
     return found
 
