@@ -45,7 +45,7 @@ UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what
     struct.error,
     tokenize.TokenError,
 )
-_LABELS: Final = "biufUSM"  # kinds of arrays whose values may be names of clients
+_LABELS: Final = "biufUS"  # kinds of arrays whose values may be names of clients
 _A = TypeVar("_A")
 
 
