@@ -306,7 +306,10 @@ def encrypt(
     root, key = _root(folder, state), read_key(memory_key)
     with only_one(root.parent):
         trainings = sorted(path for path in root.glob("*") if path.is_dir())
-        count = sum(DiskStore(path, key=key).encrypt() for path in trainings)
+        stores = [DiskStore(path, key=key) for path in trainings]
+        for store in stores:
+            store.unencrypted()  # before anything is encrypted
+        count = sum(store.encrypt() for store in stores)
     print(f"encrypted: {count} memories")
 
 

@@ -156,7 +156,7 @@ class Answers:
     @property
     def complete(self) -> bool:
         """Whether no other node can join: in a simulation, or once all registered nodes have."""
-        if self.fixed:
+        if self.fixed or not getattr(self._grid, "joins", True):
             return not self.silent
         if self._membership is None or self._membership.insecure:
             return False

@@ -45,6 +45,7 @@ UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what
     struct.error,
     tokenize.TokenError,
 )
+_LABELS: Final = "biufUS"  # kinds of arrays whose values may be names of clients
 _A = TypeVar("_A")
 
 
@@ -88,13 +89,22 @@ def task_arrays(column: str) -> tuple[str, str, str]:
     return column, f"{column}_train", f"{column}_test"
 
 
-def with_task(arrays: Mapping[str, _A], column: str) -> dict[str, _A]:
+def with_task(path: Path, arrays: Mapping[str, _A], column: str) -> dict[str, _A]:
     """Returns arrays in which those that say whose rows are have the names of ``task``.
 
     Args:
+        path: What the arrays are of.
         arrays: All that there are.
         column: The setting ``task-column``.
+
+    Raises:
+        DataError: One of those is not a column of numbers or text.
     """
+    for name in (key for key in task_arrays(column) if key in arrays):
+        found = np.asarray(arrays[name])
+        if found.ndim != 1 or found.dtype.kind not in _LABELS:
+            got = f"{found.dtype} of shape {found.shape}"
+            raise DataError(f"{path}: {name} must be one column of numbers or text, got {got}")
     names = dict(zip(task_arrays(column), task_arrays("task"), strict=True))
     others = {k: array for k, array in arrays.items() if k not in {*names, *names.values()}}
     return others | {names[k]: array for k, array in arrays.items() if k in names}

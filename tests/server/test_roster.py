@@ -59,6 +59,12 @@ def test_maps_clients_to_nodes():
     assert roster.by_node([7, 0, 4]) == {1: [0], 2: [4, 7]}
 
 
+def test_nodes_of_this_process_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr("server.roster.time.sleep", lambda seconds: pytest.fail("it waits"))
+    with pytest.raises(RunStopped, match=r"1 of 4 clients can take part"):
+        query_roster(Scripted(entry([0]), entry([])), 4)
+
+
 def test_names_what_runs_instead_and_from_where():
     message = stopped(entry([0, 1, 2, 3], fingerprint="0123456789abcdef", source="/somewhere/else"))
     assert "node 1 runs 0123456789abcdef from /somewhere/else" in message
@@ -169,7 +175,7 @@ def test_a_node_that_cannot_serve_is_no_reason_to_stop(warnings_of_engram):
 class Moving(Scripted):
     """Some of its nodes are away."""
 
-    away = ()
+    away, joins = (), True
 
     def get_node_ids(self):
         return [node for node in super().get_node_ids() if node not in self.away]

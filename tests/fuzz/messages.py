@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from benchmarks.fuzz.folders import quick_experiment
-from benchmarks.fuzz.spoil import HUGE, VALUES, spoil_bytes
 from client.hosts import Opening, host_of
 from client.memory import RamStore
 from client.requests import Request
@@ -31,6 +29,8 @@ from federation.roster import Kind, describe_node, read_entry
 from federation.wire import to_record
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
+from tests.fuzz.folders import quick_experiment
+from tests.fuzz.spoil import HUGE, VALUES, spoil_bytes
 
 _PLAIN: Final = tuple(
     v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
