@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
+from federation.protection import spent
 from plotly.graph_objects import Figure, Scatter
 
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.network import COMMON, SERVED
-from federation.protection import spent
 from server.record import RunRecord
 from server.status import ClientShare, participation
 from simulations.board.clients import client_columns, client_rows, unit

@@ -22,8 +22,8 @@ from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.data.tables import table_data
 from federation.data.unlabeled import InputColumn
 from federation.errors import DataError
-from federation.methods.network import COMMON, SERVED, NetworkMethod
 from federation.methods.molar import Molar
+from federation.methods.network import COMMON, SERVED, NetworkMethod
 from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
 from simulations.learned import Learned
