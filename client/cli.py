@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
 from client.sealed import new_key, read_key
 from federation.addresses import parse_address
+from federation.console import console
 from federation.credentials import read_node
-from federation.errors import Refused
+from federation.errors import Refused, printable
 from federation.proxies import direct
 from federation.settings.data import FILES
 from federation.settings.fields import wrong_values
@@ -189,7 +189,7 @@ def list_(
             f"{entry.size / 1024:.1f}",
             f"{hours:.1f}",
         )
-    Console().print(table if found else "nothing is remembered here")
+    console().print(table if found else "nothing is remembered here")
 
 
 @memory.command()
@@ -213,7 +213,7 @@ def show(
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
         table.add_row(name, str(tuple(leaf.shape)), "  ".join(shown))
-    Console().print(table)
+    console().print(table)
 
 
 @memory.command()
@@ -287,7 +287,8 @@ def forget(
         removed = list(there.values()) if training is None else [there[training]]
         for path in removed:
             shutil.rmtree(path)
-    print(f"forgotten: {', '.join(path.name for path in removed) or 'nothing'}")
+    names = printable(", ".join(path.name for path in removed))
+    print(f"forgotten: {names or 'nothing'}")
 
 
 @memory.command()
@@ -305,7 +306,10 @@ def encrypt(
     root, key = _root(folder, state), read_key(memory_key)
     with only_one(root.parent):
         trainings = sorted(path for path in root.glob("*") if path.is_dir())
-        count = sum(DiskStore(path, key=key).encrypt() for path in trainings)
+        stores = [DiskStore(path, key=key) for path in trainings]
+        for store in stores:
+            store.unencrypted()  # before anything is encrypted
+        count = sum(store.encrypt() for store in stores)
     print(f"encrypted: {count} memories")
 
 

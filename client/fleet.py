@@ -16,9 +16,11 @@ import grpc
 
 from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
+from federation.clock import in_words, now, sent_time, stamp
 from federation.credentials import NodeCredentials
 from federation.errors import REFUSED, EngramError, Refused, one_line
 from federation.flower import (
+    CLOCK_REFUSED,
     ApiErrorCode,
     FleetStub,
     FlowerError,
@@ -40,7 +42,16 @@ from federation.flower import (
 from federation.keys import read_node_key
 from federation.machine import available
 
-__all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untrusted", "Unusable"]
+__all__ = [
+    "ClockRefused",
+    "Fleet",
+    "KeyRefused",
+    "RunInfo",
+    "RunOver",
+    "Unreachable",
+    "Untrusted",
+    "Unusable",
+]
 
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
 _CALL = 20.0  # seconds that a call may take
@@ -57,6 +68,10 @@ _REFUSALS = {
 
 class Unreachable(EngramError):
     """The SuperLink cannot be reached at the moment."""
+
+
+class ClockRefused(EngramError):
+    """The SuperLink answers, but this machine's clock differs too much from its own."""
 
 
 class KeyRefused(EngramError):
@@ -87,6 +102,9 @@ class RunInfo(NamedTuple):
     run_id: int
     project: bytes
     overrides: dict[str, Any]
+
+
+_FAULTS = {"certificate": Untrusted, "clock": ClockRefused, "protocol": Unreachable}
 
 
 class Fleet:
@@ -128,6 +146,7 @@ class Fleet:
         Raises:
             Unreachable: The SuperLink does not answer.
             Untrusted: What answers is not the SuperLink that the node was set up for.
+            ClockRefused: Its clock and this machine's differ too much.
             KeyRefused: It does not accept the node.
         """
         self.close()
@@ -177,8 +196,7 @@ class Fleet:
         root = self._credentials.root_certificate
         fault = None if root is None else find_fault(self._credentials.superlink, root)
         if fault is not None:
-            kind = Untrusted if fault.final else Unreachable
-            raise kind(f"{self._where} {fault.text}")
+            raise _FAULTS[fault.kind](f"{self._where} {fault.text}")
 
     def _register(self) -> None:
         """Registers the key with a SuperLink that admits any node."""
@@ -368,9 +386,19 @@ class Fleet:
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             return Unusable(f"{self._where} sends more than {_LARGEST // 2**20} MiB at once")
         if code in _REFUSALS:
-            says = one_line(flower.message) if flower else details
-            return KeyRefused(f"{self._where} refuses this node: {says}")
+            kind = ClockRefused if details == CLOCK_REFUSED else KeyRefused
+            says = _clocks(error) if kind is ClockRefused else flower.message if flower else details
+            return kind(f"{self._where} refuses this node: {one_line(says)}")
         return Unreachable(f"{self._where} does not answer: {details}")
+
+
+def _clocks(error: grpc.RpcError) -> str:
+    """Says how this machine's clock differs from the SuperLink's, which may have sent its time."""
+    own, server = now(), sent_time(error.trailing_metadata())
+    if server is None:  # not from server/superlink.py
+        return f"its clock says {stamp(own)}, and differs: set the one that is wrong"
+    apart = f"{in_words(own - server)} {'ahead of' if own > server else 'behind'}"
+    return f"its clock says {stamp(own)}, {apart} the SuperLink's: set the one that is wrong"
 
 
 def _flower(error: BaseException | None) -> FlowerError | None:

@@ -7,13 +7,17 @@ distinguish a connection that was reset from a certificate that was refused.
 import socket
 import ssl
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from cryptography import x509
 
 from federation.addresses import Address, parse_address
+from federation.clock import now, outside
 
 __all__ = ["Fault", "find_fault", "speaks_tls"]
 
 _PATIENCE: Final = 5.0  # seconds for a connection, and again for the handshake
+_RENEW: Final = "on the server, `engram init-federation FOLDER --renew"
 # OpenSSL's numbers of faults in a certificate (x509_vfy.h).
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
@@ -25,19 +29,18 @@ class Fault(NamedTuple):
 
     Attributes:
         text: The end of a sentence that begins with the server.
-        final: Whether only a person can repair it.
+        kind: A ``certificate`` that only a person can replace, a ``clock`` that may still be set,
+            or another ``protocol``, as of a proxy whose server has not started yet.
     """
 
     text: str
-    final: bool
+    kind: Literal["certificate", "clock", "protocol"]
 
 
 def speaks_tls(address: str) -> bool:
     """Whether a server completes a TLS handshake, which gRPC without TLS cannot tell."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        _shake_hands(_parse(address), context)
+        _unverified(_parse(address))
     except OSError:  # includes ssl's errors
         return False
     return True
@@ -60,37 +63,53 @@ def find_fault(address: str, root: Path) -> Fault | None:
         context.load_verify_locations(root)
         _shake_hands(server, context)
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
+            return _fault_of_time(server, error.verify_code)
         return _certificate_fault(server, root, error)
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # it closed the connection
         return None
     except ssl.SSLError as error:
         reason = str(error.reason or error).replace("_", " ").lower()
-        return Fault(f"does not speak TLS as this node does ({reason})", final=False)
+        return Fault(f"does not speak TLS as this node does ({reason})", "protocol")
     except OSError:
         return None
     return None
 
 
 def _certificate_fault(server: Address, root: Path, error: ssl.SSLCertVerificationError) -> Fault:
-    renew = "on the server, `engram init-federation FOLDER --renew"
-    if error.verify_code == _NOT_YET_VALID:  # a machine's clock may be set after it has started
-        question = "is this machine's clock right?"
-        return Fault(f"has a certificate that is not valid yet: {question}", final=False)
-    if error.verify_code == _EXPIRED:
-        return Fault(f"has a certificate that has expired: {renew}` makes a new one", final=True)
     if error.verify_code in _OTHER_NAMES:
-        mend = f"{renew} --host {server.host}` makes another one"
-        return Fault(f"has a certificate for other names than {server.host}: {mend}", final=True)
-    return Fault(f"is not vouched for by {root}: {error.verify_message}", final=True)
+        mend = f"{_RENEW} --host {server.host}` makes another one"
+        return Fault(f"has a certificate for other names than {server.host}: {mend}", "certificate")
+    return Fault(f"is not vouched for by {root}: {error.verify_message}", "certificate")
+
+
+def _fault_of_time(server: Address, code: int) -> Fault | None:
+    """Compares this machine's clock with the certificate that OpenSSL has refused by it."""
+    try:
+        certificate = x509.load_der_x509_certificate(_unverified(server))
+    except (OSError, ValueError):  # the connection broke, or another one answers by now
+        return None
+    fault = outside(certificate, now(), f"{_RENEW}` makes a new one")
+    if fault is None:
+        return None
+    return Fault(f"has a certificate that {fault}", "certificate" if code == _EXPIRED else "clock")
+
+
+def _unverified(server: Address) -> bytes:
+    """Shakes hands with whoever it is; returns his certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return _shake_hands(server, context)
 
 
 def _parse(address: str) -> Address:
     return parse_address(address, "superlink")
 
 
-def _shake_hands(server: Address, context: ssl.SSLContext) -> None:
+def _shake_hands(server: Address, context: ssl.SSLContext) -> bytes:
+    """Returns the server's certificate, in DER."""
     with (
         socket.create_connection(server, timeout=_PATIENCE) as connection,
-        context.wrap_socket(connection, server_hostname=server.host),
+        context.wrap_socket(connection, server_hostname=server.host) as wrapped,
     ):
-        pass
+        return wrapped.getpeercert(binary_form=True) or b""

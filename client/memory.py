@@ -187,13 +187,13 @@ class DiskStore:
         with _named(path):
             return tensors_from_bytes(unseal(read_file(path), _label(client, version), self._key))
 
-    def encrypt(self) -> int:
-        """Encrypts all unencrypted memories with the key; returns how many there were.
+    def unencrypted(self) -> dict[Path, bytes]:
+        """Returns the files of memories that are not encrypted, each with its label.
 
         Raises:
-            MemoryMismatch: If one is damaged. Those before it are encrypted.
+            MemoryMismatch: If a memory is damaged, or encrypted with another key.
         """
-        count = 0
+        found = {}
         for client in self.clients():
             for version, path in self.versions(client).items():
                 label = _label(client, version)
@@ -202,9 +202,21 @@ class DiskStore:
                     try:
                         unseal(data, label, self._key)
                     except Unencrypted:
-                        replace_file(path, seal(unseal(data, label, None), label, self._key))
-                        count += 1
-        return count
+                        unseal(data, label, None)
+                        found[path] = label
+        return found
+
+    def encrypt(self) -> int:
+        """Encrypts all unencrypted memories with the key; returns how many there were.
+
+        Raises:
+            MemoryMismatch: If one is damaged; then nothing is encrypted.
+        """
+        plain = self.unencrypted()
+        for path, label in plain.items():
+            with _named(path):
+                replace_file(path, seal(unseal(read_file(path), label, None), label, self._key))
+        return len(plain)
 
     def clients(self) -> list[int]:
         """Returns the clients that have a memory here, ascending."""

@@ -104,6 +104,7 @@ def _connect(
 ) -> int | None:
     """Tries, with growing waits, until a session is open; returns None if it is stopped."""
     start, wait, refused = time.monotonic(), _RETRY, math.inf
+    told: type[EngramError] | None = None
     while True:
         try:
             node_id = fleet.open(_last_node_id(state))
@@ -123,11 +124,12 @@ def _connect(
             if not known:
                 raise Refused(str(error)) from error
             _log.warning("%s", error)
-        except EngramError as error:  # Unreachable, or an unexpected answer
+        except EngramError as error:  # Unreachable, a clock, or an unexpected answer
             if give_up is not None and time.monotonic() - start > give_up:
                 raise Unreachable(f"{error} (for {give_up:g} s)") from error
-            if wait == _RETRY:
-                _log.warning("%s; trying until it does", error)
+            if told is not type(error):
+                told = type(error)
+                _log.warning("%s; trying again", error)
         if stop.wait(wait * random.uniform(0.7, 1.3)):
             return None
         wait = min(_LONGEST, 2 * wait)

@@ -14,7 +14,7 @@ from torch import nn
 from client.card import card
 from client.coefficients import remembered
 from client.packages import Package
-from client.serving import Client, plain_module, serving
+from client.serving import Client, check_served, plain_module, serving
 from engram.models.plain import layered
 from engram.tasks import TASKS
 from engram.types import Candidates, Params
@@ -29,6 +29,7 @@ from federation.fingerprint import fingerprint
 from federation.methods.local import LocalMethod
 from federation.roster import Kind
 from federation.settings.data import COLUMNS
+from federation.stored import readable
 from federation.streams import Stream, torch_generator
 
 __all__ = ["ADAPT_THERE", "Training", "note_training", "read_training", "remembered_package"]
@@ -89,8 +90,9 @@ def read_training(folder: Path) -> Training:
     about = checked(read_json(path))
     if about is None:
         raise Refused(f"{path} is damaged: its checksum is missing or wrong")
-    experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
-    return Training(experiment, Kind.from_json(about["kind"]), about["source"])
+    with readable(folder):
+        experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
+        return Training(experiment, Kind.from_json(about["kind"]), about["source"])
 
 
 def remembered_package(training: Training, client: int, memory: Params) -> Package:
@@ -148,6 +150,7 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
 
     # A client's own model does not depend on the common one.
     found, other = served(0.0), served(1.0)
+    check_served(e, start, found, str(client))
     for mine, theirs in zip(found.models, other.models, strict=True):
         if any(not torch.equal(leaf, theirs[name]) for name, leaf in mine.items()):
             raise elsewhere

@@ -16,10 +16,12 @@ from engram.tree import is_finite, part
 from engram.types import Candidates, Params
 from federation.data.federated import FederatedData
 from federation.data.standards import standardized
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, LocalMethod
+from federation.tensors import difference
 
-__all__ = ["Client", "plain_module", "serving"]
+__all__ = ["Client", "check_served", "plain_module", "serving"]
 
 _BLOCK = 1024  # rows that are represented at once
 
@@ -83,6 +85,29 @@ def serving(
     stacks = [{name: leaf[None] for name, leaf in model.items()} for model in found.models]
     chosen = scorer.least([client.number], stacks)
     return Candidates(({name: leaf[0] for name, leaf in chosen.items()},))
+
+
+def check_served(experiment: Experiment, start: Params, served: Candidates, name: str) -> None:
+    """Refuses models that are another network's, or no longer numbers after fine-tuning.
+
+    Args:
+        experiment: The settings.
+        start: The network's initial arrays.
+        served: As ``serving`` returns it.
+        name: The client's name.
+    """
+    e = experiment
+    for model in served.models:
+        if (wrong := difference(model, part(start))) is not None:
+            raise Refused(
+                f"client {name} has learned another network than the one called {e.model} here: "
+                f"{wrong}"
+            )
+        if not is_finite(model):
+            raise Refused(
+                f"client {name} has no model: after fine-tuning, by {e.adapt_steps} steps of "
+                f"adapt-lr {e.adapt_lr:g}, it is not finite; lower adapt-lr"
+            )
 
 
 def plain_module(

@@ -224,7 +224,7 @@ def _lifetime(message: Parcel) -> float:
         raise Unusable(f"it cannot be read: {one_line(repr(error))}") from error
     left = metadata.ttl + min(0.0, metadata.created_at - time.time())
     if not left > 0:  # or not a number
-        raise RunOver("its round is over, by this machine's clock")
+        raise RunOver(f"its round has been over for {-left:.0f} s, by this machine's clock")
     return min(left, _LONGEST)
 
 

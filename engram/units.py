@@ -1,7 +1,8 @@
 """Units of columns: means and deviations, which sites fit together without showing a row."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from engram.arrays import Array, Bools
 
-__all__ = ["Moments", "Standard", "Units", "merged"]
+__all__ = ["Moments", "Standard", "Units", "comparable", "merged"]
 
+_FAR: Final = 1e6  # sizes of a column at two sites differ by a smaller factor, in any honest units
 _CONSTANT: Final = 1e-12  # deviation over mean, below which a column differs by rounding alone
 
 
@@ -78,6 +80,11 @@ class Moments(NamedTuple):
             means, squares = np.where(numeric, means, 0), np.where(numeric, squares, len(values))
         return cls(len(values), tuple(means.tolist()), tuple(squares.tolist()))
 
+    def sizes(self) -> list[float]:
+        """Returns the root mean square of each column's values."""
+        both = zip(self.means, self.squares, strict=True)
+        return [math.hypot(mean, math.sqrt(square / self.rows)) for mean, square in both]
+
     def standard(self) -> Standard:
         """Returns means and standard deviations; that of a constant column is 1."""
         deviations = [math.sqrt(square / self.rows) for square in self.squares]
@@ -104,6 +111,24 @@ def merged(parts: Iterable[Moments]) -> Moments | None:
         squares = [one + other + gap * gap * weight for one, other, gap in both]
         whole = Moments(rows, tuple(means), tuple(squares))
     return whole
+
+
+def comparable(parts: Sequence[Moments]) -> list[bool]:
+    """Returns which sites' moments can be merged; one site's could otherwise be all that counts.
+
+    Those must be of as many columns as most have. A column's size at a site is the root mean square
+    of its values; it must be at most a million times that at the median site, which is the lower
+    one of the middle two, and does not count where it is 0.
+    """
+    widths = Counter(len(part.means) for part in parts)
+    width = max(widths, key=lambda one: widths[one], default=0)  # the first if tied
+    fitting = [len(part.means) == width for part in parts]
+    sizes = np.array([part.sizes() for part, fits in zip(parts, fitting, strict=True) if fits])
+    if not len(sizes):
+        return fitting
+    usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2]
+    near = iter(((sizes <= _FAR * usual) | (usual == 0)).all(axis=1))
+    return [fits and bool(next(near)) for fits in fitting]
 
 
 class Units(NamedTuple):

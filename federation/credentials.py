@@ -5,7 +5,7 @@ The folders are made by ``server/identity.py``, which lists their contents.
 
 import shlex
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from federation.addresses import parse_address
+from federation.clock import now, outside
 from federation.errors import Refused
 from federation.keys import (
     read_certificate,
@@ -99,7 +100,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
         )
     root = None if settings["insecure"] else folder / "ca.crt"
     if root is not None:
-        _check_authority(root, at or datetime.now(UTC))
+        _check_authority(root, at or now())
     return NodeCredentials(
         settings["federation"],
         settings["superlink"],
@@ -125,7 +126,7 @@ def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredential
     public = sorted((folder / "clients").glob("client-*.pub"), key=_number)
     for file in public:
         read_public_key(file)
-    tls = None if settings.insecure else _read_tls(folder, at or datetime.now(UTC))
+    tls = None if settings.insecure else _read_tls(folder, at or now())
     host = parse_address(settings.superlink, "superlink").host
     if tls and host not in tls.hosts:
         raise Refused(
@@ -224,14 +225,9 @@ def _read_tls(folder: Path, at: datetime) -> ServerTls:
 
 
 def _check_time(path: Path, certificate: x509.Certificate, at: datetime, remedy: str) -> None:
-    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if at < begins:
-        raise Refused(
-            f"{path} is not valid before {begins:%Y-%m-%d %H:%M} UTC: set this machine's clock, "
-            f"which says {at:%Y-%m-%d %H:%M}"
-        )
-    if at > ends:
-        raise Refused(f"{path} expired on {ends:%Y-%m-%d %H:%M} UTC: {remedy}")
+    fault = outside(certificate, at, remedy)
+    if fault is not None:
+        raise Refused(f"{path} {fault}")
 
 
 def _number(path: Path) -> tuple[int, str]:

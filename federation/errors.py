@@ -1,6 +1,7 @@
 """Errors, classed by what the user can do about them, and the texts that they quote."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import LogRecord, getLogger
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -20,6 +21,7 @@ __all__ = [
     "few",
     "few_names",
     "one_line",
+    "printable",
     "refusals",
     "together",
     "told_with",
@@ -128,9 +130,21 @@ def one_line(text: str, *, longest: int = _LONGEST) -> str:
     Unprintable characters are escaped, so that they neither start a line nor move the cursor. A
     long text is cut in the middle, since an exception says at its end what happened.
     """
-    cut = _cut(text, longest)
-    plain = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
-    return _cut("".join(plain), longest)
+    return _cut(printable(_cut(text, longest)), longest)
+
+
+def printable(text: str) -> str:
+    """Returns a text whose unprintable characters are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _in_one_line(record: LogRecord) -> bool:
+    """Makes a log's message one printable line: it may quote a reply, a file's name, a column."""
+    record.msg, record.args = one_line(record.getMessage(), longest=_MESSAGE), ()
+    return True
+
+
+getLogger("flwr.engram").addFilter(_in_one_line)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -11,6 +11,7 @@ from engram.molar.exchange import Told
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
+from federation.columns import LARGEST
 from federation.wire import floats_record, read_floats
 
 SITES: Final = "sites"
@@ -53,6 +54,8 @@ def impossible(
 ) -> str | None:
     """Returns what is wrong with an estimate that a site sent; None if it is possible.
 
+    Numbers are of float32's range, so that no square of one overflows where estimates are merged.
+
     Args:
         site: The estimate.
         rows: Number of rows that the site reported.
@@ -61,11 +64,16 @@ def impossible(
     """
     enough = 0 < site.size <= rows and (at_most or site.size == rows)
     own_noise = family == "linear" or site.sigma in (1.0, np.inf)
+    noise = site.sigma == np.inf or 0 <= site.sigma <= LARGEST
     faults = {
         "some coefficients are NaN or infinite": not np.isfinite(site.coef).all(),
+        f"some coefficients are beyond {LARGEST:.3g}": (np.abs(site.coef) > LARGEST).any(),
         # Infinity means that a coefficient is not identified.
         "some standard errors are NaN, 0 or negative": not (site.scale > 0).all(),
-        f"its noise has the standard deviation {site.sigma}": not (site.sigma >= 0 and own_noise),
+        f"some standard errors are beyond {1 / LARGEST:.3g} and {LARGEST:.3g}": not (
+            (site.scale == np.inf) | ((site.scale > 1 / LARGEST) & (site.scale < LARGEST))
+        ).all(),
+        f"its noise has the standard deviation {site.sigma}": not (noise and own_noise),
         f"its noise has {site.freedom} degrees of freedom": not site.freedom > 0,
         "it knows standard errors, and not its noise": bool(
             np.isinf(site.sigma) and np.isfinite(site.scale).any()

@@ -5,11 +5,10 @@
 """
 
 import hashlib
-import io
 import json
-import pickle
-import struct
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -18,23 +17,28 @@ from typing import Any, Final, Literal, NamedTuple, Self
 import torch
 from torch import nn
 
-from engram.checks import must
+from engram.checks import must, require
 from engram.models.plain import Mixture, Recalling, layered
 from engram.models.skeleton import called
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Params
 from federation.checksums import checked, summed
-from federation.data.federated import model_for
+from federation.data.federated import model_for, parameters_for
 from federation.data.ranges import Range
 from federation.data.unlabeled import InputColumn
 from federation.errors import Refused, brief, one_line
 from federation.experiment import Experiment
-from federation.files import read_file, read_json, replace_file
+from federation.files import open_file, read_json, replace_file
+from federation.graphs import USUAL, Limits, run_apart
+from federation.machine import check_room
 from federation.methods.local import LocalMethod
-from federation.onnx import check_onnx, session, to_onnx
+from federation.model_json import ModelJson
+from federation.onnx import check_onnx, on_tensors, to_onnx
 from federation.predicted import Interval
 from federation.roster import Kind
+from federation.saved import tensors_from_saved, tensors_to_saved
+from federation.stored import of_kind
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
 __all__ = [
@@ -61,6 +65,9 @@ FORMATS: Final[dict[Format, str]] = {
 """The formats of a model's file, and what it is called."""
 
 _ABOUT: Final = "model.json"
+_LARGEST: Final = 2**26  # bytes of it
+_COPIES: Final = 3  # of a model's file: as bytes, as tensors, and in the module
+_MOST: Final = 10**5  # arrays of a model
 _UNFIT: Final = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """What a file raises that is another one than this module writes."""
 
@@ -185,18 +192,23 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
     folder = Path(folder)
     if not (folder / _ABOUT).is_file():
         raise Refused(f"{folder} must be the folder of an exported model: it has no {_ABOUT}")
-    about = checked(read_json(folder / _ABOUT))
+    about = checked(read_json(folder / _ABOUT, most=_LARGEST))
     if about is None:
         raise Refused(f"{folder / _ABOUT} has been altered: its checksum is missing or wrong")
+    format_ = of_kind(ModelJson, about, folder / _ABOUT).format
     try:
-        exported, format_ = Exported.from_json(about), about["format"]
-        path = folder / FORMATS[format_]
-        data = read_file(path)
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+        exported = Exported.from_json(about)
     except _UNFIT as error:
         raise Refused(f"{folder / _ABOUT} is of another version: {brief(error)}") from error
-    if hashlib.sha256(data).hexdigest() != about.get("sha256"):
+    path = folder / FORMATS[format_]
+    try:
+        with open_file(path, links=False) as file:
+            size = os.fstat(file.fileno()).st_size
+            check_room(str(path), _COPIES * size, "take a smaller model, or a larger machine")
+            data = file.read(size)
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != about["sha256"]:
         raise Refused(f"{path} has been altered: its checksum is not the one in {_ABOUT}")
     return exported, format_, data
 
@@ -215,27 +227,48 @@ def load_model(folder: str | Path) -> nn.Module:
         Refused: If the folder holds no model, or one that has been altered, or of a network that
             this process does not know; or an ONNX file, which no module is made of.
     """
-    exported, format_, data = read_exported(folder)
+    return _loaded(folder, *read_exported(folder))
+
+
+def _loaded(folder: str | Path, exported: Exported, format_: Format, data: bytes) -> nn.Module:
     if format_ == "onnx":
         expected = "safetensors or torch to be loaded as a module (onnxruntime runs the others)"
         raise Refused(must(f"format of {folder}", format_, expected))
-    try:
+    with _named(folder):
         return rebuilt(exported, _tensors(format_, data))
+
+
+@contextmanager
+def _named(folder: str | Path) -> Iterator[None]:
+    """Names the folder in what is refused."""
+    try:
+        yield
     except Refused as error:
         raise type(error)(f"{folder} cannot be loaded: {error}") from error
 
 
-def runner(folder: str | Path) -> tuple[Exported, Callable[[Any], Any]]:
+@contextmanager
+def runner(
+    folder: str | Path, limits: Limits = USUAL
+) -> Iterator[tuple[Exported, Callable[[Any], Any]]]:
     """Returns what a folder's model is, and what runs it on rows, whatever its format is.
+
+    Args:
+        folder: As ``engram export`` has written it.
+        limits: What an ONNX file may take, which another process runs.
 
     Raises:
         Refused: As ``load_model``, but for ONNX files; or what runs these is not installed.
     """
     exported, format_, data = read_exported(folder)
-    if format_ == "onnx":
-        check_onnx()
-        return exported, session(data)
-    return exported, partial(called, load_model(folder))
+    if format_ != "onnx":
+        yield exported, partial(called, _loaded(folder, exported, format_, data))
+        return
+    check_onnx()
+    with ExitStack() as stack:
+        with _named(folder):
+            runs = stack.enter_context(run_apart(data, limits))
+        yield exported, on_tensors(runs)
 
 
 def rebuilt(exported: Exported, state: Params) -> nn.Module:
@@ -260,11 +293,16 @@ def _blank(exported: Exported, state: Params) -> nn.Module:
     e = exported.experiment
     if exported.form == "layers":
         return layered(state, getattr(e.own, "family", "linear"))
+    count, numbers = parameters_for(e, exported.kind), sum(leaf.numel() for leaf in state.values())
+    require(count <= numbers, "parameters of its settings' network", count, f"at most {numbers}")
     network = model_for(e, exported.kind)
     start = part(network.init(torch.Generator()))
     assert network.module is not None  # for mypy: every network that is built by name has it
     if exported.form == "mixture":
         weights = state["weights"]
+        arrays = len(weights) * len(network.module(start).state_dict()) + 1
+        require(arrays == len(state), f"arrays of {len(weights)} networks", len(state), f"{arrays}")
+        require(len(weights) * count <= numbers, "their parameters", numbers, "as many")
         networks = [network.module(start) for _ in range(len(weights))]
         return Mixture(networks, weights, TASKS[e.task].targets)
     recall = e.of(LocalMethod).recall()
@@ -280,18 +318,13 @@ def _bytes_of(module: nn.Module, format_: Format, kind: Kind) -> bytes:
     state = {name: leaf.detach().clone() for name, leaf in module.state_dict().items()}
     if format_ == "safetensors":
         return tensors_to_bytes(state)
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()
+    return tensors_to_saved(state)
 
 
 def _tensors(format_: Format, data: bytes) -> Params:
     try:
-        if format_ == "safetensors":
-            return tensors_from_bytes(data)
-        found: Params = torch.load(io.BytesIO(data), weights_only=True)
-        if all(isinstance(leaf, torch.Tensor) for leaf in found.values()):
-            return found
-        raise ValueError("it holds something else")
-    except (*_UNFIT, EOFError, pickle.UnpicklingError, struct.error) as error:
-        raise Refused(f"{FORMATS[format_]} holds no tensors: {one_line(str(error))}") from error
+        found = tensors_from_bytes(data) if format_ == "safetensors" else tensors_from_saved(data)
+        require(len(found) <= _MOST, "arrays of a model", len(found), f"at most {_MOST}")
+    except ValueError as error:
+        raise Refused(f"{FORMATS[format_]}: {error}") from error
+    return found

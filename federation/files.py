@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from federation.errors import Refused, one_line
+from federation.machine import available
 
 NEW = ".new-"
 """Prefix of files that have not been moved into place yet."""
 
 _LARGEST: Final = 2**28  # bytes of a file of JSON
+_SMALL: Final = 2**24  # bytes for which there is always room
 _DEEPEST: Final = 32  # arrays and objects of JSON in each other
 
 
@@ -51,25 +53,25 @@ def read_file(path: Path, *, most: int | None = None, links: bool = True) -> byt
     """Returns the contents of a regular file of at most ``most`` bytes, if given.
 
     Raises:
-        OSError: As for ``open_file``, or if the file is larger.
+        OSError: As for ``open_file``, or if the file is larger, or than the memory that is free.
     """
     with open_file(path, links=links) as file:
-        if most is None:
-            return file.read()
         size = os.fstat(file.fileno()).st_size
-        if size > most:
+        if most is not None and size > most:
             raise OSError(errno.EFBIG, f"Larger than {most} bytes")
+        if size > _SMALL and size > available("cpu"):
+            raise OSError(errno.EFBIG, "Larger than the memory that is free")
         return file.read(size)  # room is made for as many bytes as are asked for
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file, which is no link.
+def read_json(path: Path, *, most: int = _LARGEST) -> dict[str, Any]:
+    """Returns the JSON object in a file of at most ``most`` bytes, which is no link.
 
     Raises:
         Refused: If the file cannot be read, is too large, or does not hold an object.
     """
     try:
-        contents = parse_json(read_file(path, most=_LARGEST, links=False))
+        contents = parse_json(read_file(path, most=most, links=False))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

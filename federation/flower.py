@@ -74,6 +74,7 @@ from federation.memory_budget import MemoryBudget
 
 __all__ = [
     "CHUNK",
+    "CLOCK_REFUSED",
     "PUSH_SESSION",
     "SUPERLINK",
     "ApiErrorCode",
@@ -119,6 +120,7 @@ __all__ = [
     "unpack",
 ]
 
+CLOCK_REFUSED: Final = "Invalid timestamp"  # by a SuperLink, of a node whose clock differs
 CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
 PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # how long a SuperLink awaits a part
 SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's own node id
@@ -331,6 +333,7 @@ def run_superlink(
     serve: Callable[..., None],
     superexec: Sequence[str],
     fleet: Callable[[Any], Any],
+    authentication: Callable[[Any], Any],
     largest: int,
     pragmas: Mapping[str, str],
 ) -> None:
@@ -341,16 +344,19 @@ def run_superlink(
         serve: Called instead of ``uvicorn.run`` with its arguments.
         superexec: The command that starts a SuperExec, without its arguments.
         fleet: Wraps Flower's Fleet API.
+        authentication: Wraps Flower's interceptor that authenticates nodes.
         largest: Bytes of the longest message that the Fleet API receives or sends.
         pragmas: Further settings of each connection with its SQLite database.
     """
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
     database = importlib.import_module("flwr.supercore.sql_mixin")
     command, servicer = flower._get_superexec_command, flower.FleetServicer
+    interceptor = flower.NodeAuthServerInterceptor
     changes: dict[str, Any] = {
         "uvicorn": SimpleNamespace(run=serve),
         "_get_superexec_command": lambda *a, **given: [*superexec, *command(*a, **given)[1:]],
         "FleetServicer": lambda **given: fleet(servicer(**given)),
+        "NodeAuthServerInterceptor": lambda *given: authentication(interceptor(*given)),
         "GRPC_MAX_MESSAGE_LENGTH": largest,
     }
     vars(flower).update(changes)

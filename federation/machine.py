@@ -1,13 +1,19 @@
-"""The machine's free memory."""
+"""The machine's free memory, and refusals of what does not fit into it."""
 
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from federation.errors import Refused
+from federation.errors import DataError, Refused
+
+__all__ = ["available", "check_room", "check_rows", "rows_in_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN = 2**28  # bytes that a run takes besides its rows: where they are short, libraries abort
+_FEWER = "use fewer rows, or a larger machine"
 
 
 def available(device: str) -> int:
@@ -43,3 +49,28 @@ def check_room(what: str, size: int, advice: str, *, kind: type[Refused] = Refus
         raise kind(
             f"{what} needs {size / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free: {advice}"
         )
+
+
+def check_rows(what: str, size: int) -> None:
+    """Checks that rows fit into memory, and a run beside them if they take as much.
+
+    Raises:
+        DataError: If they do not.
+    """
+    check_room(what, size + _OWN * (size > _OWN), _FEWER, kind=DataError)
+
+
+@contextmanager
+def rows_in_memory(what: str) -> Iterator[None]:
+    """Refuses rows that turn out not to fit into memory while they are read.
+
+    Raises:
+        DataError: In place of Python's or numpy's error.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        free = available("cpu") / 2**30
+        raise DataError(
+            f"{what} needs more than the {free:.3g} GiB that are free: {_FEWER}"
+        ) from error

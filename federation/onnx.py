@@ -13,16 +13,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.models.skeleton import called
 from federation.errors import Refused, one_line
+from federation.graphs import Runs, session
 from federation.roster import Kind
 from federation.shapes import example
 
-__all__ = ["Runs", "check_onnx", "session", "to_onnx"]
+__all__ = ["check_onnx", "on_tensors", "to_onnx"]
 
 OUTPUTS: Final = "outputs"
 _ROWS: Final = 3  # of the example; a program of one row may be for one row alone
 _CLOSE: Final = 1e-4  # outputs may differ by so much, beside their size
-
-Runs = Callable[[Any], Tensor]
 
 
 def check_onnx() -> None:
@@ -67,7 +66,7 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
                 verbose=False,
             )
         found: bytes = made.model_proto.SerializeToString()
-        same = _same(module, inputs, session(found))
+        same = _same(module, inputs, on_tensors(session(found)))
     except Exception as error:  # of any of several packages
         why = one_line(" ".join(str(error).split()))
         raise Refused(
@@ -78,23 +77,13 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
     return found
 
 
-def session(data: bytes) -> Runs:
+def on_tensors(runs: Runs) -> Callable[[Any], Tensor]:
     """Returns what runs an ONNX file on inputs as a module takes them."""
-    import onnxruntime  # noqa: PLC0415 - an extra
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        found = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of any kind: they are the runtime's own
-        raise Refused(f"the file holds no ONNX model: {one_line(str(error))}") from error
 
     def run(inputs: Any) -> Tensor:
-        arrays = [leaf.numpy() for leaf in tree_leaves(inputs)]
-        return torch.from_numpy(
-            found.run(None, dict(zip(input_names(inputs), arrays, strict=True)))[0]
-        )
+        names, leaves = input_names(inputs), tree_leaves(inputs)
+        arrays = {name: leaf.numpy() for name, leaf in zip(names, leaves, strict=True)}
+        return torch.from_numpy(runs(arrays))
 
     return run
 
@@ -107,7 +96,7 @@ def _example(module: nn.Module, kind: Kind) -> Any:
     return torch.zeros(_ROWS, len(kind.columns), dtype=dtype)
 
 
-def _same(module: nn.Module, inputs: Any, runs: Runs) -> bool:
+def _same(module: nn.Module, inputs: Any, runs: Callable[[Any], Tensor]) -> bool:
     """Says whether outputs are the same, also of another number of other rows."""
     generator = torch.Generator().manual_seed(0)
 

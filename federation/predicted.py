@@ -5,11 +5,12 @@ from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.conformal import radii
 from engram.models.base import Inputs, Outputs
 from federation.errors import Refused
+from federation.machine import check_room
 
 __all__ = ["PREDICTED", "Interval", "columns_of", "ends_of", "intervals_of", "outputs_of"]
 
@@ -19,6 +20,9 @@ LOW: Final = "low"
 HIGH: Final = "high"
 
 _BLOCK: Final = 1024  # rows at once
+_CELL: Final = 100  # bytes of an output as a number of a table, and as text
+_DOUBLES: Final = 16  # bytes of an output, twice
+_FEWER: Final = "predict fewer rows at once"
 
 Columns = dict[str, list[Any]]
 
@@ -69,12 +73,17 @@ def outputs_of(runs: Callable[[Inputs], Outputs], x: Inputs, count: int) -> Outp
         runs: What runs the model on rows.
         x: The rows.
         count: How many there are.
+
+    Raises:
+        Refused: If they need more memory than is free.
     """
+    parts, starts = list[Outputs](), range(0, max(1, count), _BLOCK)
     with torch.no_grad():
-        parts = [
-            runs(tree_map(lambda leaf, at=at: leaf[at : at + _BLOCK], x))
-            for at in range(0, max(1, count), _BLOCK)
-        ]
+        for at in starts:
+            parts.append(runs(tree_map(lambda leaf, at=at: leaf[at : at + _BLOCK], x)))
+            if not at:  # twice: in blocks, and together
+                size = sum(leaf.nbytes for leaf in tree_leaves(parts[0]))
+                check_room(f"outputs of {count} rows", 2 * size * len(starts), _FEWER)
     outputs: Outputs = tree_map(lambda *leaves: torch.cat(leaves), *parts)
     return outputs
 
@@ -88,12 +97,14 @@ def columns_of(kind: str, outputs: Outputs, classes: Sequence[str]) -> Columns:
         classes: What classes, labels or values are called.
 
     Raises:
-        Refused: If outputs are something else than one tensor.
+        Refused: If outputs are something else than one tensor, or need more memory than is free.
     """
     several = isinstance(outputs, Tensor) and kind == "classes" and outputs.ndim > 2
     if not isinstance(outputs, Tensor) or several:
         one = "one class a row" if several else "one tensor"
         raise Refused(f"the model's outputs must be {one} to be written as a table")
+    each = _DOUBLES if kind == "tokens" else _CELL
+    check_room(f"a table of {len(outputs)} predictions", each * outputs.numel(), _FEWER)
     return _COLUMNS[kind](outputs.double(), classes)
 
 

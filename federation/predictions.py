@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord
 from engram.arrays import Array
 from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
+from federation.columns import LARGEST
 from federation.wire import floats_record, read_array, read_floats, to_record
 
 ASKED: Final = "asked"  # config key, the question: offer, predictions, gradients or play
@@ -42,8 +43,10 @@ def read_arms(record: ArrayRecord, dim: int) -> Array:
     """Reads what ``arms_record`` wrote; errors are those of ``read_floats``."""
     shape = tuple(record[ARMS].shape)
     arms = read_floats(record, ARMS, (shape[0] if shape else 0, dim))
-    if not (1 <= len(arms) <= _MOST_ARMS and np.isfinite(arms).all()):
-        raise ValueError(f"arms must be 1 to {_MOST_ARMS}, and finite, got {len(arms)}")
+    if not 1 <= len(arms) <= _MOST_ARMS:
+        raise ValueError(f"arms must be 1 to {_MOST_ARMS}, got {len(arms)}")
+    if not _usable(arms):
+        raise ValueError("some arms are NaN or infinite, or too large")
     return arms
 
 
@@ -55,9 +58,14 @@ def predictions_record(predictions: Array) -> ArrayRecord:
 def read_predictions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
     """Reads what ``predictions_record`` wrote; errors are those of ``read_floats``."""
     found = read_floats(record, PREDICTIONS, shape)
-    if not np.isfinite(found).all():
-        raise ValueError("some predictions are NaN or infinite")
+    if not _usable(found):
+        raise ValueError("some predictions are NaN or infinite, or too large")
     return found
+
+
+def _usable(numbers: Array) -> bool:
+    """Whether no number is NaN, and no product of two can overflow."""
+    return bool((np.abs(numbers) <= LARGEST).all())
 
 
 def network_record(weights: Weights) -> ArrayRecord:

@@ -1,11 +1,12 @@
 """Nodes' descriptions of themselves, and the roster of clients compiled from them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.units import Moments, Units
+from federation.columns import LARGEST
 from federation.errors import UNNAMED, brief, few_names, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.names import Names
@@ -14,7 +15,10 @@ from federation.wire import ROSTER, floats_of, read_int, read_list
 
 __all__ = ["Kind", "NodeEntry", "Roster", "Sites", "Told", "describe_node", "read_entry"]
 
+_T = TypeVar("_T")
+
 _MOST_ROWS = 2**31  # rows are weights: a client must have fewer
+_MOST_CLIENTS = 2**31
 
 
 class Kind(NamedTuple):
@@ -87,7 +91,7 @@ class Kind(NamedTuple):
         if its == usual and self.features != most.features:
             order = f"{few_names(self.features)}, and most nodes' {few_names(most.features)}"
             return f"its inputs are in the order {order}: set input-columns to one order for all"
-        if not (self.columns and most.columns):
+        if not (self.columns and most.columns) or self.columns == most.columns:
             return f"it has {self._in_words()}, and most nodes have {most._in_words()}"
         if len(self.columns) != len(most.columns):
             return f"it has {len(self.columns)} columns, and most sites have {len(most.columns)}"
@@ -96,10 +100,12 @@ class Kind(NamedTuple):
         return f"its column {k} is {brief(one)}, and most sites' {brief(other)}"
 
     def _in_words(self) -> str:
-        if self.columns:
-            return f"a table of {len(self.columns)} columns"
+        table = f"a table of {len(self.columns)} columns"
+        if self.columns and self == Kind(columns=self.columns):
+            return table
         named = f" ({few_names(self.classes)})" if self.classes else ""
-        return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs{named}"
+        rows = f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs{named}"
+        return f"{table}, {rows}" if self.columns else rows
 
 
 class Told(NamedTuple):
@@ -139,6 +145,9 @@ def _moments(entry: ConfigRecord, name: str) -> Moments | None:
     means, squares = (floats_of(entry, f"{name}-{what}") for what in ("means", "squares"))
     if not 0 < count < _MOST_ROWS or len(means) != len(squares) or min(squares, default=0) < 0:
         raise ValueError(f"moments of {name} must be of rows, each with a sum of squares >= 0")
+    # Rows are float32: with larger numbers, what is fitted on all sites' rows would overflow.
+    if max(map(abs, means), default=0) > LARGEST or max(squares, default=0) > count * LARGEST**2:
+        raise ValueError(f"moments of {name} must be of rows of float32")
     return Moments(count, means, squares)
 
 
@@ -268,44 +277,62 @@ def read_entry(content: RecordDict) -> NodeEntry:
     """Reads an answer.
 
     Raises:
-        ValueError: If it is not an answer to this query.
+        KeyError: If an entry is missing.
+        TypeError, ValueError: If it is something else.
     """
-    try:
-        entry = content.config_records[ROSTER]
-        clients = read_list(entry, "clients", int)
-        examples = read_list(entry, "examples", int)
-        if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
-            raise ValueError(f"clients must be 0 or more, and rows in 1..{_MOST_ROWS - 1}")
-        inputs, told = str(entry["inputs"]), Told.from_config(entry)
-        names, numbers = ("columns", "classes", "features"), size(inputs)
-        columns, classes, features = (tuple(read_list(entry, key, str)) for key in names)
-        if inputs:
-            check(inputs)
-        outputs = read_int(entry, "outputs")
-        if told.inputs and len(told.inputs.means) != numbers:
-            raise ValueError(f"moments of inputs must be of {numbers} columns")
-        if told.targets and len(told.targets.means) not in (1, outputs):
-            raise ValueError(f"moments of targets must be of 1 or {outputs} columns")
-        named = read_list(entry, "named", int)
-        left_out, unscored = (_reasons(entry, key) for key in ("left-out", "unscored"))
-        if left_out.keys() & set(clients) or not unscored.keys() <= set(clients):
-            raise ValueError("clients left out must be others than it hosts, and unscored ones not")
-        if not set(named) <= {*clients, *left_out}:
-            raise ValueError("names must be of clients that it hosts")
-        return NodeEntry(
-            fingerprint=str(entry["fingerprint"]),
-            source=str(entry["source"]),
-            clients=dict(zip(clients, examples, strict=True)),
-            kind=Kind(inputs, outputs, columns, classes, features),
-            names=dict(zip(named, read_list(entry, "names", str), strict=True)),
-            left_out=left_out,
-            unscored=unscored,
-            told=told,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not a roster entry: {error!r}") from error
+    entry = content.config_records[ROSTER]
+    clients, examples = read_list(entry, "clients", int), read_list(entry, "examples", int)
+    if not all(0 < rows < _MOST_ROWS for rows in examples):
+        raise ValueError(f"rows must be in 1..{_MOST_ROWS - 1}")
+    kind, told = _kind(entry), Told.from_config(entry)
+    numbers = size(kind.inputs)
+    if told.inputs and len(told.inputs.means) != numbers:
+        raise ValueError(f"moments of inputs must be of {numbers} columns")
+    if told.targets and len(told.targets.means) not in (1, kind.outputs):
+        raise ValueError(f"moments of targets must be of 1 or {kind.outputs} columns")
+    hosted = _each(clients, examples)
+    for part, each in ((told.inputs, 1), (told.targets, max(1, kind.outputs))):
+        if part and part.rows > each * sum(examples):
+            raise ValueError(f"moments must be of its {sum(examples)} rows, got {part.rows}")
+    left_out, unscored = (_reasons(entry, key) for key in ("left-out", "unscored"))
+    if left_out.keys() & hosted.keys() or not unscored.keys() <= hosted.keys():
+        raise ValueError("clients left out must be others than it hosts, and unscored ones not")
+    names = _each(read_list(entry, "named", int), read_list(entry, "names", str))
+    if not names.keys() <= {*hosted, *left_out}:
+        raise ValueError("names must be of clients that it hosts")
+    return NodeEntry(
+        fingerprint=str(entry["fingerprint"]),
+        source=str(entry["source"]),
+        clients=hosted,
+        kind=kind,
+        names=names,
+        left_out=left_out,
+        unscored=unscored,
+        told=told,
+    )
+
+
+def _kind(entry: ConfigRecord) -> Kind:
+    inputs, outputs = str(entry["inputs"]), read_int(entry, "outputs")
+    if inputs:
+        check(inputs)
+    if not 0 <= outputs < _MOST_ROWS:
+        raise ValueError(f"outputs must be in 0..{_MOST_ROWS - 1}, got {brief(outputs)}")
+    names = ("columns", "classes", "features")
+    return Kind(inputs, outputs, *(tuple(read_list(entry, key, str)) for key in names))
+
+
+def _each(clients: list[int], values: list[_T]) -> dict[int, _T]:
+    """Returns each client's value; clients must be different numbers, each with a value."""
+    found = dict(zip(clients, values, strict=False))
+    if not len(found) == len(clients) == len(values) or not all(
+        0 <= client < _MOST_CLIENTS for client in clients
+    ):
+        numbers = f"different numbers in 0..{_MOST_CLIENTS - 1}, each with a value"
+        raise ValueError(f"clients must be {numbers}, got {brief(clients)} with {brief(values)}")
+    return found
 
 
 def _reasons(entry: ConfigRecord, key: str) -> dict[int, str]:
     clients, reasons = read_list(entry, key, int), read_list(entry, f"{key}-reasons", str)
-    return {c: one_line(reason) for c, reason in zip(clients, reasons, strict=True) if c >= 0}
+    return {client: one_line(reason) for client, reason in _each(clients, reasons).items()}

@@ -14,6 +14,7 @@ from federation.flower import names
 from federation.roster import NodeEntry, read_entry
 from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, SETTINGS, TRAINING
 from server.grid import PatientGrid
+from strategies.reading import Rejected, first_answers, read_reply
 
 _log = getLogger("flwr.engram")
 
@@ -81,7 +82,7 @@ class Answers:
         }
         timeout = _DATA if self.fixed else _GLANCE
         sent = self._grid.send_and_receive(messages.values(), timeout=timeout) if messages else ()
-        replies = {reply.metadata.reply_to_message_id: reply for reply in sent}
+        replies, _ = first_answers(sent, messages.values())
         return found + [
             (node, replies[message.metadata.message_id])
             for node, message in messages.items()
@@ -155,7 +156,7 @@ class Answers:
     @property
     def complete(self) -> bool:
         """Whether no other node can join: in a simulation, or once all registered nodes have."""
-        if self.fixed:
+        if self.fixed or not getattr(self._grid, "joins", True):
             return not self.silent
         if self._membership is None or self._membership.insecure:
             return False
@@ -185,10 +186,10 @@ def _read(reply: Message) -> NodeEntry:
         if reply.error.code in _SAID:  # from our own source, so the reason explains itself
             raise ValueError(f"cannot serve this run: {reason}")
         raise ValueError(f"cannot serve this run: {reason}{_decoy()}; {ours}")
-    try:
-        entry = read_entry(reply.content)
-    except ValueError as error:
-        raise ValueError(f"runs something else ({error}){_decoy()}; {ours}") from error
+    entry = read_reply(reply, read_entry)
+    if isinstance(entry, Rejected):
+        told = f"no roster entry: {entry.reason}"
+        raise ValueError(f"runs something else ({told}){_decoy()}; {ours}")
     if entry.fingerprint != fingerprint():
         theirs = one_line(f"{entry.fingerprint} from {entry.source}")
         raise ValueError(f"runs {theirs}; {ours}")

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from federation.addresses import CONTROL, Address, check_host
+from federation.console import console
 from federation.credentials import read_server
-from federation.errors import Refused
+from federation.errors import Refused, one_line
 from federation.stored import readable
 from server.identity import add_client, init_federation, new_client_key, renew_server
 from server.launch import (
@@ -37,7 +36,7 @@ _DAYS = 365
 _LIMITS = ReplyLimits()
 
 app = typer.Typer()
-_out = Console(highlight=False)
+_out = console()
 
 _Server = Annotated[
     Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
@@ -220,7 +219,7 @@ def status(
         for share in shares:
             why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
             counts = str(share.asked), str(share.took_part)
-            table.add_row(escape(share.name), *counts, escape(why))
+            table.add_row(one_line(share.name), *counts, one_line(why))
         _out.print(table)
         for kind, total in cost.items():
             unit = f"{total / 2**20:.2f} MiB" if "bytes" in kind else f"{total:.1f} s"
@@ -234,7 +233,7 @@ def status(
     for heading in ("client", "node", "status", "since (UTC)"):
         table.add_column(heading)
     for member in found:
-        table.add_row(member.name or "?", str(member.node_id), member.status, member.since)
+        table.add_row(*map(one_line, (member.name or "?", str(member.node_id), *member[2:])))
     _out.print(table if found else f"{target}: the SuperLink knows no node")
 
 

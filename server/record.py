@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = getLogger("flwr.engram")
 
-_LOCK = "lock"
+_CONFIG, _LOCK = "config.json", "lock"
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PICKED = "picked"  # folder of the checkpoints of picked rounds, in a folder for each key
 _MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
@@ -122,7 +122,12 @@ class RunRecord:
         Raises:
             Refused: If it is not the folder of a run.
         """
-        if not (folder / "config.json").is_file():
+        if not (folder / _CONFIG).is_file():
+            for inside in sorted(folder.glob(f"*/{_CONFIG}")):
+                raise Refused(
+                    f"{folder} is not the folder of a run, but of several, as of a comparison: "
+                    f"name one of them, such as {inside.parent}"
+                )
             raise Refused(f"{folder} is not the folder of a run: it has no config.json")
         return cls(folder)
 
@@ -153,11 +158,11 @@ class RunRecord:
 
     def _before(self, key: str) -> list[Any]:
         """Returns a list in ``config.json``; empty if there is no such file yet."""
-        there = (self.folder / "config.json").is_file()
+        there = (self.folder / _CONFIG).is_file()
         return list(self.config.get(key, [])) if there else []
 
     def _write_config(self, config: Row) -> None:
-        self._write("config.json", json.dumps(summed(config), indent=2))
+        self._write(_CONFIG, json.dumps(summed(config), indent=2))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -166,7 +171,7 @@ class RunRecord:
         Raises:
             Refused: If they are damaged, of an earlier version, or of an unknown method.
         """
-        path = self.folder / "config.json"
+        path = self.folder / _CONFIG
         config = checked(read_json(path))
         if config is None:
             raise Refused(

@@ -2,18 +2,22 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from itertools import chain
 from logging import getLogger
 
 from flwr.serverapp import Grid
 
-from engram.units import Units, merged
+from engram.units import Moments, Units, comparable, merged
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.names import Names, checked_names
-from federation.roster import Kind, Roster
+from federation.noise import secret_noise
+from federation.roster import Kind, Roster, Told
 from server.answers import Answers
 from server.grid import PatientGrid
+from strategies import STRATEGIES
 
 _log = getLogger("flwr.engram")
 
@@ -35,6 +39,8 @@ class Attendance:
             tied, that of the node with the lowest client. Its units are then fitted on what nodes
             tell that have joined when the run begins.
         patience: Seconds without news after which the run begins with the clients that have joined.
+        usable: Whether the run can be of a kind of data, asked where nodes' kinds differ: what a
+            node claims to have may be impossible.
     """
 
     def __init__(
@@ -46,8 +52,10 @@ class Attendance:
         settings: str = "",
         kind: Kind | None = None,
         patience: float = 60,
+        usable: Callable[[Kind], bool] = lambda kind: True,
     ) -> None:
         self._grid = grid
+        self._usable = usable
         self._patience = patience
         self._num_clients = num_clients
         self._answers = Answers(grid, training, settings)
@@ -80,7 +88,7 @@ class Attendance:
         """
         now = time.monotonic()
         deadline, end = now + self._patience, now + timeout
-        while len(self._hosts) + len(self._left_out) < self._num_clients:
+        while not self._known(least):
             late = time.monotonic() > deadline  # read before asking nodes that have joined
             if self._answers.ask():
                 self._kind = self._given or self._usual()
@@ -109,6 +117,14 @@ class Attendance:
             _log.warning("the run goes on without some clients%s: %s", later, reasons)
         if unscored := self.roster().unscored:
             _log.warning("some clients train and are not scored: %s", self._reasons(unscored))
+
+    def _known(self, least: int) -> bool:
+        """Whether it is known of all clients where they are, and enough take part.
+
+        That clients have too few rows may be said by others than their nodes, which may yet come.
+        """
+        known = len(self._hosts) + len(self._left_out) >= self._num_clients
+        return known and len(self._hosts) >= self._needed(least)
 
     def _needed(self, least: int) -> int:
         able = self._num_clients - len(self._left_out)
@@ -166,9 +182,26 @@ class Attendance:
 
     def _fitted(self) -> Units:
         """Returns units by the moments that the clients' nodes tell, merged in their order."""
-        told = [self._answers.entries[node].told for node in sorted(self._nodes, key=self._first)]
-        inputs, targets = (merged(filter(None, parts)) for parts in zip(*told, strict=True))
-        return Units(inputs and inputs.standard(), targets and targets.standard())
+        parts = [merged(self._told(name)) for name in Told._fields]
+        return Units(*(part and part.standard() for part in parts))
+
+    def _told(self, name: str) -> list[Moments]:
+        """Returns nodes' moments of inputs or targets, and warns of those that are left out."""
+        entries = self._answers.entries
+        told = [
+            (node, moments)
+            for node in sorted(self._nodes, key=self._first)
+            if (moments := getattr(entries[node].told, name)) is not None
+        ]
+        fits = comparable([moments for _, moments in told])
+        for node in (node for (node, _), fit in zip(told, fits, strict=True) if not fit):
+            _log.warning(
+                "%s has no part in the units of the run's %s: what it tells of its own is of "
+                "another number of columns, or more than a million times as large as others'",
+                self._answers.called(node),
+                name,
+            )
+        return [moments for (_, moments), fit in zip(told, fits, strict=True) if fit]
 
     def _first(self, node: int) -> int:
         return min(self._claims(node))
@@ -265,11 +298,13 @@ class Attendance:
         return self._answers.entries[node].clients[client]
 
     def _usual(self) -> Kind:
-        """Returns the commonest kind of data among nodes with clients of the run."""
+        """Returns the commonest usable kind of data among nodes with clients of the run."""
         first = {n: min(self._claims(n)) for n in self._answers.entries if self._claims(n)}
         ordered = sorted(first, key=lambda node: first[node])
         counts = Counter(self._answers.entries[node].kind for node in ordered)
-        return max(counts, key=lambda kind: counts[kind], default=Kind())  # the first if tied
+        kinds = sorted(counts, key=lambda kind: -counts[kind])  # the first if tied
+        usable = filter(self._usable, kinds) if len(kinds) > 1 else ()
+        return next(chain(usable, kinds), Kind())
 
     def _seated(self, hosts: dict[int, int], nodes: Iterable[int]) -> dict[int, int]:
         """Returns each client's node after these nodes got the clients that they may host."""
@@ -304,7 +339,18 @@ def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None
     """Returns an experiment's attendance, before any node has been asked."""
     patience = min(60.0, e.timeout)
     asked = {"training": training, "settings": e.digest()}
-    return Attendance(grid, e.num_clients, **asked, kind=kind, patience=patience)
+
+    @cache
+    def usable(claimed: Kind) -> bool:
+        roster = Roster([None] * e.num_clients, [0] * e.num_clients, claimed)
+        try:
+            STRATEGIES[e.own.plug_in].build(e, roster, secret_noise)
+        except Exception as error:  # what a node claims must not end the run of the others
+            _log.debug("the run cannot be of a kind of data that a node claims", exc_info=error)
+            return False
+        return True
+
+    return Attendance(grid, e.num_clients, **asked, kind=kind, patience=patience, usable=usable)
 
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:

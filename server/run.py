@@ -79,15 +79,13 @@ def run(
         attendance = attendance_of(grid, e, training=training, kind=kind)
         attendance.wait(e.min_clients)
         strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
-        if e.resume:  # num-rounds may be larger than before
-            record.write_config(e, engine=engine, training=training)
-        else:
+        if not e.resume:
             record = RunRecord.create(folder, e, engine=engine, training=training)
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
         course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
-        return course.whole(noise)
+        return course.whole(noise, engine)
 
 
 class _Run(NamedTuple):
@@ -102,9 +100,9 @@ class _Run(NamedTuple):
     on_round: Callable[[Row], None]
     attendance: Attendance
 
-    def whole(self, noise: Noise) -> Row:
+    def whole(self, noise: Noise, engine: str) -> Row:
         """Runs what is left, and records and returns the results."""
-        record, checkpoint = self.record, self.begin()
+        record, checkpoint = self.record, self.begin(engine)
         asked = record.folder / "clients-asked.txt" if noise is secret_noise else None
         accountant = PrivacyAccountant(
             self.experiment, checkpoint.server_round, asked, record.rows()
@@ -123,13 +121,15 @@ class _Run(NamedTuple):
         record.finish(found)
         return found
 
-    def begin(self) -> Checkpoint:
+    def begin(self, engine: str) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or a new one of round 0."""
         strategy, record = self.strategy, self.record
         arrays = strategy.init()
         model = to_params(arrays)
         # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
         checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
+        if self.experiment.resume:  # num-rounds may be larger than before
+            record.write_config(self.experiment, engine=engine, training=self.training)
         if checkpoint is None:
             return self._begin_anew(arrays)
         strategy.state = checkpoint.state
@@ -159,7 +159,8 @@ class _Run(NamedTuple):
                 break
             start, before = time.perf_counter(), self._spent()
             final, last = number == e.rounds, number
-            due = strategy.scored_from is not None and (final or number % e.eval_every == 0)
+            usual = number % e.eval_every == 0
+            due = strategy.scored_from is not None and (final or usual)
             arrays, metrics = self._train(number, arrays, checkpoint, accountant, losses=due)
             absent = self.attendance.left_out(strategy.cohort, strategy.left_out)
             metrics |= strategy.row(absent)
@@ -171,11 +172,14 @@ class _Run(NamedTuple):
             }
             if isinstance(self.grid, PatientGrid):
                 metrics |= self.grid.last.notes()
+            state = strategy.state
             self._report(number, metrics, self._evaluate(number, arrays) if due else {})
             if due:
                 picked |= self._picked(number, to_params(arrays))
+            if usual:  # a run that goes on from its last round has not been scored there
+                state = strategy.state
             if final or strategy.over or number % e.checkpoint_every == 0:
-                state, model = strategy.state, to_params(arrays)
+                model = to_params(arrays)
                 checkpoint = record.save_checkpoint(number, model, state, self.memories, picked)
                 picked = {}
         if not strategy.evaluated:

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from federation.errors import Refused
 from federation.flower import run_superlink
 from server.callers import own_users, private
+from server.dated import Dated
 from server.launch import ReplyLimits
 from server.replies import GuardedFleet
 
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         serve=uvicorn.run if own.open_control else serve,
         superexec=[sys.executable, "-P", "-m", "server.superexec"],
         fleet=lambda fleet: GuardedFleet(fleet, ReplyLimits(own.max_records, own.max_reply)),
+        authentication=Dated,
         largest=_LARGEST,
         pragmas=_DATABASE,
     )

@@ -53,6 +53,8 @@ def _main() -> None:
         _end(one_line(error.format_message(), longest=2000), error.exit_code)
     except EngramError as error:
         _end(str(error), 2 if isinstance(error, Refused) else 1)
+    except MemoryError:
+        _end("memory ran out: use fewer rows, a smaller memory-budget, or a larger machine", 1)
     except OSError as error:
         named = error.errno == errno.ENAMETOOLONG  # the user's fault: our own names are short
         _end(f"{one_line(str(error.filename or 'output'))}: {error.strerror}", 2 if named else 1)

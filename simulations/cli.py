@@ -287,7 +287,7 @@ def _engram(
     if command not in LOOKING and (own := project_plugins()):
         add_plugins(own)
         said = f"engram: the pyproject.toml in this folder has plug-ins loaded: {one_line(own)}"
-        err.print(said, markup=False, soft_wrap=True)
+        err.print(said, soft_wrap=True)
     add_plugins(",".join(plugin or ()))
     module = COMMANDS[command].module
     if module not in (_SERVER, _CLIENT):  # which leave it to the processes that they start

@@ -5,15 +5,24 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+from federation.console import console
+
+out = console()
+err = console(stderr=True)
 
 _WIDE = 200  # columns of tables in texts, which know no terminal
 
 
 def in_text(table: Table) -> str:
     """Returns a table as plain lines."""
-    console = Console(file=StringIO(), width=_WIDE, color_system=None, force_jupyter=False)
-    with console.capture() as captured:
-        console.print(table)
+    text = Console(
+        file=StringIO(),
+        width=_WIDE,
+        color_system=None,
+        force_jupyter=False,
+        markup=False,
+        emoji=False,
+    )
+    with text.capture() as captured:
+        text.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -66,7 +66,10 @@ def federation(
         raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
     experiment = _for_federation(overrides, clients)
     folder = folder_of_command(out, f"federation-{data_name(experiment)}")
-    err.print(f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs")
+    err.print(
+        f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs",
+        soft_wrap=True,
+    )
     place, kind = folder / "federation", kinds[nodes]
     options = _data_options(experiment, kind)
     with end_at_once():  # slow imports, done before there are processes to stop

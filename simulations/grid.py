@@ -29,7 +29,12 @@ class InProcessGrid(Grid):
         host: Hosts every client.
         hosts: The clients of each node, as ranges if there are many. Node i+1 hosts ``hosts[i]``.
             Flower's own strategies, which sample nodes, expect one client per node.
+
+    Attributes:
+        joins: Whether nodes may join later, so that missing ones are waited for.
     """
+
+    joins = False
 
     def __init__(self, host: Host, hosts: Sequence[Sequence[int]]) -> None:
         self._host = host

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from client.memory import DiskStore, RamStore
 from client.remembered import ADAPT_THERE
-from client.serving import Client, serving
+from client.serving import Client, check_served, serving
 from engram.aggregates import sent
 from engram.checks import must
-from engram.models import Model
+from engram.models import Model, keep
 from engram.models.plain import Shifted
 from engram.models.units import InUnits
 from engram.tree import part
@@ -26,6 +26,7 @@ from federation.methods.local import KEPT, LocalMethod
 from federation.names import shown_name
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
+from federation.tensors import difference
 from server.record import Checkpoint, RunRecord
 from strategies.scorekeeping import Scoring
 
@@ -219,15 +220,28 @@ class Learned:
 
     @property
     def common(self) -> Params:
-        """The common model, with the arrays of a client's own as they begin."""
-        start = self.network.init(torch_generator(self.experiment.seed, Stream.MODEL))
-        return start | self.checkpoint.model
+        """The common model, with the arrays of a client's own as they begin.
+
+        Raises:
+            Refused: If it is another network's, of which this process knows one by the same name.
+        """
+        network, found = self.network, self.checkpoint.model
+        start = network.init(torch_generator(self.experiment.seed, Stream.MODEL))
+        wrong = difference(found, keep(start, network.personal, personal=False))
+        if wrong is not None:
+            name = self.experiment.model
+            raise Refused(
+                f"{self.record.folder} has learned another network than the one called {name} "
+                f"here: {wrong}"
+            )
+        return start | found
 
     def personal(self, client: int) -> Candidates:
         """Returns the network, or the mixture of networks, that a client is served by.
 
         Raises:
-            Refused: If its memory is elsewhere, or its rows are and it is fine-tuned on them.
+            Refused: If its memory is elsewhere, or its rows are and it is fine-tuned on them; or
+                fine-tuning diverges.
         """
         if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
@@ -237,7 +251,9 @@ class Learned:
         received = self.common | {name: leaf[0] for name, leaf in own.items()}
         unseen = client in Scoring.of(e).unseen
         served = Client.of(client, received, memory, unseen=unseen)
-        return serving(e, self.network, lambda: self._rows_of(client), served)
+        found = serving(e, self.network, lambda: self._rows_of(client), served)
+        check_served(e, self.common, found, self.called(client))
+        return found
 
     def _rows_of(self, client: int) -> FederatedData:
         """Returns the rows, for a client that is served by what is made of them.

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from federation.errors import Refused
+from federation.errors import Refused, one_line
 from federation.interrupts import end_at_once
 from simulations.console import out as console
 from simulations.options import find_run
@@ -110,6 +109,13 @@ def predict(
         float | None,
         typer.Option(metavar="LEVEL", help="Probability of intervals of values; default: 0.9."),
     ] = None,
+    deadline: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="For an ONNX file to load, and for 1024 rows."),
+    ] = 60,
+    memory: Annotated[
+        float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")
+    ] = 4,
 ) -> None:
     """Predict rows by an exported model, into a CSV file.
 
@@ -120,10 +126,11 @@ def predict(
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
+        from federation.graphs import Limits
         from simulations.exports.predicting import predict as predicted
-    table, notes = predicted(model, rows, out, interval)
+    table, notes = predicted(model, rows, out, interval, Limits(deadline, memory))
     columns = ", ".join(table.columns)
-    console.print(f"{out}: {len(table)} rows of {columns}", markup=False, soft_wrap=True)
+    console.print(f"{out}: {len(table)} rows of {columns}", soft_wrap=True)
     _note(notes)
 
 
@@ -133,17 +140,15 @@ def _tell(written: "Written") -> None:
     for heading in ("rows", "metric", "value", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "rows" else "right")
     for cells in package.scores:
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(one_line, cells))
     if package.scores:
         console.print(table)
     _note(package.notes)
     rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
-    console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)
-    console.print(
-        f"next: engram predict {shlex.quote(str(folder))} {rows}", markup=False, soft_wrap=True
-    )
+    console.print(f"{about.what}: see {folder / 'card.md'}", soft_wrap=True)
+    console.print(f"next: engram predict {shlex.quote(str(folder))} {rows}", soft_wrap=True)
 
 
 def _note(notes: Sequence[str]) -> None:
     for note in notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        console.print(f"note: {note}", soft_wrap=True)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from engram.metrics import Metric
-from federation.data.federated import FederatedData
+from federation.data.federated import FederatedData, Split
 from federation.errors import one_line
 from federation.files import replace_file
 from federation.methods import METHODS
@@ -123,18 +123,18 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
     save(figure, path)
 
 
-def plot_data(data: FederatedData, path: Path) -> None:
-    """Plots how many rows of each class every client holds, to train, to validate and to test."""
-    held = class_counts(data)
+def plot_data(data: FederatedData, path: Path, *, by_class: bool) -> None:
+    """Plots how many rows, of each class, every client holds, to train, to validate and to test."""
+    held = row_counts(data, by_class=by_class)
     height = min(12.0, 2.5 + 0.18 * len(held["training"]))
     figure = Figure(figsize=(4.5 * len(held), height), layout="constrained")
     panels = figure.subplots(1, len(held), sharey=True)
     for axes, (title, counts) in zip(panels, held.items(), strict=True):
         image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
-        axes.set(title=f"{title} rows", xlabel="class")
+        axes.set(title=f"{title} rows", xlabel="class" if by_class else "")
         figure.colorbar(image, ax=axes, label="rows")
         if counts.shape[1] <= 20:
-            called = [tick_label(name) for name in data.kind.class_names]
+            called = [tick_label(name) for name in data.kind.class_names if by_class]
             axes.set_xticks(range(len(called)), called, parse_math=False)
             axes.tick_params("x", rotation=90 if data.classes else 0)
         if counts.shape[0] <= 60:
@@ -150,13 +150,17 @@ def tick_label(client: object) -> str:
     return one_line(str(client), longest=24)
 
 
-def class_counts(data: FederatedData) -> dict[str, npt.NDArray[np.int64]]:
-    """Returns each client's rows of each class, (clients, classes), by what they are for."""
+def row_counts(data: FederatedData, *, by_class: bool) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns each client's rows of each class, (clients, classes), by what they are for.
+
+    Where targets are no classes, these are its rows, (clients, 1).
+    """
     parts = {"training": data.train, "validation": data.validation, "test": data.test}
-    return {
-        part: np.stack(
-            [np.bincount(split.y[rows].cpu(), minlength=data.outputs) for rows in split.rows]
-        )
-        for part, split in parts.items()
-        if split is not None
-    }
+
+    def counted(split: Split) -> npt.NDArray[np.int64]:
+        if not by_class:
+            return np.array([[len(rows)] for rows in split.rows])
+        classes = (split.y[rows].cpu() for rows in split.rows)
+        return np.stack([np.bincount(each, minlength=data.outputs) for each in classes])
+
+    return {part: counted(split) for part, split in parts.items() if split is not None}

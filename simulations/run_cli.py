@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
+from engram.tasks import TASKS
 from federation.addresses import CONTROL
-from federation.errors import Refused, RunStopped, told_with
+from federation.errors import Refused, RunStopped, one_line, told_with
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
@@ -270,20 +270,21 @@ def data(
         from federation.data.federated import federated_data
         from simulations import plots
     held = federated_data(experiment)
-    counts = plots.class_counts(held)
+    by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
+    counts = plots.row_counts(held, by_class=by_class)
     train = counts["training"]
     make_folder(path.parent)
-    plots.plot_data(held, path)
+    plots.plot_data(held, path, by_class=by_class)
     table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
     named, called = ["task"] if held.names else [], held.kind.class_names
     rows = [f"{part} rows" for part in counts]
-    for heading in ("client", *named, *rows, "training rows of class"):
+    for heading in ("client", *named, *rows, *["training rows of class"] * by_class):
         table.add_column(heading, justify="left" if "class" in heading else "right")
     for client, own in enumerate(train):
-        classes = ", ".join(f"{escape(called[k])}: {n}" for k, n in enumerate(own) if n)
-        name = [escape(held.names.get(client, ""))] if named else []
+        classes = ", ".join(f"{one_line(called[k])}: {n}" for k, n in enumerate(own) if n)
+        name = [one_line(held.names.get(client, ""))] if named else []
         sizes = (str(part[client].sum()) for part in counts.values())
-        table.add_row(str(client), *name, *sizes, classes)
+        table.add_row(str(client), *name, *sizes, *[classes] * by_class)
     console.print(table)
     console.print(f"picture: {path}", soft_wrap=True)
     if as_json:
@@ -316,7 +317,7 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
         [0 if rows is None else len(rows.y) for rows in part] for part in (held.train, held.test)
     ]
     for client, (train, test) in enumerate(zip(*sizes, strict=True)):
-        name = escape(held.names.get(client, ""))
+        name = one_line(held.names.get(client, ""))
         table.add_row(str(client), name, str(train), str(test))
     console.print(table)
     if as_json:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from federation.errors import one_line
@@ -31,7 +30,7 @@ def runs(
     found = entries(folder)
     table = Table("name", "kind", "of", "data", "state", "score", "begun")
     for one in found:
-        table.add_row(*map(escape, map(one_line, one)))
+        table.add_row(*map(one_line, one))
     if found:
         out.print(table)
     else:

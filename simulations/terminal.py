@@ -120,7 +120,7 @@ def _log(unit: str, title: str, total: int) -> Tell:
         if done != shown and (found or done == total):
             shown = done
             words = f"{title}: {done} of {total} {unit}, {time.monotonic() - start:.1f} s"
-            err.print(f"{words}, {found}" if found else words, markup=False, soft_wrap=True)
+            err.print(f"{words}, {found}" if found else words, soft_wrap=True)
 
     return show
 
@@ -229,7 +229,7 @@ def tell_next(command: str) -> None:
     """Prints what one would do next, with a project's plug-ins where it would lack them."""
     own = project_plugins() if command.split(maxsplit=1)[0] in LOOKING else ""
     given = f"--plugin {shlex.quote(own)} " if own else ""
-    out.print(f"next: engram {given}{command}", markup=False, soft_wrap=True)
+    out.print(f"next: engram {given}{command}", soft_wrap=True)
 
 
 def _after(folder: Path) -> str:

@@ -8,7 +8,7 @@ import typer
 from simulations.comparison import PLAN, runs_of
 from simulations.console import out
 from simulations.options import find_run
-from simulations.tracking.sending import TRACKERS, check_tracker, send
+from simulations.tracking.sending import TRACKERS, check_sendable, check_tracker, send
 
 __all__ = ["app"]
 
@@ -29,6 +29,8 @@ def track(
     folder = find_run(run)
     check_tracker(to)
     parts = _begun(folder)
+    for part in parts:
+        check_sendable(part, to)
     for part, group in parts.items():
         rounds = send(part, to, group)
         out.print(f"{part}: {rounds} rounds sent to {to}", soft_wrap=True)

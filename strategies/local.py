@@ -31,17 +31,16 @@ from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation
 from strategies.loss_watch import LossWatch
 from strategies.outgoing import outgoing
+from strategies.reading import first_answers
 from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
-from strategies.screening import first_answers
 from strategies.selection import is_selection
-from strategies.train_replies import collect_replies, in_numbers, warn_of
+from strategies.train_replies import collect_replies, first_of, in_numbers, warn_of
 
 __all__ = ["Federated"]
 
 _ADVICE = "if their inputs and targets are of usual size"
-_TOLD = 3  # most different reasons that an error tells
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 
@@ -319,10 +318,10 @@ class Federated(RunStrategy):
         )
         asked, usable = len(self.cohort), found.usable
         if 2 * len(found.diverged) > asked:
-            reasons = [*dict.fromkeys(found.diverged.values())][:_TOLD]
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
-                f"{self._few(sorted(found.diverged))} became non-finite; {'; '.join(reasons)}"
+                f"{self._few(sorted(found.diverged))} became non-finite; "
+                f"{first_of(found.diverged.values())}"
             )
         self.left_out = found.left_out
         if usable < self._least:

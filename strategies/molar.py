@@ -187,16 +187,16 @@ class Exchange(SiteStrategy):
         """Reads and checks a node's estimates of its clients."""
         ids, failed, notes = read_split(content, clients)
         found = read_sites(content.array_records[SITES], len(ids), len(self._names))
+        sites = dict(zip(ids, found, strict=True))
+        for client, site in sites.items():
+            rows = self.sites.rows[client]
+            if reason := impossible(site, rows, family=self._family):
+                failed[client] = reason
+            elif self._family == "linear":
+                sites[client] = site._replace(freedom=min(site.freedom, rows))
         self.left_out |= failed
         self.notes |= notes
-        for client, site in zip(ids, found, strict=True):
-            rows = self.sites.rows[client]
-            reason = impossible(site, rows, family=self._family)
-            if reason is None:
-                limited = site._replace(freedom=min(site.freedom, rows))
-                self.estimates[client] = limited if self._family == "linear" else site
-            else:
-                self.left_out[client] = reason
+        self.estimates |= {c: site for c, site in sites.items() if c not in failed}
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
         """Warns of a site that has most of the weight: it may be very large, or lie."""
@@ -233,9 +233,9 @@ class Exchange(SiteStrategy):
 
         def read(content: RecordDict, clients: list[int]) -> None:
             ids, failed, _ = read_split(content, clients)
-            unscored.update(failed)
             details = content.config_records[CLIENTS]
             scored.update(read_scores(details, ids, COLUMNS, "rows", least=0))
+            unscored.update(failed)
 
         unscored |= self.gather(server_round, replies, read)
         for client, reason in sorted(unscored.items()):

@@ -215,13 +215,12 @@ class BanditExchange(SiteStrategy):
         if reason := REGRETS.impossible(regret):
             raise ValueError(reason)
         found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
-        self.left_out |= failed
         reasons = {
             client: reason
             for (client, _), site in zip(pairs, found, strict=True)
             if (reason := impossible(site, self._turns, at_most=True)) is not None
         }
-        self.left_out |= reasons
+        self.left_out |= failed | reasons
         for client, outcome in zip(ids, map(SiteOutcome, turns, reward, regret), strict=True):
             if client not in reasons:
                 self._outcomes[client] = outcome

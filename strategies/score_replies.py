@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import getLogger
 
 from flwr.app import Message
@@ -10,7 +11,8 @@ from federation.columns import Column
 from federation.errors import few
 from federation.names import Names
 from strategies.evaluation import Scored
-from strategies.screening import Kind, Rejected, screen_scores
+from strategies.reading import Kind, Rejected, read_reply
+from strategies.screening import screen_scores
 
 __all__ = ["collect_scores"]
 
@@ -40,7 +42,8 @@ def collect_scores(
         reply = answers.get(message.metadata.message_id)
         if reply is None:
             continue
-        found = screen_scores(reply, server_round=server_round, asked=clients, columns=columns)
+        read = partial(screen_scores, server_round=server_round, asked=clients, columns=columns)
+        found = read_reply(reply, read)
         if isinstance(found, Rejected):
             rejected[found.kind] += 1
             _log.warning(

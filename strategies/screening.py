@@ -1,11 +1,10 @@
 """Screens the replies of a round. Nothing that a client sends is trusted."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from engram.aggregates import Aggregate, Update
 from engram.metrics import Metric
@@ -14,48 +13,15 @@ from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.columns import Column
 from federation.errors import brief, few, one_line
-from federation.wire import (
-    ARRAYS,
-    CLIENTS,
-    DIVERGED,
-    METRICS,
-    WAYS,
-    read_array,
-    read_int,
-    read_list,
-)
-from strategies.evaluation import Impossible, Scored, read_scores
+from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
+from strategies.evaluation import Scored, read_scores
+from strategies.reading import Kind, Rejected
 
-__all__ = [
-    "Accepted",
-    "Kind",
-    "Rejected",
-    "first_answers",
-    "implausible",
-    "screen",
-    "screen_scores",
-]
-
-Kind = Literal[
-    "error",
-    "diverged",
-    "malformed",
-    "round",
-    "clients",
-    "size",
-    "names",
-    "shapes",
-    "non-finite",
-    "scores",
-    "sender",
-    "replay",
-    "stray",
-]
+__all__ = ["Accepted", "implausible", "screen", "screen_scores"]
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
 _FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _ROUNDING: Final = 1e-6  # of the least possible loss
-_REASONS: Final = 400  # characters of what a node says of its clients that diverged
 
 
 class Accepted(NamedTuple):
@@ -77,64 +43,8 @@ class Accepted(NamedTuple):
     way: str
 
 
-class Rejected(NamedTuple):
-    """A reply that is left out.
-
-    Attributes:
-        kind: ``error``: the node reports an error. ``diverged``: it reports that the models of all
-            its clients diverged. ``malformed``: a record or an entry is missing or of another type,
-            or an array is not what it is declared to be. ``round``: it belongs to another round.
-            ``clients``: its clients are not those that were asked, each once and in their order.
-            ``size``: its number of examples differs from the roster's, or its model lies much
-            farther from the old one than others do. ``names``: its arrays have other names.
-            ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
-            NaN, infinite or too large for float32, or a running variance is below zero.
-            ``scores``: a score, a loss or a number of queries is impossible.
-            The other kinds are of replies that do not count, see ``first_answers``. ``sender``:
-            another node was asked. ``replay``: the message was answered before. ``stray``: the
-            message was not sent in this round.
-        reason: One line of bounded length, for the log.
-    """
-
-    kind: Kind
-    reason: str
-
-
-def first_answers(
-    replies: Iterable[Message], asked: Iterable[Message]
-) -> tuple[dict[str, Message], Counter[Kind]]:
-    """Finds the reply that counts for each message: the first one from the node that was asked.
-
-    Args:
-        replies: The replies in the order of their arrival.
-        asked: The messages of the round.
-
-    Returns:
-        Replies by the id of the message that they answer, and how many others there are, by kind:
-        ``sender``, ``replay`` and ``stray``.
-    """
-    questions = {message.metadata.message_id: message.metadata for message in asked}
-    answers: dict[str, Message] = {}
-    others: Counter[Kind] = Counter()
-    for reply in replies:
-        name = reply.metadata.reply_to_message_id
-        question = questions.get(name)
-        if question is None:
-            others["stray"] += 1
-            continue
-        # An error that Flower reports for a node carries the server's own node id.
-        senders = {question.dst_node_id, *([question.src_node_id] if reply.has_error() else [])}
-        if reply.metadata.src_node_id not in senders:
-            others["sender"] += 1
-        elif name in answers:
-            others["replay"] += 1
-        else:
-            answers[name] = reply
-    return answers, others
-
-
 def screen(  # noqa: PLR0911 - one return for each reason to refuse
-    reply: Message,
+    content: RecordDict,
     *,
     server_round: int,
     model: Params,
@@ -144,7 +54,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     aggregate: Aggregate,
     loss: Metric | None,
 ) -> Accepted | Rejected:
-    """Checks a reply to a training message.
+    """Checks the content of a reply to a training message, for ``read_reply``.
 
     Each loss is capped at ``Metric.most``, since one client that claims 3e38 could otherwise decide
     the mean: for classes at 104 nats, the loss of a model that gives the right ones the least
@@ -152,7 +62,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     diverge may have one.
 
     Args:
-        reply: The reply.
+        content: The reply's content.
         server_round: The round that the reply must belong to.
         model: The model that was sent out: the reply must have its names, shapes and dtypes.
         asked: The clients that the node was asked to train, ascending.
@@ -162,15 +72,14 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         aggregate: Says whether the reply holds a mean or each client's model.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise.
+
+    Raises:
+        KeyError: If an entry is missing.
+        TypeError, ValueError: If it is something else.
     """
-    if reply.has_error():
-        return _error(reply)
-    try:
-        details = _read_details(reply.content, losses=loss is not None)
-        num_examples = reply.content.metric_records[METRICS]["num-examples"]
-        arrays = reply.content.array_records[ARRAYS]
-    except (KeyError, TypeError, ValueError) as error:
-        return _malformed(error)
+    details = _read_details(content, losses=loss is not None)
+    num_examples = content.metric_records[METRICS]["num-examples"]
+    arrays = content.array_records[ARRAYS]
     ids = details.ids
     if details.server_round != server_round:
         return _rejected("round", f"it is of round {brief(details.server_round)}")
@@ -201,7 +110,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
             for i, (client, weight) in enumerate(zip(ids, weights, strict=True))
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
-    way = reply.content.config_records[CLIENTS].get("way")
+    way = content.config_records[CLIENTS].get("way")
     capped = [min(found, most_loss) for found in details.losses]
     return Accepted(ids, updates, capped, failed, str(way) if way in WAYS else "")
 
@@ -211,8 +120,9 @@ def implausible(
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
     """Rejects replies whose models lie much farther from the old one than most do.
 
-    Finite numbers can be as harmful as infinite ones. Of two replies, one is rejected only if its
-    distance overflows float32 and the other's does not.
+    Finite numbers can be as harmful as infinite ones. Of two replies, and where most models have
+    not moved, there is no usual distance: one is then rejected if it is farther than the other by
+    that factor, and far beyond the old model's own size.
     """
     if len(accepted) < 2:
         return accepted, []
@@ -220,11 +130,12 @@ def implausible(
         max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
         for _, reply in accepted
     ]
-    limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else np.inf
-    comparable = min(distances) < np.inf
+    limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else 0.0
+    if limit == 0:
+        limit = _FAR * max(min(distances), _FAR * max(1.0, float(norm(model))))
     near, far = [], []
     for (clients, reply), distance in zip(accepted, distances, strict=True):
-        if distance > limit > 0 or (comparable and distance == np.inf):
+        if distance > limit:
             reason = f"its model moved by {distance:.3g}, {_FAR} times what is usual, or more"
             far.append((clients, Rejected("size", reason)))
         else:
@@ -233,26 +144,23 @@ def implausible(
 
 
 def screen_scores(
-    reply: Message, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
+    content: RecordDict, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
 ) -> Scored | Rejected:
-    """Checks a reply to an evaluation.
+    """Checks the content of a reply to an evaluation, for ``read_reply``.
 
     Args:
-        reply: The reply.
+        content: The reply's content.
         server_round: The round that the reply must belong to.
         asked: The clients that the node hosts, ascending: the reply must have each of them.
         columns: The columns that it must hold, beside ``queries``, the numbers of rows.
+
+    Raises:
+        KeyError: If an entry is missing.
+        TypeError, ValueError: If it is something else.
     """
-    if reply.has_error():
-        return _error(reply)
-    try:
-        record = reply.content.config_records[CLIENTS]
-        number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
-        scored = read_scores(record, ids, columns, "queries", least=1)
-    except Impossible as error:
-        return _rejected("scores", str(error))
-    except (KeyError, TypeError, ValueError) as error:
-        return _malformed(error)
+    record = content.config_records[CLIENTS]
+    number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
+    scored = read_scores(record, ids, columns, "queries", least=1)
     if number != server_round:
         return _rejected("round", f"it is of round {brief(number)}")
     if ids != list(asked):
@@ -262,16 +170,6 @@ def screen_scores(
 
 def _rejected(kind: Kind, reason: str) -> Rejected:
     return Rejected(kind, one_line(reason))
-
-
-def _error(reply: Message) -> Rejected:
-    kind: Kind = "diverged" if reply.error.code == DIVERGED else "error"
-    reason = one_line(reply.error.reason or "no reason given", longest=_REASONS)
-    return Rejected(kind, reason)
-
-
-def _malformed(error: Exception) -> Rejected:
-    return _rejected("malformed", f"the reply lacks what it should hold: {error!r}")
 
 
 class _Details(NamedTuple):

@@ -1,6 +1,7 @@
 """The base of strategies for tables: all sites are asked, and their replies are screened."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from logging import getLogger
 from typing import Any
 
@@ -12,7 +13,7 @@ from federation.fingerprint import fingerprint
 from federation.roster import Roster, Sites
 from federation.wire import CLIENTS, CONFIG, read_int, read_list
 from strategies.base import Row, RunStrategy
-from strategies.screening import first_answers
+from strategies.reading import Rejected, first_answers, read_reply
 
 __all__ = ["SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
 
@@ -111,26 +112,24 @@ class SiteStrategy(RunStrategy):
         Args:
             server_round: The round that they must belong to.
             replies: The replies.
-            read: Reads the content of one node's reply, given the clients asked. It may raise
-                KeyError, TypeError and ValueError, and must change nothing if it does.
+            read: Reads the content of one node's reply, given the clients asked, as for
+                ``read_reply``.
         """
         answers, _ = first_answers(replies, [message for message, _ in self._asked])
         asked = set(self.cohort)
         failed = {client: "off line" for client in self._wanted if client not in asked}
+
+        def read_of(clients: list[int], content: RecordDict) -> None:
+            number = read_int(content.config_records[CLIENTS], "server-round")
+            if number != server_round:
+                raise ValueError(f"its reply is of round {brief(number)}")
+            read(content, clients)
+
         for message, clients in self._asked:
             reply = answers.get(message.metadata.message_id)
-            try:
-                if reply is None:
-                    raise ValueError("no reply")
-                if reply.has_error():
-                    raise ValueError(reply.error.reason or "no reason given")
-                number = read_int(reply.content.config_records[CLIENTS], "server-round")
-                if number != server_round:
-                    raise ValueError(f"its reply is of round {brief(number)}")
-                read(reply.content, clients)
-            except (KeyError, TypeError, ValueError) as error:
-                lacks = "its reply lacks " if isinstance(error, KeyError) else ""
-                failed |= dict.fromkeys(clients, one_line(f"{lacks}{error}"))
+            found = reply and read_reply(reply, partial(read_of, clients))
+            if reply is None or isinstance(found, Rejected):
+                failed |= dict.fromkeys(clients, found.reason if found else "no reply")
         return dict(sorted(failed.items()))
 
     def called(self, client: int) -> str:

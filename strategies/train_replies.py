@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from logging import getLogger
 from typing import NamedTuple
 
@@ -13,14 +14,8 @@ from engram.types import Params
 from federation.errors import few
 from federation.names import Names
 from federation.roster import Roster
-from strategies.screening import (
-    Accepted,
-    Kind,
-    Rejected,
-    first_answers,
-    implausible,
-    screen,
-)
+from strategies.reading import Kind, Rejected, first_answers, read_reply
+from strategies.screening import Accepted, implausible, screen
 
 __all__ = ["TrainReplies", "collect_replies", "in_numbers", "warn_of"]
 
@@ -78,20 +73,21 @@ class TrainReplies(NamedTuple):
         return "; ".join(reasons[:_TOLD]) + more
 
     def log(self, server_round: int, names: Names) -> None:
-        """Warns of each client that is left out of a round."""
-        for clients, reply in self.rejected:
+        """Warns of the clients that are left out of a round, in one line a kind of reason."""
+        for kind in dict.fromkeys(reply.kind for _, reply in self.rejected):
+            alike = [(clients, reply) for clients, reply in self.rejected if reply.kind == kind]
             _log.warning(
                 "round %d: the reply of clients %s is left out (%s): %s",
                 server_round,
-                few(clients, names),
-                reply.kind,
-                reply.reason,
+                few([client for clients, _ in alike for client in clients], names),
+                kind,
+                first_of(reply.reason for _, reply in alike),
             )
         for clients in self.silent:
             _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
         warn_of(self.others, server_round)
-        for reason in (r for _, reply in self.accepted for r in reply.failed.values()):
-            _log.warning("round %d: left out: %s", server_round, reason)
+        if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
+            _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
 
 def collect_replies(
@@ -124,8 +120,8 @@ def collect_replies(
         if reply is None:
             silent.append(clients)
             continue
-        verdict = screen(
-            reply,
+        read = partial(
+            screen,
             server_round=server_round,
             model=model,
             asked=clients,
@@ -134,6 +130,7 @@ def collect_replies(
             aggregate=aggregate,
             loss=loss,
         )
+        verdict = read_reply(reply, read)
         if isinstance(verdict, Accepted):
             accepted.append((clients, verdict))
         else:
@@ -143,6 +140,12 @@ def collect_replies(
         accepted, far = implausible(accepted, model)
         rejected += far
     return TrainReplies(accepted, rejected, silent, others)
+
+
+def first_of(reasons: Iterable[str]) -> str:
+    """Returns the first of clients' reasons, which mostly are alike, and how many there are."""
+    first, *others = dict.fromkeys(reasons)
+    return f"{first} (the first of {1 + len(others)} reasons)" if others else first
 
 
 def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:

@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
-LONG = {"test_golden.py", "test_sinewave.py", "test_protection.py"} | {
+LONG = {"test_golden.py", "test_every_method.py", "test_sinewave.py", "test_protection.py"} | {
     *("test_federation.py", "test_identity.py", "test_ray.py"),  # of processes
 }
 

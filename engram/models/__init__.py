@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Generator, Tensor
 
 from engram.checks import require
@@ -22,7 +23,7 @@ from engram.models.losses import (
     squared_error,
 )
 from engram.models.module import from_module
-from engram.models.sharing import Part, keep, last_layers, part_of, with_personal
+from engram.models.sharing import Part, check_body, keep, last_layers, part_of, with_personal
 from engram.models.units import in_units, standardized_loss, with_units
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
@@ -32,8 +33,10 @@ __all__ = [
     "Part",
     "begun",
     "build_model",
+    "check_body",
     "check_fit",
     "cohort_losses",
+    "count_parameters",
     "cross_entropy",
     "dense_loss_of",
     "from_module",
@@ -82,13 +85,34 @@ def network(
     Raises:
         ValueError: If there is none of that name, or it does not fit the rows.
     """
-    require(is_known(name), "model", name, f"one of {', '.join([*BUILT_IN, *NETWORKS])}")
-    if name in BUILT_IN:
-        single = isinstance(example, Tensor)
-        require(single, "inputs of a built-in network", "several tensors", "one tensor")
+    _check(name, example)
     if name in FLAT:
         return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden)
     make = with_group_norm(make) if norm == "group" else make
     return from_module(make, example, generator=generator, statistics=statistics)
+
+
+def count_parameters(name: str, example: Inputs, *, outputs: int, hidden: Sequence[int]) -> int:
+    """Returns how many parameters a built-in network has, without making room for them.
+
+    For the arguments, and what is raised, see ``network``. One of ``NETWORKS`` has 0, since only
+    who wrote it knows what making it does.
+    """
+    _check(name, example)
+    if name in NETWORKS:
+        return 0
+    if name in FLAT:
+        shape = example.shape[1:]
+        return build_model(name, input_shape=shape, outputs=outputs, hidden=hidden).parameters
+    make = built_in_module(name, example, outputs, hidden)
+    with torch.device("meta"):
+        return sum(leaf.numel() for leaf in make().parameters())
+
+
+def _check(name: str, example: Inputs) -> None:
+    require(is_known(name), "model", name, f"one of {', '.join([*BUILT_IN, *NETWORKS])}")
+    if name in BUILT_IN:
+        single = isinstance(example, Tensor)
+        require(single, "inputs of a built-in network", "several tensors", "one tensor")

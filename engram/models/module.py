@@ -110,12 +110,33 @@ def _seed(make: Make, generator: Generator) -> int:
 
 def _made(make: Make, seed: int) -> nn.Module:
     if isinstance(make, nn.Module):
-        return make
+        return _taking_double(copy.deepcopy(make)) if _is_double(make) else make
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         made = make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
-    return made
+    return _taking_double(made) if _is_double(made) else made
+
+
+def _is_double(module: nn.Module) -> bool:
+    """Returns whether a module computes in float64 throughout."""
+    return {leaf.dtype for leaf in module.parameters()} == {torch.float64}
+
+
+def _taking_double(module: nn.Module) -> nn.Module:
+    """Has a module take its float32 inputs in float64; returns it."""
+    module.register_forward_pre_hook(_in_double, with_kwargs=True)
+    return module
+
+
+def _in_double(module: nn.Module, args: Any, named: Any) -> Any:
+    del module
+
+    def double(leaf: Any) -> Any:
+        single = isinstance(leaf, Tensor) and leaf.dtype == torch.float32
+        return leaf.double() if single else leaf
+
+    return tree_map(double, (args, named))
 
 
 @contextmanager
@@ -244,6 +265,8 @@ def _tail(module: nn.Module) -> _Tail | None:
     while start and type(parts[start - 1]) in _PLAIN:
         start -= 1
     linear = [i for i in range(start, len(parts)) if type(parts[i]) is nn.Linear]
+    if _is_double(module):  # dense layers compute in float32
+        return None
     if not linear or linear[-1] != len(parts) - 1:
         return None
     between = all(b - a == 2 for a, b in pairwise(linear))  # exactly one ReLU

@@ -8,7 +8,7 @@ from engram.checks import must, require
 from engram.models.base import Model
 from engram.types import Params
 
-__all__ = ["Part", "keep", "last_layers", "part_of", "with_personal"]
+__all__ = ["Part", "check_body", "keep", "last_layers", "part_of", "with_personal"]
 
 
 Part = Literal["", "head", "body", "norm", "all"]
@@ -90,9 +90,22 @@ def with_personal(
         matched = {n for n, c in called.items() if any(fnmatchcase(c, p) for p in patterns)}
         if patterns:
             found |= matched if kept else called.keys() - matched
-    if not called.keys() - found and part != "all":
+    if part == "head" and not (personal or share):
+        check_body(model, called, frozenset(found))
+    if not called.keys() - found - model.running and part != "all":
         raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
     return model._replace(personal=frozenset(found))
+
+
+def check_body(model: Model, names: Iterable[str], head: frozenset[str]) -> None:
+    """Checks that something below a head is trained, besides running statistics.
+
+    Raises:
+        ValueError: If nothing is.
+    """
+    trained = set(names) - head - model.running
+    expected = "a network that has parameters below its last layer, besides running statistics"
+    require(bool(trained), "model", "one without", expected)
 
 
 def keep(params: Params, names: frozenset[str], *, personal: bool) -> Params:

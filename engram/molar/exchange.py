@@ -32,6 +32,8 @@ from engram.shares import bounded
 __all__ = ["Told", "answer", "tell"]
 
 _PASSES: Final = 4  # of a fit, and of the noise of its residuals
+_LEAST: Final = float(np.finfo(np.float32).tiny)  # of standard errors; a perfect fit has none
+_MOST: Final = float(np.sqrt(np.finfo(np.float64).max))  # of noise, whose square is finite
 
 
 class Told(NamedTuple):
@@ -116,16 +118,19 @@ def answer(
     require(len(sites) > 0, "number of sites", 0, "at least 1")
     center = np.zeros(len(sites[0].coef)) if before is None else before.center
     gaps = np.stack([site.coef for site in sites]) - center
-    precision = 1 / np.stack([site.standard_error for site in sites]) ** 2
+    errors = np.stack([site.standard_error for site in sites])
+    with np.errstate(over="ignore"):
+        precision = 1 / np.maximum(errors, _LEAST) ** 2
     if weights == "equal":
         precision = np.broadcast_to(np.median(precision, axis=0), precision.shape)
-    precision = bounded(precision, max_weight)
+    with np.errstate(divide="ignore"):  # infinite where a site knows nothing
+        variances = 1 / bounded(precision, max_weight)
     dim = gaps.shape[1]
     scattered = np.arange(dim) >= dim - intercept
-    found = estimate_heterogeneity(gaps, 1 / precision, reach=reach, scattered=scattered)
-    kept = (~found.apart / (1 / precision + found.variance)).sum(axis=0)
+    found = estimate_heterogeneity(gaps, variances, reach=reach, scattered=scattered)
+    kept = (~found.apart / (variances + found.variance)).sum(axis=0)
     freedom = bounded([min(site.freedom, site.size) for site in sites], max_weight)
-    squares = np.minimum([site.sigma**2 for site in sites], np.finfo(np.float64).max)
+    squares = np.minimum([site.sigma for site in sites], _MOST) ** 2
     usual = float(np.sqrt(np.average(bounded(squares, 1.0), weights=freedom)))
     size = float(bounded([site.size for site in sites], max_weight).sum())
     return Told(center + found.center, found.variance, 1 / np.sqrt(kept), usual, size)

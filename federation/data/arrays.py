@@ -16,6 +16,7 @@ from federation.data.places import Place
 from federation.data.shaping import TYPES, Shaping
 from federation.data.values import Values
 from federation.errors import DataError
+from federation.machine import check_rows
 from federation.streams import Stream, generator
 
 __all__ = ["Arrays", "HeldOut", "Own", "held_out", "part"]
@@ -80,9 +81,9 @@ def part(
     """
     test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed, clients)
     return Arrays(
-        x_train=_each(x, lambda leaf: leaf[~test]),
+        x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
         y_train=y[~test],
-        x_test=_each(x, lambda leaf: leaf[test]),
+        x_test=_each(x, lambda leaf: _taken(leaf, test)),
         y_test=y[test],
         task_train=None if task is None else task[~test],
         task_test=None if task is None else task[test],
@@ -120,6 +121,13 @@ def held_out(
         rows = rng.permutation(np.flatnonzero(stratum == value))
         held[rows[: round(fraction * len(rows))]] = True
     return held
+
+
+def _taken(leaf: Any, which: _Array) -> Any:
+    """Returns some of the rows of an array, which are copied."""
+    if isinstance(leaf, np.ndarray):
+        check_rows("a copy of the rows", int(which.sum()) * (leaf.nbytes // max(1, len(leaf))))
+    return leaf[which]
 
 
 def _each(x: Any, function: Callable[[Any], Any]) -> Any:
@@ -169,7 +177,7 @@ class Own(NamedTuple):
                 f"x_test and y_test; it holds {', '.join(sorted(arrays)) or 'nothing'}"
             )
         train, test = arrays["y_train"], arrays["y_test"]
-        if train.ndim == 0 or train.shape[1:] != test.shape[1:] or is_text(train) != is_text(test):
+        if not _targets_alike(train, test):
             raise DataError(
                 f"{self.path}: y_train and y_test must hold rows alike, got {train.dtype} of shape "
                 f"{train.shape} and {test.dtype} of shape {test.shape}"
@@ -337,7 +345,17 @@ def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
     return y.astype(np.int64), num_tokens or most
 
 
+def _targets_alike(one: _Array, other: _Array) -> bool:
+    """Whether arrays of targets can stand one below the other."""
+    kinds = {one.dtype.kind, other.dtype.kind}
+    of_a_kind = is_text(one) and is_text(other)
+    of_a_kind |= one.dtype == other.dtype or kinds <= set("biuf")
+    return of_a_kind and one.ndim == other.ndim > 0 and one.shape[1:] == other.shape[1:]
+
+
 def _same_length(path: Path, name: str, array: _Array | Lazy, y: _Array) -> None:
+    if y.ndim == 0:
+        raise DataError(f"{path}: y must have an entry for each row, got one number")
     shape = (len(array),) if isinstance(array, Lazy) else array.shape
     if shape[:1] != y.shape[:1]:
         raise DataError(

@@ -87,6 +87,7 @@ def parted(path: Path, frame: Any, columns: Columns, targets: Targets, split: He
         DataError: It lacks a column, or the target of some rows; it says which.
     """
     columns.check_task(path, frame.columns)
+    check_columns(path, [columns.target], frame.columns)
     inputs = inputs_of(path, columns, frame.columns)
     named = {"y": columns.target, "task": columns.task}
     there = {key: frame[name] for key, name in named.items() if name in frame.columns}

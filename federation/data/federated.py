@@ -15,6 +15,7 @@ from engram.checks import must, require
 from engram.models import (
     Model,
     check_fit,
+    count_parameters,
     network,
     with_companions,
     with_personal,
@@ -32,10 +33,11 @@ from federation.data.partitions import RowNumbers, names_of, partition
 from federation.data.shaping import Shaping
 from federation.data.shortage import check_shortage, shortage
 from federation.data.sources import load
+from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
-from federation.machine import check_room
+from federation.machine import check_room, rows_in_memory
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.roster import Kind
@@ -199,6 +201,27 @@ class FederatedData(NamedTuple):
         return tree_map(lambda leaf: leaf.cpu(), x)
 
 
+def parameters_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> int:
+    """Returns how many parameters the experiment's network has, before there is room for them.
+
+    For the arguments see ``model_for``; a network of the user's own has none that are known.
+
+    Raises:
+        Refused: If a row alone needs more memory than is free.
+        ValueError: If the network is unknown, or does not fit the rows.
+    """
+    numbers = size(kind.inputs)
+    check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
+    tried = example(kind.inputs) if rows is None else rows
+    e = experiment
+    return count_parameters(e.model, tried, outputs=kind.outputs, hidden=e.hidden_widths)
+
+
+def _check_model(count: int) -> None:
+    # Float32, of which there are three at least: the server's, a client's, and its gradient.
+    check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
+
+
 def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> Model:
     """Builds the experiment's network for such data.
 
@@ -226,10 +249,9 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
             generator=generator(),
         )
 
-    numbers = size(kind.inputs)
-    check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
-    tried = example(kind.inputs) if rows is None else rows
     try:
+        _check_model(parameters_for(e, kind, rows))
+        tried = example(kind.inputs) if rows is None else rows
         try:
             model = built(tried)
         except UnknownToken:
@@ -238,9 +260,7 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
             if not any(tree_leaves(model.tokens)):
                 raise
             # All rows' tokens are known soon: see ``with_known_tokens``.
-        # Float32, of which there are three at least: the server's, a client's, and its gradient.
-        count = model.parameters
-        check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
+        _check_model(model.parameters)
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
         model = with_units(model, kind.units)
@@ -289,6 +309,11 @@ def federated_data(
             lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
+    with unless_refused(experiment.dataset, Path(experiment.data_dir)):
+        return _federated(experiment, named, hosted)
+
+
+def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None) -> FederatedData:
     if by_client(experiment.dataset):
         one_by_one = f"natural for dataset {experiment.dataset}, whose clients are read one by one"
         if experiment.partition != "natural":
@@ -319,7 +344,8 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
         DataError: As ``sources.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    return _of_clients(experiment, dataset, [client])
+    with unless_refused(dataset, Path(experiment.data_dir)):
+        return _of_clients(experiment, dataset, [client])
 
 
 def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) -> FederatedData:
@@ -387,17 +413,18 @@ def _load(
 ) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    return load(
-        dataset,
-        data_dir=Path(experiment.data_dir),
-        test_fraction=experiment.test_fraction,
-        task=experiment.task,
-        num_classes=experiment.num_classes,
-        shaping=Shaping.of(experiment.model, experiment.images),
-        seed=experiment.seed,
-        columns=Columns.of(experiment, alone=alone),
-        clients=clients,
-    )
+    with rows_in_memory(one_line(dataset)):
+        return load(
+            dataset,
+            data_dir=Path(experiment.data_dir),
+            test_fraction=experiment.test_fraction,
+            task=experiment.task,
+            num_classes=experiment.num_classes,
+            shaping=Shaping.of(experiment.model, experiment.images),
+            seed=experiment.seed,
+            columns=Columns.of(experiment, alone=alone),
+            clients=clients,
+        )
 
 
 def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment) -> FederatedData:

@@ -7,9 +7,10 @@ text is read as a CSV file is.
 
 import contextlib
 import io
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +18,16 @@ import numpy.typing as npt
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
-from federation.data.csv_rows import check_classes, inputs_of, parted
+from federation.data.csv_rows import TableRows, check_classes, inputs_of, parted
 from federation.data.lazy import Lazy, Numbers
+from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["read_columns"]
+__all__ = ["Read", "read_column", "read_columns", "read_names"]
 
 _Array = npt.NDArray[Any]
 _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format is a stream
@@ -51,23 +53,12 @@ def read_columns(
     Raises:
         DataError: If there is no such data set, or a column is missing or not as it should be.
     """
-    from datasets import concatenate_datasets  # noqa: PLC0415 - slow to import, not always needed
-
-    parts = _parts(kind, path, cache)
-    cut = len(parts[0])
-    rows = concatenate_datasets(parts)
-    columns.check_task(path, rows.column_names)
-    names = inputs_of(path, columns, rows.column_names)
-    kinds = {_kind(rows.features[name]) for name in names}
-    texts = "text" in kinds and targets != "tokens"
-    may_miss = columns.missing != "refuse" or columns.missing_values
-    if kinds <= {"number", "text"} and (texts or may_miss):
-        wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
-        frame = rows.select_columns(wanted).to_pandas()
-        held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
-        found: dict[str, Any] = dict(parted(path, frame, columns, targets, held).arrays())
+    read = read_names(kind, path, columns, targets, split, cache)
+    rows, cut, names = read.rows, read.cut, read.names
+    if read.table is not None:
+        found: dict[str, Any] = dict(read.table.arrays())
     else:
-        plain = kinds == {"number"}
+        plain = read.plain
         found = {"x": _inputs(path, rows, names, plain=plain)}
         found |= {"x_numeric": np.ones(len(names), dtype=bool)} if plain else {}
         target = _column(path, rows, columns.target)
@@ -77,7 +68,7 @@ def read_columns(
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.task))
-    if len(parts) == 1:
+    if cut == len(rows):
         return found
     ends = {"train": slice(cut), "test": slice(cut, None)}
     named = {key: found.pop(key) for key in ("x_names", "x_numeric") if key in found}
@@ -85,17 +76,62 @@ def read_columns(
     return every | named
 
 
+class Read(NamedTuple):
+    """A data set's columns.
+
+    Attributes:
+        rows: All rows, of training first.
+        cut: Number of rows of training, or of all if none are of a test part.
+        names: Names of the inputs.
+        plain: Whether each input is a number.
+        table: The rows as those of a CSV file, if some inputs are text or may be missing.
+    """
+
+    rows: "Dataset"
+    cut: int
+    names: list[str]
+    plain: bool
+    table: TableRows | None
+
+    @property
+    def types(self) -> set[str]:
+        """Types of the inputs, where each is a number."""
+        return {self.rows.features[name].dtype for name in self.names}
+
+
+def read_names(
+    kind: str, path: Path, columns: Columns, targets: Targets, split: HeldOut, cache: Path
+) -> Read:
+    """Opens a data set; for its arguments and errors see ``read_columns``."""
+    from datasets import concatenate_datasets  # noqa: PLC0415 - slow to import, not always needed
+
+    parts = _parts(kind, path, cache)
+    cut, rows = len(parts[0]), concatenate_datasets(parts)
+    columns.check_task(path, rows.column_names)
+    names = inputs_of(path, columns, rows.column_names)
+    kinds = {_kind(rows.features[name]) for name in names}
+    texts = "text" in kinds and targets != "tokens"
+    may_miss = columns.missing != "refuse" or columns.missing_values
+    table = None
+    if kinds <= {"number", "text"} and (texts or may_miss):
+        wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+        frame = rows.select_columns(wanted).to_pandas()
+        held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
+        table = parted(path, frame, columns, targets, held)
+    return Read(rows, cut, names, kinds == {"number"}, table)
+
+
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
     """Returns a column of each part of the data; nothing if there is no such column.
 
     For the other arguments and errors see ``read_columns``.
     """
-    parts = [part for part in _parts(kind, path, cache) if name in part.column_names]
+    parts = [part for part in _parts(kind, path, cache, name) if name in part.column_names]
     return [_stacked(path, _column(path, part, name)) for part in parts]
 
 
-def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
-    """Returns training and test rows, or all rows."""
+def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]":
+    """Returns training and test rows, or all rows; of Parquet only one column, if named."""
     if kind != "hf" and not path.exists():
         raise DataError(f"{path} must be a file or a folder of {kind}, and is not there")
     local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
@@ -103,7 +139,8 @@ def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
         raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
     try:
         with _quiet():
-            found = _opened(kind, path, str(cache / "huggingface"))
+            packed = kind == "parquet" and only
+            found = _packed(path, only) if packed else _opened(kind, path, str(cache / CACHE))
     except Exception as error:  # from any of several libraries
         why = one_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read as {kind}: {why}") from error
@@ -133,6 +170,27 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
+def _packed(path: Path, name: str) -> "Mapping[str, Dataset]":
+    """Returns a column of the parts of Parquet, from files that are not unpacked for it."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, not always needed
+    from datasets import Dataset  # noqa: PLC0415 - slow to import, not always needed
+    from datasets import load_dataset_builder as builder  # noqa: PLC0415 - likewise
+
+    with tempfile.TemporaryDirectory() as aside:
+        files = builder("parquet", **_place(path), cache_dir=aside).config.data_files
+    there = {
+        part: [n for n in pq.read_schema(of[0]).names if n == name] for part, of in files.items()
+    }
+    return {
+        str(part): Dataset(pq.read_table(of, columns=there[part])) for part, of in files.items()
+    }
+
+
+def _place(path: Path) -> dict[str, str]:
+    """Returns where Parquet is, as the library is told."""
+    return {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
+
+
 def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
     """Returns the parts of a data set, by their names."""
     import datasets  # noqa: PLC0415 - slow to import, not always needed
@@ -142,8 +200,7 @@ def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
         name, _, subset = str(path).partition(":")
         return dict(datasets.load_dataset(name, subset or None, cache_dir=cache))
     if kind == "parquet":
-        place = {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
-        return dict(datasets.load_dataset("parquet", **place, cache_dir=cache))
+        return dict(datasets.load_dataset("parquet", **_place(path), cache_dir=cache))
     if path.is_dir():
         found = datasets.load_from_disk(str(path))
         return found if isinstance(found, Mapping) else {"train": found}

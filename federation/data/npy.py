@@ -17,7 +17,7 @@ from federation.data.lazy import Lazy, Numbers
 from federation.data.npz import UNREADABLE, array_header
 from federation.errors import DataError
 from federation.files import open_file
-from federation.machine import check_room
+from federation.machine import check_rows, rows_in_memory
 
 __all__ = ["read_npy"]
 
@@ -49,9 +49,10 @@ def _read(path: Path) -> npt.NDArray[Any] | Lazy:
                     raise DataError(f"{path} must be in C order: write numpy.ascontiguousarray(x)")
                 handle = os.dup(file.fileno())  # it stays open as long as rows may be drawn
                 return _rows(path, os.fdopen(handle, "rb", buffering=0), start, shape, dtype)
-            check_room(str(path), size, "use fewer rows, or a larger machine", kind=DataError)
+            check_rows(str(path), size)
             file.seek(0)
-            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+            with rows_in_memory(str(path)):
+                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except DataError:

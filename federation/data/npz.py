@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from federation.errors import DataError
 from federation.files import open_file
-from federation.machine import check_room
+from federation.machine import check_rows, rows_in_memory
 
 __all__ = ["UNREADABLE", "array_header", "named_labels", "read_npz", "task_arrays", "with_task"]
 
@@ -38,13 +38,14 @@ UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what
     RuntimeError,
     SyntaxError,
     EOFError,
-    MemoryError,  # of Python's parser: what is to be read has been measured before
+    MemoryError,  # of Python's parser, by what a header nests
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
     struct.error,
     tokenize.TokenError,
 )
+_LABELS: Final = "biufUS"  # kinds of arrays whose values may be names of clients
 _A = TypeVar("_A")
 
 
@@ -66,10 +67,10 @@ def read_npz(path: Path, only: Collection[str] = ()) -> dict[str, npt.NDArray[An
             if only:
                 members = [m for m in members if m.filename.removesuffix(_SUFFIX) in only]
             size = sum(_size(archive, member) for member in members)
-            check_room(str(path), size, "use fewer rows, or a larger machine", kind=DataError)
+            check_rows(str(path), size)
             arrays = {}
             for member in members:
-                with archive.open(member) as stream:
+                with rows_in_memory(str(path)), archive.open(member) as stream:
                     array = np.lib.format.read_array(stream, allow_pickle=False)
                 arrays[member.filename.removesuffix(_SUFFIX)] = array
             return arrays
@@ -88,13 +89,22 @@ def task_arrays(column: str) -> tuple[str, str, str]:
     return column, f"{column}_train", f"{column}_test"
 
 
-def with_task(arrays: Mapping[str, _A], column: str) -> dict[str, _A]:
+def with_task(path: Path, arrays: Mapping[str, _A], column: str) -> dict[str, _A]:
     """Returns arrays in which those that say whose rows are have the names of ``task``.
 
     Args:
+        path: What the arrays are of.
         arrays: All that there are.
         column: The setting ``task-column``.
+
+    Raises:
+        DataError: One of those is not a column of numbers or text.
     """
+    for name in (key for key in task_arrays(column) if key in arrays):
+        found = np.asarray(arrays[name])
+        if found.ndim != 1 or found.dtype.kind not in _LABELS:
+            got = f"{found.dtype} of shape {found.shape}"
+            raise DataError(f"{path}: {name} must be one column of numbers or text, got {got}")
     names = dict(zip(task_arrays(column), task_arrays("task"), strict=True))
     others = {k: array for k, array in arrays.items() if k not in {*names, *names.values()}}
     return others | {names[k]: array for k, array in arrays.items() if k in names}

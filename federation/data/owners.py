@@ -87,9 +87,9 @@ def _labels(dataset: str, task_column: str, data_dir: Path) -> list[Any]:
     elif colon and kind == "csv":
         arrays = {"x": read_frame(path, [task_column])}
     elif colon and kind == "npz":
-        arrays = with_task(read_npz(path, task_arrays(task_column)), task_column)
+        arrays = with_task(path, read_npz(path, task_arrays(task_column)), task_column)
     elif colon and kind == "npy":
-        arrays = with_task(read_npy(path), task_column)
+        arrays = with_task(path, read_npy(path), task_column)
     elif colon and kind == "images":
         arrays = read_images(path)
     elif colon and kind in (*FILES, HUB):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from engram.networks import CHARACTERS, NETWORKS, TORCHVISION
 from federation.data.places import Place
 from federation.errors import DataError
+from federation.machine import check_rows
 
 __all__ = ["TYPES", "Shaping", "scaled"]
 
@@ -69,6 +70,8 @@ class Shaping(NamedTuple):
         if not grey and x.dtype.kind in "iu" and (several or self.whole_numbers):
             return np.ascontiguousarray(x, dtype=np.int64)
         if not grey:
+            if x.dtype != np.float32:
+                check_rows(f"{place.path} in float32", 4 * x.size)
             x = x.astype(np.float32, copy=False)
             if not (finite := np.isfinite(x)).all():
                 raise place.fault("finite", place.first(x, ~finite))

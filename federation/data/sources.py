@@ -101,7 +101,7 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
         arrays = read_npz(own.path) if kind == "npz" else read_npy(own.path)
         if columns.values.needed:  # one client's
             return arrays
-        found = with_task(arrays, columns.task)
+        found = with_task(own.path, arrays, columns.task)
         columns.check_task(own.path, [columns.task] if found.keys() & _TASKS else sorted(arrays))
         return found
     if kind == "images":

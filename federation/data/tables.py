@@ -19,7 +19,7 @@ from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.errors import UNNAMED, DataError, brief, few_names, one_line
 from federation.experiment import Experiment
-from federation.machine import check_room
+from federation.machine import check_room, check_rows, rows_in_memory
 from federation.names import Names, checked_names
 from federation.streams import Stream, generator
 
@@ -183,7 +183,8 @@ def read_table(
     """
     kind, _, path = dataset.partition(":")
     if kind == "csv" and path:
-        return _csv(Path(path), target, task, drop, one_task)
+        with rows_in_memory(path):
+            return _csv(Path(path), target, task, drop, one_task)
     if kind == "npz" and path:
         own = _own(Path(path), read_npz(Path(path)), target, task, one_task)
         return _without(drop, Path(path), own)
@@ -285,6 +286,7 @@ def _own(path: Path, arrays: Mapping[str, _Array], target: str, task: str, one_t
     if labels is not None:
         labels = named_labels(path, arrays, task, labels)
     columns = _names(path, arrays, "x_names", x.shape[1])
+    check_rows(f"{path} in float64", 8 * x.size)
     return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)
 
 

@@ -29,6 +29,7 @@ from federation.data.values import Columns, Values, listed
 from federation.errors import DataError, few_names
 from federation.experiment import Experiment
 from federation.roster import Kind
+from federation.settings.data import COLUMNS
 from federation.shapes import described
 
 __all__ = ["InputColumn", "Unlabeled", "input_columns", "read_unlabeled"]
@@ -76,7 +77,9 @@ class Unlabeled(NamedTuple):
 
 
 def input_columns(experiment: Experiment, client: int | None = None) -> list[InputColumn]:
-    """Returns the columns of inputs of an experiment's CSV file or frames; none of other data.
+    """Returns the columns of inputs of an experiment's table; none of other data.
+
+    A table is a CSV file, frames, or columns of numbers and text of Parquet or Arrow.
 
     Args:
         experiment: The settings.
@@ -87,8 +90,8 @@ def input_columns(experiment: Experiment, client: int | None = None) -> list[Inp
         DataError: If the table cannot be read.
     """
     table = _table_of(experiment)
-    if table is None:
-        return []
+    if not isinstance(table, TableRows):
+        return [InputColumn(name) for name in table]
     columns, owners, known = table.columns, table.owner, table.learned
     if client is not None:
         known &= owners == np.unique(owners)[client]
@@ -103,21 +106,33 @@ def input_columns(experiment: Experiment, client: int | None = None) -> list[Inp
     return found
 
 
-def _table_of(e: Experiment) -> TableRows | None:
-    """Returns the table of an experiment; None if its data are no CSV file and no frames."""
+def _table_of(e: Experiment) -> TableRows | list[str]:
+    """Returns the table of an experiment, or of one that is not in memory its columns' names."""
     kind, _, name = e.dataset.partition(":")
     split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
     columns, targets = Columns.of(e), TASKS[e.task].targets
     if kind == "csv":
         return parted(Path(name), read_frame(Path(name)), columns, targets, split)
+    if kind in COLUMNS:
+        from federation.data.hugging_face import read_names  # noqa: PLC0415 - slow to import
+
+        read = read_names(kind, Path(name), columns, targets, split, Path(e.data_dir))
+        return read.table or (read.names if read.plain and _are_float(read.types, e) else [])
     arrays: Mapping[str, Any] = {}
     if e.dataset.startswith(IN_MEMORY):
         arrays = held(e.dataset)
     elif e.dataset in DATASETS:
         arrays = read_named(e.dataset, range(e.num_clients))
     if not is_frame(arrays.get("x")):
-        return None
+        return []
     return framed(Path(e.dataset), arrays, columns, targets, split)
+
+
+def _are_float(types: Collection[str], e: Experiment) -> bool:
+    """Returns whether numbers of these types are float32 to a network, as a CSV file's are."""
+    whole = all(kind.startswith(("int", "uint", "bool")) for kind in types)
+    grey = set(types) == {"uint8"}
+    return not grey and not (whole and Shaping.of(e.model, e.images).whole_numbers)
 
 
 def fill_of(column: Any, *, text: bool) -> float | str | None:

@@ -99,8 +99,10 @@ class FedPac(CommonModel):
     def network(self, model: "Model", outputs: int) -> "Model":
         """Returns the network with prototypes and statistics beside its parameters."""
         from engram.federated.fedpac import with_statistics
+        from engram.models import check_body
 
         head = _parameters(model, "head")
+        check_body(model, _parameters(model, "all"), head)
         if head & model.personal:
             raise ValueError(must("personal", "the last layer", f"a part below it for {self.name}"))
         return with_statistics(model, outputs)._replace(tailored=head)

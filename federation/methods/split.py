@@ -62,9 +62,12 @@ class FedBabu(CommonModel):
         import torch
 
         from engram.federated.parts import without
-        from engram.models import part_of
+        from engram.models import check_body, part_of
 
-        return partial(without, names=part_of(network, network.init(torch.Generator()), "head"))
+        names = network.init(torch.Generator())
+        head = part_of(network, names, "head")
+        check_body(network, names, head)
+        return partial(without, names=head)
 
 
 class _ByClients(CommonModel):

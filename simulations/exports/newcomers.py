@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from client.card import ScoreEstimate, scored
 from client.memory import RamStore
 from client.packages import Package
-from client.serving import Client, plain_module, serving
+from client.serving import Client, check_served, plain_module, serving
 from client.training.trainer import Trainer
 from engram.models import keep
 from engram.models.base import Outputs
@@ -141,6 +141,7 @@ def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int)
     data = newcomer.data(rows, client)
     unseen = Client.of(client, learned.common, {}, unseen=True)
     found = serving(e, network, lambda: data, unseen)
+    check_served(e, learned.common, found, newcomer.name)
     return plain_module(e, network, found, lambda: data, client)
 
 

@@ -1,15 +1,19 @@
 """Predicts rows by an exported model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engram.checks import must
+from torch.utils._pytree import tree_leaves
+
+from engram.checks import must, require
 from federation.data.ranges import far_away, inputs_in
 from federation.data.unlabeled import read_unlabeled
 from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
 from federation.files import replace_file
+from federation.graphs import USUAL, Limits
 from federation.predicted import Interval, columns_of, ends_of, outputs_of
 
 if TYPE_CHECKING:
@@ -35,7 +39,13 @@ class Predictions(NamedTuple):
     notes: list[str]
 
 
-def predict(model: Path, rows: Path, out: Path, level: float | None = None) -> Predictions:
+def predict(
+    model: Path,
+    rows: Path,
+    out: Path,
+    level: float | None = None,
+    limits: Limits = USUAL,
+) -> Predictions:
     """Writes a model's predictions of rows to a CSV file, and returns them.
 
     Args:
@@ -43,23 +53,23 @@ def predict(model: Path, rows: Path, out: Path, level: float | None = None) -> P
         rows: As for ``read_unlabeled``.
         out: The file.
         level: The probability of intervals; by default 0.9, if the model has such.
+        limits: What an ONNX file may take.
 
     Raises:
         Refused: If the model cannot be used, or the rows are others than it knows.
     """
     import pandas as pd  # noqa: PLC0415 - slow to import
 
-    exported, runs = runner(model)
-    interval = _interval(model, exported.intervals, level)
-    missing = exported.settings.get("missing", "refuse")
-    found = read_unlabeled(rows, exported.kind, exported.columns, exported.settings)
-    try:
-        outputs = outputs_of(runs, found.x, found.size)
-        predicted = columns_of(exported.outputs, outputs, exported.classes)
-        predicted |= ends_of(outputs, interval, exported.classes) if interval else {}
-    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        why = one_line(" ".join(str(error).split()))
-        raise Refused(f"{model} does not fit what {model}/model.json says: {why}") from error
+    with runner(model, limits) as (exported, runs):
+        interval = _interval(model, exported.intervals, level)
+        missing = exported.settings.get("missing", "refuse")
+        found = read_unlabeled(rows, exported.kind, exported.columns, exported.settings)
+        with _fitting(model):
+            outputs = outputs_of(runs, found.x, found.size)
+            for leaf in tree_leaves(outputs):
+                require(len(leaf) == found.size, "rows of outputs", len(leaf), f"{found.size}")
+            predicted = columns_of(exported.outputs, outputs, exported.classes)
+            predicted |= ends_of(outputs, interval, exported.classes) if interval else {}
     taken = [name for name in predicted if name in found.others]
     if taken:
         raise Refused(f"{rows} has the columns {few_names(taken)}, which predictions are called")
@@ -71,6 +81,22 @@ def predict(model: Path, rows: Path, out: Path, level: float | None = None) -> P
     inputs = inputs_in(found.x, exported.kind, exported.columns, missing)
     strange = far_away(exported.ranges, inputs)
     return Predictions(table, [_ELSEWHERE.format(rows, few_names(strange))] if strange else [])
+
+
+@contextmanager
+def _fitting(model: Path) -> Iterator[None]:
+    """Refuses a model that does something else than its description says.
+
+    Raises:
+        Refused: In place of what it has raised.
+    """
+    try:
+        yield
+    except Refused as error:
+        raise type(error)(f"{model} cannot predict them: {error}") from error
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        why = one_line(" ".join(str(error).split()))
+        raise Refused(f"{model} does not fit what {model}/model.json says: {why}") from error
 
 
 def _interval(model: Path, known: Sequence[Interval], level: float | None) -> Interval | None:

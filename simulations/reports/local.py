@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from engram.metrics import Metric
+from federation.errors import one_line
 from federation.files import replace_file
 from federation.methods.local import COMMON, UNSEEN, LocalMethod
 from simulations import plots
@@ -117,18 +118,23 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
                 aside |= {f"client {name} {words}: {why}": None for name, why in found.items()}
             if record.results is None:
                 done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
-                err.print(f"{record.folder}: not finished, {done} of {total} rounds")
+                err.print(
+                    f"{record.folder}: not finished, {done} of {total} rounds", soft_wrap=True
+                )
     for line in aside:
-        err.print(line, markup=False, soft_wrap=True)
+        err.print(one_line(line), soft_wrap=True)
     for row in rows:
         total = next(iter(runs.values()))[0].config["settings"]["num-clients"]
+        told = []
         if row["scored"] < total:
-            err.print(f"{row['method']}: only {row['scored']} of {total} clients were scored")
+            told.append(f"only {row['scored']} of {total} clients were scored")
         if 0 < row["own-clients"] < total:
             kept = f"{row['own-clients']} of {total} clients keep a model so far"
-            err.print(f"{row['method']}: {kept}; the others are served by the fine-tuned one")
+            told.append(f"{kept}; the others are served by the fine-tuned one")
         if row["left-out"]:
-            err.print(f"{row['method']}: {row['left-out']} times a client was left out")
+            told.append(f"{row['left-out']} times a client was left out")
         if row["epsilon"] is not None:
             most = f"epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
-            err.print(f"{row['method']}: privacy spent, on the client asked most often: {most}")
+            told.append(f"privacy spent, on the client asked most often: {most}")
+        for words in told:
+            err.print(f"{row['method']}: {words}", soft_wrap=True)

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from engram.arrays import Array
+from federation.errors import one_line
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations.console import err, out
@@ -43,14 +43,14 @@ def show_sites(
     record = RunRecord.open(folder)
     found, settings = record.results, record.config["settings"]
     if found is None:
-        err.print(f"{folder}: not finished; go on with --resume")
+        err.print(f"{folder}: not finished; go on with --resume", soft_wrap=True)
         return
     out.print(table(found, settings))
     names = record.names
     for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
         for client, reason in clients.items():
             called = names.get(int(client), client)
-            err.print(f"client {called} {kind}: {reason}", markup=False, soft_wrap=True)
+            err.print(one_line(f"client {called} {kind}: {reason}"), soft_wrap=True)
     strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
     out.print(strategy.in_words(found), soft_wrap=True)
     plots = {f"{name}.png": figure for name, figure in draw(record, found).items()}
@@ -73,7 +73,7 @@ def regret_table(found: Mapping[str, Any]) -> Table:
     columns = [clients[name] for name in ("turns", "reward", "regret")]
     names = clients.get("names", range(len(columns[0])))
     for name, turns, reward, regret in list(zip(names, *columns, strict=True))[:MANY]:
-        table.add_row(escape(str(name)), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
+        table.add_row(one_line(str(name)), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
     if len(columns[0]) > MANY:
         table.add_row("...", f"{len(columns[0])} sites", "in", "results.json")
     return table

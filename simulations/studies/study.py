@@ -131,9 +131,9 @@ def _show(report: Report, folder: Path, as_json: bool) -> None:
     for part in report.shown:
         # A table that must not be wrapped must not be cut off either.
         whole = isinstance(part, str) or all(column.no_wrap for column in part.columns)
-        console.print(part, soft_wrap=whole, markup=False)
+        console.print(part, soft_wrap=whole)
     for line in report.notes:
-        err.print(line, soft_wrap=True, markup=False)
+        err.print(line, soft_wrap=True)
     text = json.dumps(_plain({"run": str(folder), **report.results}), allow_nan=False)
     for name, data in {**report.files, "results.json": text.encode()}.items():
         replace_file(folder / name, data)

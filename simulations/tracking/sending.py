@@ -20,7 +20,7 @@ from server.record import RunRecord
 from simulations.extras import need
 from simulations.tracking.base import About, Ending, Tracker
 
-__all__ = ["TRACKERS", "check_tracker", "follow", "send"]
+__all__ = ["TRACKERS", "check_sendable", "check_tracker", "follow", "send"]
 
 _log = getLogger("flwr.engram")
 
@@ -51,6 +51,17 @@ def check_tracker(kind: str) -> None:
     need(kind, kind)
 
 
+def check_sendable(folder: Path, kind: str) -> None:
+    """Refuses a run of which something that is sent is damaged; sends nothing.
+
+    Raises:
+        Refused: It is, or there is no such run.
+    """
+    record = RunRecord.open(folder)
+    _Sending(record, kind, "")
+    _ = record.results
+
+
 def send(folder: Path, kind: str, group: str = "") -> int:
     """Sends what a tracker does not have of a run, finished or not; returns how many rounds.
 
@@ -60,8 +71,9 @@ def send(folder: Path, kind: str, group: str = "") -> int:
         group: The name of its comparison, if it is of one.
 
     Raises:
-        Refused: There is no such run, or the tracker cannot be used.
+        Refused: There is no such run, it is damaged, or the tracker cannot be used.
     """
+    check_sendable(folder, kind)
     record = RunRecord.open(folder)
     try:
         sending = _Sending(record, kind, group)

@@ -123,7 +123,7 @@ def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
             out.print(table_of(name, trials, plan.space, metric))
             found[name] = best.settings
         elif tuning.decided(trials):
-            out.print(f"{name}: {without_score(trials)}", markup=False, soft_wrap=True)
+            out.print(f"{name}: {without_score(trials)}", soft_wrap=True)
     possible = (SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed))
     files = [name for name in possible if (folder / name).exists()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)

@@ -1,6 +1,7 @@
 """`engram node` and `engram memory`: what they say, and what they refuse before anything starts."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,13 @@ def test_memories_from_before_the_key_are_encrypted(engram, folder):
     where = (folder, TRAINING, 1, "--memory-key", "key")
     status, _, err = engram("memory", "show", *where)
     assert (status, "`engram memory encrypt`" in err) == (1, True)
+    damaged = folder / "state" / "memory" / "ffff" / "client-1" / "round-1.memory"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"x")
+    status, _, err = engram("memory", "encrypt", folder, "--memory-key", "key")
+    assert (status, str(damaged) in err) == (1, True)
+    assert "`engram memory encrypt`" in engram("memory", "show", *where)[2]
+    shutil.rmtree(damaged.parents[1])
     assert "2 memories" in engram("memory", "encrypt", folder, "--memory-key", "key")[1]
     assert engram("memory", "show", *where)[0] == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client import handshake
-from client.fleet import Fleet, Unreachable, Untrusted
+from client.fleet import ClockRefused, Fleet, Unreachable, Untrusted
 from federation.credentials import NodeCredentials
 from server import certificates
 from server.certificates import certificate_pem, key_pem, new_authority, new_key, node_key_files
@@ -161,7 +161,12 @@ def test_who_proves_himself_and_then_goes_is_tried_again(listen, fleet, with_tls
     ("made", "says"),
     [
         ({"authority": OTHER}, r"is not vouched for by .*ca\.crt: unable to get local issuer"),
-        ({"begins": -20}, r"has expired: on the server, `engram init-federation FOLDER --renew`"),
+        (
+            {"begins": -20},
+            r"certificate that expired on 20.* UTC, and this machine's clock says 20.* UTC, 10 "
+            "days later: set the clock if it is wrong, or on the server, `engram init-federation "
+            "FOLDER --renew` makes a new one",
+        ),
         ({"hosts": ["10.9.8.7"]}, r"for other names than 127\.0\.0\.1: .*--host 127\.0\.0\.1`"),
         ({"hosts": ["elsewhere"]}, r"for other names than 127\.0\.0\.1"),
         ({"authority": OTHER, "begins": -20}, "is not vouched for by"),
@@ -173,7 +178,8 @@ def test_a_certificate_that_fails_is_final(listen, fleet, with_tls, made, says):
 
 
 def test_a_clock_that_is_behind_may_be_set_later(listen, fleet, with_tls):
-    with pytest.raises(Unreachable, match="not valid yet: is this machine's clock right"):
+    says = r"is not valid before 20.* UTC, and this machine's clock says 20.* UTC, 20 days earlier:"
+    with pytest.raises(ClockRefused, match=f"{says} set the clock that is wrong"):
         fleet(listen(with_tls(certificate(begins=20)))).open(None)
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
+import engram as library
 from federation.errors import Refused
 from tests.client.plain import CLIENTS, ROWS, gap, looped, simulated
 
@@ -141,6 +142,24 @@ def test_a_network_trains_as_in_a_plain_loop(case, engine, tmp_path):
     reference = looped(start, inputs, targets, functional.cross_entropy)
     assert gap(run, reference) < 1e-5
     assert gap(run, start) > 1e-3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("norm", [True, False])
+def test_a_network_that_takes_float64_alone_is_given_rows_in_it(norm, engine, tmp_path):
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 5), *[nn.BatchNorm1d(5)] * norm, nn.ReLU(), nn.Linear(5, 3)]
+    start = nn.Sequential(*layers).double()
+    x, y = rows("float64")
+    run = simulated(start, x, y, tmp_path / "run", engine=engine)
+    reference = looped(start, x.double(), y, functional.cross_entropy)
+    assert gap(run, reference) < 1e-5
+    assert gap(run, start) > 1e-3
+    with pytest.raises(RuntimeError, match="same dtype"):
+        start(x[0])  # the user's own is as it was
+    module = library.load_model(run.export(out=tmp_path / "model"))
+    expected = reference.eval()(x[0].double())
+    torch.testing.assert_close(module(x[0]), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

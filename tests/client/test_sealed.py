@@ -59,14 +59,15 @@ def test_a_readable_memory_is_refused_until_it_is_encrypted(tmp_path):
         DiskStore(tmp_path).load(3, LIKE, before=2)
 
 
-def test_a_damaged_memory_is_not_encrypted(tmp_path):
-    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
+def test_nothing_is_encrypted_where_a_memory_is_damaged(tmp_path):
+    for client in (2, 3):
+        DiskStore(tmp_path).save(client, params(1), server_round=1, durable=0)
     path = tmp_path / "client-3" / "round-1.memory"
     path.write_bytes(path.read_bytes()[:-1])
-    before = path.read_bytes()
+    before = {each: each.read_bytes() for each in tmp_path.glob("*/*.memory")}
     with pytest.raises(MemoryMismatch, match="its checksum is wrong"):
         DiskStore(tmp_path, key=KEY).encrypt()
-    assert path.read_bytes() == before
+    assert {each: each.read_bytes() for each in before} == before
 
 
 def test_a_file_that_is_no_file_does_not_block(tmp_path):

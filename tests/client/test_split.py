@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+import engram
 from client.memory import OWN, RamStore
 from federation.errors import Refused
 from server.record import RunRecord
@@ -122,9 +124,26 @@ def test_settings_that_cannot_be_are_refused(settings, words):
         small(**settings)
 
 
+_NO_BODY = "model must be a network that has parameters below its last layer, besides running stat"
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedper", "fedbabu", "fedpac"])
+def test_a_body_that_has_only_running_statistics_is_none(method, tmp_path):
+    def normed():
+        return nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+
+    rows = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).numpy()
+    clients = [(rows, (rows[:, 0] > 0).astype(int))] * 4
+    with pytest.raises(Refused, match=_NO_BODY):
+        engram.simulate(clients, method=method, model=normed, out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_network_that_lacks_the_parts_is_refused(tmp_path):
     for settings, words in (
-        ({"method": "fedper", "model": "linear"}, "share must be some parameters"),
+        ({"method": "fedper", "model": "linear"}, _NO_BODY),
+        ({"method": "fedbabu", "model": "linear"}, _NO_BODY),
+        ({"method": "fedpac", "model": "linear"}, _NO_BODY),
         ({"method": "fedrep", "share": "*"}, "share must be less than all for fedrep, got"),
     ):
         with pytest.raises(Refused, match=words):

@@ -169,7 +169,7 @@ def test_a_variance_below_zero_is_no_reply(experiment):
 
     def answer(params):
         return screen(
-            reply(params),
+            reply(params).content,
             server_round=5,
             model=params,
             asked=ASKED,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.units import Moments, Standard, Units, merged
+from engram.units import Moments, Standard, Units, comparable, merged
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(50, 3)) * [1e-3, 1.0, 1e6] + [5, 0, -1e9]
@@ -37,6 +37,22 @@ def test_columns_that_are_no_numbers_stay_as_they_are():
     mean, deviation = merged(parts).standard()
     assert (mean[1], deviation[1]) == (0.0, 1.0)
     assert mean[0] == pytest.approx(ROWS[:, 0].mean())
+
+
+def test_one_site_beyond_measure_is_not_merged_with_others():
+    usual = [Moments.of(part) for part in np.split(ROWS, 5)]
+    far = usual[0]._replace(means=(1e30, 0.0, 0.0))
+    wide = usual[0]._replace(squares=(1e30, 1.0, 1.0))  # a root mean square of 3e14, not 5
+    narrow = Moments(10, (1.0,), (1.0,))
+    assert comparable([far, *usual, wide, narrow]) == [False, *[True] * 5, False, False]
+    assert comparable([far, usual[0]]) == [False, True]
+    assert comparable([narrow]) == [True]
+    assert comparable([]) == []
+
+
+def test_a_column_that_most_sites_lack_leaves_out_nobody():
+    parts = [Moments(10, (value,), (0.0,)) for value in (0.0, 0.0, 0.0, 1e9)]
+    assert comparable(parts) == [True] * 4
 
 
 def test_values_are_standardized_and_restored():

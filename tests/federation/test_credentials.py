@@ -250,9 +250,13 @@ def test_halves_of_different_keys():
 def test_an_expired_certificate():
     ends = read_server(SERVER).tls.expires
     read_server(SERVER, at=ends)
-    message = refused(read_server, SERVER, "server.crt expired on", at=after(31))
+    late = after(31)
+    message = refused(read_server, SERVER, "server.crt expired on", at=late)
     assert f"{ends:%Y-%m-%d %H:%M}" in message
-    assert message.endswith("engram init-federation fed --renew")
+    assert message.endswith(
+        f"this machine's clock says {late:%Y-%m-%d %H:%M:%S} UTC, 24 hours later: set the clock "
+        "if it is wrong, or engram init-federation fed --renew"
+    )
 
 
 def test_an_authority_that_has_had_its_time():

@@ -263,3 +263,33 @@ def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
             read(f"{kind}:{tmp_path / name}", **WRITERS)
         assert "\n" not in str(error.value)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"target_column": "hsf"}, "hsf"),  # as columns are read
+        (
+            {"partition": "natural", "num_clients": 5},
+            "num-clients must be",
+        ),  # as rows are given out
+    ],
+)
+def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
+    from federation.data.owners import count_clients
+
+    dataset = stored("parquet", femnist()[1], tmp_path)
+    own = WRITERS | {"data_dir": str(tmp_path / "new" / "data")} | settings
+    assert count_clients(dataset, "writer_id", tmp_path / "new" / "data") == 4
+    assert count_clients(dataset, "nobody", tmp_path / "new" / "data") == 0
+    with pytest.raises(DataError, match=says):
+        read(dataset, **own)
+    assert not (tmp_path / "new").exists()
+    data = tmp_path / "data"
+    read(dataset, **WRITERS | {"data_dir": str(data)})
+    before = sorted(data.rglob("*"))
+    assert any(path.suffix == ".arrow" for path in before)
+    other = stored("parquet", femnist()[1].rename_column("hsf_id", "x"), tmp_path / "other")
+    with pytest.raises(DataError, match=says):
+        read(other, **own | {"data_dir": str(data)})
+    assert sorted(data.rglob("*")) == before

@@ -70,6 +70,25 @@ def test_what_would_not_fit_is_refused_before_it_is_unpacked(tmp_path, monkeypat
         read_npz(path)
 
 
+def test_rows_that_need_all_that_is_free_leave_no_room_for_a_run(tmp_path, monkeypatch):
+    path = archive(tmp_path / "bomb.npz", header("(524288,)") + b"\0" * 2**22)
+    monkeypatch.setattr(machine, "_OWN", 2**21)
+    monkeypatch.setattr(machine, "available", lambda device: 5 * 2**20)
+    with pytest.raises(DataError, match=r"bomb.npz needs 0.00586 GiB, and 0.00488 GiB are free"):
+        read_npz(path)
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    path = archive(tmp_path / "a.npz", header("(10,)") + b"\0" * 80)
+
+    def read_array(stream, **_):
+        raise MemoryError("Unable to allocate")
+
+    monkeypatch.setattr(np.lib.format, "read_array", read_array)
+    with pytest.raises(DataError, match=r"a.npz needs more than the .* GiB that are free: use few"):
+        read_npz(path)
+
+
 def test_every_kind_of_broken_archive_is_refused(tmp_path):
     whole = {}
     for how in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):

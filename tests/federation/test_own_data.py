@@ -100,6 +100,8 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"y": np.array(3)}, r"y must .*, got"),
+        ({"y": np.array(3), "task": np.ones(80)}, "y must have an entry for each row, got one"),
         ({"x": np.ones((79, 5))}, r"x must have one row for each of the 80 entries of y, got .*79"),
         ({"x": np.ones((5, 80)).T}, r"x\.npy must be in C order: write numpy"),
         ({"x": np.array([{}] * 80)}, r"x\.npy must be a plain array, as numpy\.save"),
@@ -266,6 +268,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
     [
         (TABLE, {}, r"a\.csv: age is missing in row 2, color is missing in row 3: set missing="),
         (TABLE, {"target_column": "dead"}, "has no column 'dead'; it has age, color, ward, died"),
+        (TABLE, {"target_column": "", "missing": "median"}, "has no column ''; it has age, color"),
         (
             TABLE,
             {"task_column": "site", "missing": "median"},

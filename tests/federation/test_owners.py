@@ -12,7 +12,7 @@ from federation.data.in_memory import hold
 from federation.data.owners import count_clients, follow_rows
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
-from tests.support import write_npz
+from tests.support import small, write_npz
 
 USERS = np.repeat(["b", "a", "c"], 20)
 QUICK = {"method": "fedavg", "num_rounds": 1, "model": "linear", "progress": False}
@@ -23,9 +23,9 @@ def arrays(**more):
     return {"x": x, "y": np.tile([0, 1], 30), **more}
 
 
-def written(kind, folder):
+def written(kind, folder, users=USERS):
     """Writes rows of three users, whose column is called user, and returns the data set's name."""
-    held = arrays(user=USERS)
+    held = arrays(user=users)
     frame = pd.DataFrame(held["x"], columns=list("uvw")).assign(y=held["y"], user=USERS)
     place = folder / kind
     if kind == "npz":
@@ -95,6 +95,16 @@ def test_images_and_rows_in_memory_and_of_functions_name_their_clients(tmp_path,
 @pytest.mark.parametrize("dataset", ["digits", "npz:none.npz", "csv:none.csv", "nothing", 3])
 def test_rows_that_name_nobody_and_those_that_are_not_there_are_left_to_the_loader(dataset):
     assert follow_rows({"dataset": dataset}) == {"dataset": dataset}
+
+
+@pytest.mark.parametrize("named", [np.ones((60, 2)), np.array(3), np.zeros(60, "V4")])
+@pytest.mark.parametrize("kind", ["npz", "npz of parts", "npy"])
+def test_what_names_nobody_is_refused(kind, named, tmp_path):
+    dataset = written(kind, tmp_path, named)
+    assert count_clients(dataset, "user", tmp_path) == 0
+    e = small(dataset=dataset, task_column="user", partition="natural", num_clients=60)
+    with pytest.raises(DataError, match=r"user(_train)? must be one column of numbers or text"):
+        federated_data(e)
 
 
 def test_what_is_asked_for_stands_and_is_said_or_refused(tmp_path, warnings_of_engram):

@@ -110,6 +110,10 @@ def test_refuses_files_that_are_none(tmp_path):
     name = write_npz(tmp_path / "b.npz", x_train=x, y_train=y, x_test=np.ones((4, 3)), y_test=y)
     with pytest.raises(DataError, match="x_train and x_test must hold rows alike"):
         read(name)
+    for other in (np.array(1), np.zeros(4, "V4"), np.array(["a"] * 4), np.ones((4, 2))):
+        name = write_npz(tmp_path / "c.npz", x_train=x, y_train=y, x_test=x, y_test=other)
+        with pytest.raises(DataError, match="y_train and y_test must hold rows alike"):
+            read(name)
     with pytest.raises(DataError, match=r"dataset must be one of digits, mnist, .*got 'mnits'"):
         read("mnits")
 

@@ -1,6 +1,10 @@
 """All cases by name; each is given a folder of its own, and returns what it found."""
 
-from tests.golden import estimators, federated, studies
+import torch
+from threadpoolctl import threadpool_limits
+
+from tests.golden import estimators, federated, methods, studies
+from tests.golden.numbers import differences, plain
 
 CASES = {
     **{f"run: {name}": case for name, case in federated.CASES.items()},
@@ -9,6 +13,7 @@ CASES = {
         for name, case in estimators.CASES.items()
     },
     **{f"study: {name}": case for name, case in studies.CASES.items()},
+    **methods.CASES,
 }
 
 ROUGH = {
@@ -28,6 +33,8 @@ ROUGH = {
     ),
     # A few of 20,000 queries, between whose two likeliest classes rounding decides.
     **dict.fromkeys(["study: one-shot", "study: one-shot, first-order"], (1e-6, 2e-4)),
+    # Parameters in single precision, some of them divided by the roots of small sums of squares.
+    **dict.fromkeys(methods.CASES, methods.TOLERANCE),
 }
 """Tolerances of other processors, by case: relative, and absolute.
 
@@ -37,3 +44,19 @@ than (1e-6, 1e-9).
 
 CHAOTIC = {"library: policy, meta-ban, paper"}
 """Cases in which rounding grows until other arms are chosen: they are compared to the bit only."""
+
+
+def apart(recorded, name, folder, *, exact):
+    """Runs a case; returns the differences from the recorded numbers.
+
+    Args:
+        recorded: As ``numbers.read`` has it.
+        name: The case.
+        folder: Empty.
+        exact: Whether a difference in the last bit is one.
+    """
+    assert torch.get_num_threads() == 1
+    with threadpool_limits(1):
+        found = plain(CASES[name](folder))
+    tolerance = None if exact else ROUGH.get(name, (1e-6, 1e-9))
+    return list(differences(recorded["cases"][name], found, tolerance=tolerance, where=name))

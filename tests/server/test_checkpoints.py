@@ -250,6 +250,17 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
         record.load_checkpoint(model={k: v.to(torch.float64) for k, v in model.items()})
 
 
+def test_a_run_that_cannot_be_gone_on_with_stays_as_it_is(tmp_path):
+    folder = tmp_path / "run"
+    run(folder, num_rounds=2, **CARRY)
+    for path in folder.glob("checkpoints/*/model.safetensors"):
+        flip(path, 4)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(Refused, match=r"each checkpoint in .* is damaged"):
+        run(folder, resume=str(folder), num_rounds=3, **CARRY)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 def test_rows_that_are_lost_are_said_and_trained_again(tmp_path, warnings_of_engram):
     settings = CARRY | {"checkpoint_every": 9}
     run(tmp_path / "whole", num_rounds=2, **settings)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
+from engram.units import Moments, Standard
 from federation.errors import RunStopped
 from federation.fingerprint import fingerprint, source_root
-from federation.roster import Kind, describe_node
+from federation.roster import Kind, Told, describe_node
 from federation.wire import BUSY, REFUSED
 from server import answers
 from server.grid import PatientGrid
@@ -56,6 +57,12 @@ def test_maps_clients_to_nodes():
     assert roster.examples == [32] * 10 + [16] * 10  # a fifth is held out
     assert roster.kind == Kind("float32[1,8,8]", 10)
     assert roster.by_node([7, 0, 4]) == {1: [0], 2: [4, 7]}
+
+
+def test_nodes_of_this_process_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr("server.roster.time.sleep", lambda seconds: pytest.fail("it waits"))
+    with pytest.raises(RunStopped, match=r"1 of 4 clients can take part"):
+        query_roster(Scripted(entry([0]), entry([])), 4)
 
 
 def test_names_what_runs_instead_and_from_where():
@@ -136,7 +143,7 @@ def test_clients_with_too_few_rows_are_left_out_by_name_and_the_run_goes_on(warn
         "some clients train and are not scored: clients [s3]: it has no test rows to be scored on",
     ]
     with pytest.raises(RunStopped) as caught:
-        Attendance(nodes, 4, patience=100).wait(4)
+        Attendance(nodes, 4, patience=0).wait(4)
     assert "3 of 4 clients can take part, but 4 are needed; clients [s1]: it has" in str(
         caught.value
     )
@@ -168,7 +175,7 @@ def test_a_node_that_cannot_serve_is_no_reason_to_stop(warnings_of_engram):
 class Moving(Scripted):
     """Some of its nodes are away."""
 
-    away = ()
+    away, joins = (), True
 
     def get_node_ids(self):
         return [node for node in super().get_node_ids() if node not in self.away]
@@ -271,6 +278,66 @@ def test_waits_without_news_for_no_longer_than_its_patience(monkeypatch):
     with pytest.raises(RunStopped, match=r"2 of 5 clients can take part, but 3 are needed"):
         begun(Coming(*nodes[:2]), 5, least=3, patience=30)
     assert 20 + 30 <= clock[0] < 20 + 31
+
+
+def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(answers.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+
+    class Coming(Moving):
+        def get_node_ids(self):
+            self.away = {node for node in self._hosts if clock[0] < 20 * (node - 1)}
+            return super().get_node_ids()
+
+    liar = few_rows([], range(3))
+    attendance = begun(Coming(liar, entry([0]), entry([1])), 3, least=2, patience=30)
+    assert attendance.roster().nodes == [2, 3, None]
+
+
+def test_tables_with_the_same_columns_may_be_of_another_kind(warnings_of_engram):
+    table = {"inputs": "", "outputs": 0, "columns": ["age", "dose"]}
+    usual = [entry([client], **table) for client in (0, 1)]
+    other = entry([2], **table | {"inputs": "float32[9]"})
+    assert begun(Scripted(*usual, other), 3, least=2).roster().nodes == [1, 2, None]
+    (told,) = (line for line in warned(warnings_of_engram) if "takes no part" in line)
+    assert told == (
+        "node 3 takes no part with clients [2]: it has a table of 2 columns, inputs float32[9] and "
+        "0 outputs, and most nodes have a table of 2 columns"
+    )
+
+
+def test_of_nodes_that_tell_unlike_moments_most_decide(warnings_of_engram):
+    def telling(client, *means):
+        told = Told(targets=Moments(10, means, (10.0,) * len(means)))
+        kind = Kind("float32[3]", 2)
+        return describe_node({client: 10}, kind, told=told)
+
+    nodes = [telling(0, 1.0), telling(1, 1.0, 2.0), telling(2, 3.0, 4.0), telling(3, 1e30, 0.0)]
+    units = begun(Scripted(*nodes), 4).roster().kind.units
+    # Sums of squares of 10 each around means of 1 and 3, of 2 and 4.
+    assert units.targets == Standard((2.0, 3.0), (2**0.5, 2**0.5))
+    odd = [line for line in warned(warnings_of_engram) if "has no part in the units" in line]
+    assert [line.split(" has")[0] for line in odd] == ["node 1", "node 4"]
+
+
+def test_a_client_that_is_listed_twice_is_refused():
+    hosted = entry([0, 1])
+    hosted["roster"]["clients"] = [0, 0]
+    assert "runs something else" in stopped(hosted, num_clients=2)
+    twice = {"named": [0, 0], "names": ["elm", "park"]}
+    assert "runs something else" in stopped(entry([0, 1], **twice), num_clients=2)
+
+
+def test_another_nodes_answer_does_not_count():
+    class Forged(Scripted):
+        def send_and_receive(self, messages, *, timeout=None):
+            found = list(super().send_and_receive(messages))
+            forged = Message(entry([0, 1]), reply_to=next(iter(messages)))
+            forged.metadata.__dict__["_src_node_id"] = 2
+            return [*found, forged]
+
+    assert query_roster(Forged(entry([0]), entry([1])), 2).nodes == [1, 2]
 
 
 def test_a_client_moves_when_its_node_is_away_and_another_hosts_it():

@@ -41,7 +41,7 @@ def test_status_of_a_run_counts_who_took_part(engram):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     rows = [
-        {"round": 0, "names": {"2": "park [red]"}},
+        {"round": 0, "names": {"2": "park [red]\x1b[2J"}},
         {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
         {
             "round": 2,
@@ -61,7 +61,7 @@ def test_status_of_a_run_counts_who_took_part(engram):
     assert [list(share.values()) for share in found["clients"]] == [
         [0, "0", 1, 1, {"off line": 2}],
         [1, "1", 3, 2, {"no reply": 1}],
-        [2, "park [red]", 2, 0, {"no reply": 1, "shapes": 1}],
+        [2, "park [red]\x1b[2J", 2, 0, {"no reply": 1, "shapes": 1}],
         [3, "3", 0, 0, {"no node hosts it": 1}],
     ]
     assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
@@ -69,5 +69,6 @@ def test_status_of_a_run_counts_who_took_part(engram):
     assert status == 0
     assert out.startswith("run: 3 rounds")
     assert "shapes: 1" in out
-    assert "park [red]" in out
+    assert r"park [red]\x1b[2J" in out
+    assert "\x1b" not in out
     assert "2.00 MiB" in out

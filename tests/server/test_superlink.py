@@ -12,6 +12,7 @@ from federation.bundle import PIECE
 from federation.errors import Refused
 from federation.flower import run_superexec, run_superlink
 from server import superlink
+from server.dated import Dated
 from server.launch import ReplyLimits
 from server.replies import GuardedFleet
 from server.superexec import start
@@ -38,6 +39,7 @@ def test_flowers_arguments_are_handed_on(given, tmp_path):
     assert given["words"] == ["--database", "some.db", "--host", "127.0.0.1", "--insecure"]
     assert given["superexec"] == [sys.executable, "-P", "-m", "server.superexec"]
     assert given["serve"] is serve
+    assert given["authentication"] is Dated
     assert given["largest"] > 2 * PIECE
     guard = given["fleet"]("Flower's")
     assert isinstance(guard, GuardedFleet)
@@ -63,6 +65,7 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch):
             serve=print,
             superexec=["ours"],
             fleet=lambda fleet: ("guarded", fleet),
+            authentication=lambda flower: ("dated", flower.state_factory),
             largest=123,
             pragmas={"mmap_size": "0"},
         )
@@ -72,11 +75,12 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch):
         made = {"state_factory": 1, "objectstore_factory": 2, "enable_supernode_auth": True}
         kind, fleet = flower.FleetServicer(**made)
         assert (kind, vars(fleet).items() >= made.items()) == ("guarded", True)
+        assert flower.NodeAuthServerInterceptor("states") == ("dated", "states")
         assert flower.uvicorn.run is print
         assert database.SQLITE_PRAGMAS[-1] == ("mmap_size", "0")
         assert flower.GRPC_MAX_MESSAGE_LENGTH == 123
         changed = {name for name, value in before.items() if getattr(flower, name) is not value}
-        assert len(changed) == 5  # what the command is, and what is replaced in it
+        assert len(changed) == 6  # what the command is, and what is replaced in it
     finally:
         vars(flower).update(before)
         database.SQLITE_PRAGMAS, sys.argv = pragmas, argv

@@ -237,6 +237,29 @@ def test_data_shows_who_holds_what(engram):
     assert Path("held.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(
+    ("task", "y"),
+    [
+        ("regression", np.linspace(-1, 1, 40)),
+        ("regression", np.arange(40)),
+        ("multi-label", np.ones((40, 3))),
+        ("next-token", np.ones((40, 2), int)),
+    ],
+)
+def test_data_without_classes_are_counted(engram, task, y):
+    x = np.ones((40, 2), int if task == "next-token" else float)
+    np.savez("rows.npz", x=x, y=y, task=np.arange(40) % 2)
+    given = ["--set", "dataset=npz:rows.npz", "--set", f"task={task}"]
+    status, out, _ = engram("data", *given, "--set", "model=linear", "--out", "held.png", "--json")
+    assert status == 0
+    assert "of class" not in out
+    found = json.loads(out.splitlines()[-1])
+    assert found["training"] == [[10], [10]]  # of 20 rows, 8 are held out; and of the others, 2
+    assert (found["validation"], found["test"]) == ([[2], [2]], [[8], [8]])
+    assert Path("held.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("name", ["cross_device", "cross_silo"])
 def test_presets_run(engram, name):
     status, *_ = engram(

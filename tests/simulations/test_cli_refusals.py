@@ -275,3 +275,14 @@ def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
         signal.signal(signal.SIGTERM, before[1])
     assert (status, seconds) == (2, slept)
     assert ("ending in 300 s" in err) == bool(slept)
+
+
+def test_a_folder_of_several_runs_is_said_to_be_one(engram, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in ("1", "0"):
+        Path(f"both/fedavg-seed{seed}").mkdir(parents=True)
+        Path(f"both/fedavg-seed{seed}/config.json").touch()
+    for command in (("export", "both", "--common"), ("adapt", "both", "--data", "rows.csv")):
+        status, _, err = engram(*command)
+        expected = "engram: both is not the folder of a run, but of several, as of a comparison: "
+        assert (status, err) == (2, f"{expected}name one of them, such as both/fedavg-seed0\n")

@@ -127,3 +127,15 @@ def test_what_cannot_be_had_is_told_in_one_line(engram, tmp_path):
     shutil.rmtree(Path("run/picked"))
     with pytest.raises(Refused, match=r"round-\d+ is damaged, or missing"):
         _ = run.picked.model
+
+
+def test_a_run_that_goes_on_picks_among_the_rounds_of_an_uninterrupted_one(tmp_path):
+    rare = RUN | {"eval_every": 4}
+    first = library.simulate(clients(), out=tmp_path / "parts", **rare | {"num_rounds": 2})
+    early = first.results["selected"]["round"]
+    assert early == 2  # which is scored as its last round
+    assert first.picked.model.keys() == first.model.keys()
+    whole = library.simulate(clients(), out=tmp_path / "whole", **rare)
+    parts = library.simulate(clients(), resume=tmp_path / "parts", num_rounds=10, progress=False)
+    assert whole.results["selected"]["round"] != early
+    assert parts.results["selected"] == whole.results["selected"]

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from client.worker import Worker
+from federation.graphs import USUAL, run_apart
 from federation.launch import program
 from federation.safe_path import safe_path
 from simulations.cli import COMMANDS
@@ -83,6 +86,18 @@ def test_a_nodes_worker_imports_nothing_from_its_folder(decoys):
     worker._process.join(120)
     assert worker._process.exitcode == 0
     worker._thread.shutdown()
+    assert marks(decoys) == []
+
+
+@pytest.mark.processes
+def test_a_graphs_process_imports_nothing_from_its_folder(decoys):
+    one = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows"])
+    two = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows"])
+    same = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "graph", [one], [two])
+    opset = helper.make_opsetid("", 18)
+    data = helper.make_model(same, opset_imports=[opset], ir_version=9).SerializeToString()
+    with run_apart(data, USUAL) as runs:
+        assert runs({"x": np.ones(2, dtype="float32")}).tolist() == [-1.0, -1.0]
     assert marks(decoys) == []
 
 

@@ -437,9 +437,12 @@ def test_a_node_that_tells_nonsense_is_refused():
         (Told(Moments(5, (1.0,), (1.0,))), "must be of 2 columns"),
         (Told(Moments(5, (1.0, np.nan), (1.0, 1.0))), "finite"),
         (Told(Moments(5, (1.0, 1.0), (-1.0, 1.0))), "a sum of squares >= 0"),
+        (Told(Moments(5, (1.0, 1e39), (1.0, 1.0))), "of float32"),
+        (Told(Moments(5, (1.0, 1.0), (1.0, 1e200))), "of float32"),
+        (Told(Moments(6, (1.0, 1.0), (1.0, 1.0))), "of its 5 rows, got 6"),
         (Told(None, Moments(5, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0))), "must be of 1 or 1 columns"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises((TypeError, ValueError), match=words):
             read_entry(describe_node({0: 5}, kind, told=told))
 
 

@@ -194,6 +194,15 @@ def test_runs_are_tracked_as_they_go_and_later(engram):
     assert engram("track", "both", "--to", "tensorboard")[1] == (
         f"both/one: {len(rows)} rounds sent to tensorboard\n"
     )
+    both = [Path("both") / name for name in plan["runs"]]
+    shutil.copytree(*both)
+    for folder in both:
+        (folder / "tracked.json").unlink()
+        shutil.rmtree(folder / "tensorboard")
+    (both[1] / "results.json").write_text("{}")
+    status, _, err = engram("track", "both", "--to", "tensorboard")
+    assert (status, "both/two/results.json is damaged" in err) == (2, True)
+    assert not any((folder / "tensorboard").exists() for folder in both)
     refused = engram("run", "--track", "neptune")
     assert refused[0] == 2
     assert refused[2].startswith("engram: a tracker must be one of")

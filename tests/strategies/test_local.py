@@ -148,7 +148,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_with_the_reasons():
 
 
 @pytest.mark.parametrize("nodes", [1, 20])
-def test_a_run_stops_when_most_of_the_cohort_diverges(nodes):
+def test_a_run_stops_when_most_of_the_cohort_diverges(nodes, warnings_of_engram):
     strategy, g, model = strategy_on(nodes)
     cohort = draw_cohort(0, 1, 20, 6)
     data = g._host.trainer.data.train
@@ -156,8 +156,14 @@ def test_a_run_stops_when_most_of_the_cohort_diverges(nodes):
         data.x[data.rows[client]] = torch.inf
     _, metrics = one_round(strategy, g, model)
     assert (metrics["clients"], metrics["left-out"]) == (3, 3)
+    (line,) = (text for text in warnings_of_engram.messages if "left out" in text)
+    assert f": client {cohort[0]}: its model or loss became non-finite in round 1" in line
+    assert line.endswith(" (the first of 3 reasons)")
     data.x[data.rows[cohort[3]]] = torch.inf
-    expected = f"round 1 diverged: the models of clients {re.escape(str(cohort[:4]))}"
+    named = re.escape(str(cohort[:4]))
+    expected = (
+        rf"round 1 diverged: the models of clients {named} .*; client {cohort[0]}: .*of 4 rea"
+    )
     with pytest.raises(RunStopped, match=expected):
         one_round(strategy, g, model)
 

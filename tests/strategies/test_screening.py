@@ -1,5 +1,7 @@
 """Replies that must not touch the model, one by one."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from engram.aggregates import mean
 from engram.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from federation.flower import local_run
 from federation.wire import to_record
-from strategies.screening import Accepted, Rejected, screen
+from strategies.reading import Rejected, read_reply
+from strategies.screening import Accepted, screen
 from tests.support import assert_same
 
 MODEL = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
@@ -40,8 +43,8 @@ def reply(params=None, metrics=None, details=None, error=None):
 
 
 def verdict(message, aggregate=None, most=10**6, losses=True, loss=CLASSIFICATION.metric):
-    return screen(
-        message,
+    read = partial(
+        screen,
         server_round=5,
         model=MODEL,
         asked=ASKED,
@@ -50,6 +53,7 @@ def verdict(message, aggregate=None, most=10**6, losses=True, loss=CLASSIFICATIO
         aggregate=aggregate or mean(),
         loss=loss if losses else None,
     )
+    return read_reply(message, read)
 
 
 def test_a_good_reply_is_accepted_with_its_weight():

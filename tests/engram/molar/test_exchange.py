@@ -84,3 +84,15 @@ def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
     assert np.isfinite(tell(flat, told, family="linear", reach=REACH)[1]).all()
     with pytest.raises(ValueError, match="number of sites must be at least 1, got 0"):
         answer([], None, reach=REACH)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sigma", [0.0, 5e-324, 1e200, np.inf])
+@pytest.mark.parametrize("max_weight", [2.0, np.inf])
+def test_the_noise_of_one_site_overflows_nothing(sigma, max_weight):
+    tasks, _ = sites()
+    found = [tell(rows, None, family="linear", reach=REACH)[0] for rows in tasks]
+    found[0] = found[0]._replace(sigma=sigma)
+    told = answer(found, None, reach=REACH, max_weight=max_weight)
+    assert all(np.isfinite(part).all() for part in told)
+    assert (told.error > 0).all()

@@ -85,15 +85,14 @@ def test_a_loaded_model_predicts_what_the_runs_scores_say(method, run_of, tmp_pa
 def test_onnx_computes_the_same(settings, run_of, tmp_path):
     run = run_of(**settings)
     plain = load_model(run.export(0, out=tmp_path / "plain", format="torch"))
-    exported, runs = runner(run.export(0, out=tmp_path / "onnx", format="onnx"))
-    assert exported.form == {"knn-per": "recalling", "fedem": "mixture"}.get(
-        settings["method"], "network"
-    )
+    form = {"knn-per": "recalling", "fedem": "mixture"}.get(settings["method"], "network")
     x, _ = run.learned.data.test.take(torch.arange(40))
-    torch.testing.assert_close(
-        outputs_of(runs, x, 40), outputs_of(plain, x, 40), atol=1e-5, rtol=1e-5
-    )
-    found, expected = told(run, runs, 0)
+    with runner(run.export(0, out=tmp_path / "onnx", format="onnx")) as (exported, runs):
+        assert exported.form == form
+        torch.testing.assert_close(
+            outputs_of(runs, x, 40), outputs_of(plain, x, 40), atol=1e-5, rtol=1e-5
+        )
+        found, expected = told(run, runs, 0)
     assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -116,10 +115,10 @@ def test_any_network_comes_back(case, tmp_path):
 def test_onnx_of_a_network_with_several_inputs(tmp_path):
     simulate(experiment("two inputs", method="fedavg", num_rounds=1), tmp_path / "run")
     run = engram.load_run(tmp_path / "run")
-    _, runs = runner(run.export(out=tmp_path / "onnx", format="onnx"))
     module = load_model(run.export(out=tmp_path / "plain"))
     x, _ = run.learned.data.test.take(torch.arange(5))
-    torch.testing.assert_close(runs(x), called(module, x).detach(), atol=1e-5, rtol=1e-5)
+    with runner(run.export(out=tmp_path / "onnx", format="onnx")) as (_, runs):
+        torch.testing.assert_close(runs(x), called(module, x).detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_the_common_model_is_what_clients_share(run_of, tmp_path):
@@ -231,6 +230,56 @@ def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
     networks.model(CASES["group norm"][0], "convolutions")  # another network, so called
     with pytest.raises(Refused, match="the network is not the one that was exported: Error"):
         load_model(folder)
+
+
+@pytest.mark.usefixtures("plug_ins")
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)),
+        lambda: nn.Linear(4, 2),
+    ],
+    ids=["wider", "deeper", "alone"],
+)
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_another_network_under_a_used_name_is_refused(method, other, tmp_path):
+    networks.model(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "used")
+    x, y = torch.zeros(12, 4).numpy(), np.arange(12) % 2
+    given = {"num_rounds": 1, "clients_per_round": 2, "model": "used", "progress": False}
+    run = engram.simulate([(x, y)] * 2, method=method, out=tmp_path / "run", **given)
+    networks.model(other, "used")
+    np.savez("new.npz", x=x, y=y)
+    run = engram.load_run(run.folder)
+    message = r"^[^\n]*another network than the one called used here: [^\n]*$"
+    for made in (
+        run.export,
+        lambda: run.export(0),
+        lambda: run.personal_model(0),
+        lambda: run.adapt("new.npz"),
+    ):
+        with pytest.raises(Refused, match=message):
+            made()
+
+
+def test_fine_tuning_that_diverges_leaves_no_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(3, 20, 4)).astype("float32")
+    rows = {name: (x[i], np.arange(20) % 2) for i, name in enumerate(("park", "lake", "hill"))}
+    given = {"num_rounds": 1, "clients_per_round": 3, "adapt_lr": 1e20, "progress": False}
+    run = engram.simulate(rows, method="fedavg", out="run", **given)
+    np.savez("elm.npz", x=x[0], y=rows["park"][1])
+    tried = {
+        "lake": lambda: run.personal_model("lake"),
+        "park": lambda: run.export("park"),
+        "elm": lambda: run.adapt("elm.npz"),
+    }
+    for name, made in tried.items():
+        message = f"client {name} has no model: after fine-tuning, by 10 steps of adapt-lr 1e\\+20"
+        with pytest.raises(Refused, match=message):
+            made()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elm.npz", "run"]
+    assert all(leaf.isfinite().all() for leaf in run.model.values())
 
 
 @pytest.mark.usefixtures("plug_ins")

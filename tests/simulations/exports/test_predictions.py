@@ -54,6 +54,31 @@ def test_rows_of_the_run_are_predicted_as_it_saw_them(tmp_path):
         pd.testing.assert_frame_equal(read, found, check_dtype=False)
 
 
+@pytest.mark.parametrize("text", [True, False], ids=["numbers and text", "numbers"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_of_parquet_and_arrow_are_predicted_by_their_names(tmp_path, text, kind):
+    from datasets import Dataset
+
+    frame = hospitals() if text else hospitals().drop(columns="sex")
+    path = tmp_path / f"rows.{kind}"
+    rows = Dataset.from_pandas(frame, preserve_index=False)
+    rows.to_parquet(path) if kind == "parquet" else rows.save_to_disk(path)
+    data = {"dataset": f"{kind}:{path}", "data_dir": str(tmp_path)}
+    run = run_on(frame, tmp_path, method="fedavg", **data)
+    model = run.export("s2", out=tmp_path / "model")
+    own = frame[frame["site"] == "s2"]
+    own[[*reversed(own.columns)]].to_csv("rows.csv", index=False)  # in another order
+    found = predict(model, tmp_path / "rows.csv", tmp_path / "found.csv").table
+    data, client = run.learned.data, run.learned.number("s2")
+    parts = [data.train.rows[client], data.validation.rows[client], data.test.rows[client]]
+    assert len(found) == sum(map(len, parts)) == 40
+    for split, rows in zip((data.train, data.train, data.test), parts, strict=True):
+        x, _ = split.take(torch.from_numpy(rows))
+        shares = load_model(model)(x).softmax(-1).double().detach().numpy()
+        gaps = np.abs(found["probability ill"].to_numpy()[:, None] - shares[:, 0])
+        assert gaps.min(axis=0).max() < 1e-6
+
+
 def test_what_is_wrong_with_rows_is_told_at_once(model, tmp_path):
     rows = hospitals().iloc[:4].drop(columns=["site", "state"])
     rows.rename(columns={"age": "Age", "dose": "Dose"}).to_csv("rows.csv", index=False)
@@ -219,7 +244,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(data, tmp_path):
     about["sha256"] = hashlib.sha256(data).hexdigest()
     about.pop("crc32", None)
     (model / "model.json").write_text(json.dumps(summed(about)))
-    with pytest.raises(Refused, match=r"model\.pt holds no tensors") as error:
+    with pytest.raises(Refused, match=r"model\.pt: it holds no tensors") as error:
         load_model(model)
     assert "\n" not in str(error.value)
 

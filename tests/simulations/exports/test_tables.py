@@ -56,10 +56,10 @@ def test_onnx_of_coefficients_is_in_double_precision(tmp_path):
         out="run",
         progress=False,
     )
-    _, runs = runner(run.export(1, out="onnx", format="onnx"))
     module = load_model(run.export(1, out="plain", format="torch"))
     x = torch.randn(7, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(runs(x), module(x).detach(), rtol=1e-12, atol=1e-12)
+    with runner(run.export(1, out="onnx", format="onnx")) as (_, runs):
+        torch.testing.assert_close(runs(x), module(x).detach(), rtol=1e-12, atol=1e-12)
 
 
 def test_a_bandit_site_leaves_with_its_coefficients(tmp_path):

@@ -9,6 +9,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from federation.checksums import summed
+
 HUGE: Final = (10**9, 2**31, 2**32, 2**40, 2**63, 10**12, 10**18, 10**30, 10**400, 16**5000)
 _LONG: Final = "x" * 100_000
 _SMALL: Final = (0, 1, 2, 3, -1, True)
@@ -94,9 +96,9 @@ def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
     return rng.choice(_BYTES)(rng, data or b"x")
 
 
-def spoil_json(rng: random.Random, found: Any) -> Any:
+def spoil_json(rng: random.Random, found: Any, depth: int = 3) -> Any:
     """Removes, renames or replaces something in a JSON object or list, in place."""
-    places = list(_places(found, 3))
+    places = list(_places(found, depth))
     if not places:
         return value(rng)
     holder, key = rng.choice(places)
@@ -125,20 +127,17 @@ def _json_file(rng: random.Random, path: Path) -> None:
     lines = text.splitlines() if path.suffix == ".jsonl" else [text]
     number = rng.randrange(len(lines))
     contents = json.loads(lines[number])
-    if isinstance(contents, dict) and rng.random() < 0.1:
-        contents.pop("crc32", None)
-    else:
-        contents = spoil_json(rng, contents)
+    signed = isinstance(contents, dict) and contents.pop("crc32", None)
+    contents = spoil_json(rng, contents)
+    if signed and isinstance(contents, dict) and rng.random() < 0.9:
+        contents = summed(json.loads(json.dumps(contents, default=str)))
     lines[number] = json.dumps(contents, default=str)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _unix_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as one:
-        here = Path.cwd()
-        os.chdir(path.parent)  # paths of sockets must be short
-        one.bind(path.name)
-        os.chdir(here)
+        one.bind(os.path.relpath(path))  # which must be short
 
 
 _KINDS: Final[tuple[Callable[[Path], object], ...]] = (

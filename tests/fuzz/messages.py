@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from benchmarks.fuzz.folders import quick_experiment
-from benchmarks.fuzz.spoil import HUGE, VALUES, spoil_bytes
 from client.hosts import Opening, host_of
 from client.memory import RamStore
 from client.requests import Request
@@ -31,6 +29,8 @@ from federation.roster import Kind, describe_node, read_entry
 from federation.wire import to_record
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
+from tests.fuzz.folders import quick_experiment
+from tests.fuzz.spoil import HUGE, VALUES, spoil_bytes
 
 _PLAIN: Final = tuple(
     v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
@@ -126,7 +126,7 @@ def rosters(rng: random.Random, here: Path) -> None:
     content = describe_node({0: 5, 3: 7}, Kind("float32[1,8,8]", 10, ("a", "b")), {3: "park"})
     for _ in range(rng.choice((1, 1, 2))):
         content = spoil_content(rng, content)
-    _documented(lambda: read_entry(content), ValueError)
+    _documented(lambda: read_entry(content), KeyError, TypeError, ValueError)
 
 
 def bundles(rng: random.Random, here: Path) -> None:

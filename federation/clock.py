@@ -1,0 +1,63 @@
+"""The machine's clock, and, in words, how it differs from another one, or from a certificate."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+
+__all__ = ["TIME", "in_words", "now", "outside", "sent_time", "stamp"]
+
+TIME: Final = "engram-time"
+"""The name under which a SuperLink sends its time, in ISO format, with an answer."""
+
+_UNITS: Final = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+
+
+def now() -> datetime:
+    """Returns what this machine's clock says."""
+    return datetime.now(UTC)
+
+
+def stamp(at: datetime) -> str:
+    """Returns a time for a message, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def in_words(difference: timedelta) -> str:
+    """Returns a difference in the largest unit of which it has two, such as ``7 minutes``."""
+    seconds = abs(difference.total_seconds())
+    name, size = next((n, s) for n, s in _UNITS.items() if seconds >= 2 * s or s == 1)
+    return f"{seconds / size:.0f} {name}"
+
+
+def sent_time(metadata: Iterable[tuple[str, str | bytes]] | None) -> datetime | None:
+    """Returns the time that came with an answer; None without one."""
+    sent = dict(metadata or ())
+    try:
+        at = datetime.fromisoformat(str(sent[TIME]))
+    except (LookupError, ValueError):
+        return None
+    return at if at.tzinfo else None
+
+
+def outside(certificate: x509.Certificate, at: datetime, remedy: str) -> str | None:
+    """Returns how a time is outside of a certificate's, and what to do; None if it is within.
+
+    Args:
+        certificate: The certificate.
+        at: What this machine's clock says.
+        remedy: What to do with a certificate that has expired, if the clock is right.
+
+    Returns:
+        The end of a sentence that begins with the certificate.
+    """
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    says = f"and this machine's clock says {stamp(at)},"
+    if at < begins:
+        apart = f"{in_words(begins - at)} earlier: set the clock that is wrong"
+        return f"is not valid before {stamp(begins)}, {says} {apart}"
+    if at > ends:
+        apart = f"{in_words(at - ends)} later: set the clock if it is wrong, or {remedy}"
+        return f"expired on {stamp(ends)}, {says} {apart}"
+    return None

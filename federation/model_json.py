@@ -1,0 +1,60 @@
+"""The contents of ``model.json``, which anybody may have written, checked before they are used."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from federation.stored import Settings, Stored
+
+__all__ = ["ModelJson"]
+
+_Text = Annotated[str, Field(max_length=10**5)]
+
+
+class _Standard(Stored):
+    mean: list[float]
+    deviation: list[float]
+
+
+class _Kind(Stored):
+    inputs: _Text = ""
+    outputs: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    columns: Annotated[list[str], Field(default_factory=list)]
+    classes: Annotated[list[str], Field(default_factory=list)]
+    features: Annotated[list[str], Field(default_factory=list)]
+    units: Annotated[dict[str, _Standard], Field(default_factory=dict)]
+
+
+class _Column(Stored):
+    name: str
+    values: list[str] | None
+    fill: float | str | None
+
+
+class _Range(Stored):
+    name: str
+    low: float
+    high: float
+
+
+class _Interval(Stored):
+    level: float
+    radii: list[float]
+
+
+class ModelJson(Stored):
+    """What it must hold at least; what has a default, earlier versions did not write."""
+
+    what: _Text
+    settings: Settings
+    kind: _Kind
+    form: Literal["network", "mixture", "recalling", "layers"]
+    outputs: Literal["classes", "labels", "tokens", "values"]
+    classes: list[str]
+    columns: list[_Column]
+    client: _Text
+    source: _Text
+    format: Literal["safetensors", "torch", "onnx"]
+    sha256: str
+    ranges: Annotated[list[_Range], Field(default_factory=list)]
+    intervals: Annotated[list[_Interval], Field(default_factory=list)]

@@ -1,0 +1,30 @@
+"""The SuperLink's time, sent to nodes, so that one whose clock differs can say by how much."""
+
+from typing import Any
+
+from federation.clock import TIME, now
+
+__all__ = ["Dated"]
+
+
+class Dated:
+    """Flower's authentication of nodes, whose every answer comes with the time.
+
+    A node's calls are signed together with its time, and Flower refuses those whose time is not
+    its own, without saying what its own is.
+    """
+
+    def __init__(self, authentication: Any) -> None:
+        self._authentication = authentication
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Returns a call's handler, as gRPC asks an interceptor for it."""
+        handler = self._authentication.intercept_service(continuation, details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        def answer(request: Any, context: Any) -> Any:
+            context.set_trailing_metadata(((TIME, now().isoformat()),))
+            return handler.unary_unary(request, context)
+
+        return handler._replace(unary_unary=answer)

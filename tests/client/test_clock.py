@@ -1,0 +1,89 @@
+"""A clock that is wrong is told as that, with both times: not as a key or a certificate."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+from flwr.client.grpc_rere_client import node_auth_client_interceptor as signing
+from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
+from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
+    NodeAuthServerInterceptor,
+)
+
+from client import fleet as fleet_module
+from client.fleet import ClockRefused, Fleet, KeyRefused
+from federation.clock import TIME, in_words, sent_time
+from federation.credentials import NodeCredentials
+from server.certificates import node_key_files
+from server.dated import Dated
+
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Opens a session with a SuperLink whose clock is ``behind`` the node's by some seconds."""
+    (tmp_path / "key").write_bytes(node_key_files("client-0")[0])
+    (tmp_path / "key").chmod(0o600)
+    servers = []
+
+    def opened(behind, wrap=Dated):
+        own = datetime.now(UTC) + timedelta(seconds=behind)
+        monkeypatch.setattr(signing, "now", lambda: own)
+        monkeypatch.setattr(fleet_module, "now", lambda: own)
+        flower = wrap(NodeAuthServerInterceptor(None))  # it asks for a state only after the time
+        server = grpc.server(ThreadPoolExecutor(1), interceptors=[flower])
+        add_FleetServicer_to_server(FleetServicer(), server)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        servers.append(server)
+        key = tmp_path / "key"
+        Fleet(NodeCredentials("ward", address, 0, 1, True, key, key, None)).open(None)
+
+    yield opened
+    for server in servers:
+        server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("behind", "says"),
+    [
+        (7 * 60, "7 minutes ahead of the SuperLink's"),
+        (-40 * 60, "40 minutes behind the SuperLink's"),
+        (-5 * 86400, "5 days behind the SuperLink's"),
+        (30, "30 seconds ahead of the SuperLink's"),
+    ],
+)
+def test_a_node_whose_clock_differs_is_told_by_how_much(opened, behind, says):
+    with pytest.raises(ClockRefused) as caught:
+        opened(behind)
+    assert f"{says}: set the one that is wrong" in str(caught.value)
+    assert "refuses this node: its clock says 20" in str(caught.value)
+    assert "key" not in str(caught.value)
+
+
+def test_without_the_superlinks_time_the_nodes_own_is_told(opened):
+    with pytest.raises(ClockRefused, match=r"its clock says .* UTC, and differs: set the one that"):
+        opened(600, wrap=lambda flower: flower)
+
+
+def test_with_a_clock_that_is_right_the_call_goes_on(opened):
+    with pytest.raises(KeyRefused, match="not implemented"):
+        opened(0)
+
+
+@pytest.mark.parametrize("sent", [None, [], [(TIME, "noon")], [(TIME, b"\xff")], [("x", "y")]])
+def test_what_is_no_time_is_none(sent):
+    assert sent_time(sent) is None
+    assert sent_time([(TIME, "2026-11-25T12:00:00")]) is None  # of no time zone
+    assert sent_time([(TIME, NOON.isoformat())]) == NOON
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 seconds"), (-119, "119 seconds"), (120, "2 minutes"), (7200, "2 hours"),
+     (86400, "24 hours"), (-3 * 86400, "3 days")],
+)  # fmt: skip
+def test_a_difference_in_words(seconds, words):
+    assert in_words(timedelta(seconds=seconds)) == words

@@ -1,0 +1,102 @@
+"""Every field of a reply, and what a site that errs or lies may put into it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+MISSING = object()
+NUMBERS = {
+    "NaN": np.nan,
+    "infinite": np.inf,
+    "1e308": 1e308,
+    "-1e200": -1e200,
+    "1e30": 1e30,
+    "denormal": 5e-324,
+    "zero": 0.0,
+}
+WHOLE = {"negative": -1, "huge": 2**62, "of 5,000 digits": 10**5000, "none": 0}
+TEXTS = {"empty": "", "long": "x" * 10**4, "odd": "%s{0}\n\x1b[2J\ud800"}
+RECORDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "a config": ConfigRecord}
+
+
+class Field(NamedTuple):
+    """The place of a value in a reply: a record's name and, but for the record itself, a key."""
+
+    record: str
+    key: str = ""
+
+
+def fields_of(content: RecordDict) -> dict[Field, Any]:
+    """Returns every record of a reply and every entry of each, by its place."""
+    found: dict[Field, Any] = {}
+    for name, record in content.items():
+        found |= {Field(name): record} | {Field(name, key): record[key] for key in record}
+    return found
+
+
+def spoiled(content: RecordDict, field: Field, how: str) -> RecordDict:
+    """Returns a reply's content with one field as ``others`` describes it.
+
+    It is the honest one where that lacks the field, or Flower itself refuses to send such a value.
+    """
+    records = {name: type(record)(dict(record)) for name, record in content.items()}
+    value = fields_of(content).get(field)
+    change = {} if value is None else others(value)
+    if how not in change:
+        return content
+    place, key = (records[field.record], field.key) if field.key else (records, field.record)
+    if change[how] is MISSING:
+        del place[key]
+        return RecordDict(records)
+    try:
+        place[key] = change[how]
+    except (TypeError, ValueError):
+        return content
+    return RecordDict(records)
+
+
+def others(value: Any) -> dict[str, Any]:
+    """Returns what may stand in the place of an honest value, by what is wrong with it."""
+    if isinstance(value, ArrayRecord | MetricRecord | ConfigRecord):
+        found = {f"no {name}": kind({}) for name, kind in RECORDS.items()}
+    elif isinstance(value, Array):
+        found = _arrays(value)
+    elif isinstance(value, list):
+        found = _lists(value)
+    elif isinstance(value, str):
+        found = {"a number": 1, "bytes": b"x", "a list": [value], "twice": value * 2, **TEXTS}
+    else:
+        found = {"text": str(value), "bytes": b"1", "a list": [value], "true": True}
+        found |= NUMBERS | WHOLE | {"negated": -value - 1, "one more": value + 1}
+    return {"missing": MISSING, **found}
+
+
+def _lists(value):
+    size = max(1, len(value))
+    found = {"no list": 1, "a text": "x", "duplicated": value * 2, "empty": []}
+    if value and not isinstance(value[0], str):
+        found["negated"] = [-one - 1 for one in value]
+    each = NUMBERS | WHOLE | TEXTS | {"bytes": b"x", "true": True}
+    found |= {f"all {name}": [one] * size for name, one in each.items()}
+    return found if value else found | {"another": ["x"]}
+
+
+def _arrays(value):
+    honest = value.numpy()
+    changed = {
+        "empty": honest.ravel()[:0],
+        "duplicated": np.concatenate([np.atleast_1d(honest)] * 2),
+        "of another axis": honest[None],
+        "of texts": np.full(honest.shape, "x"),
+        "of halves": honest.astype(np.float16),
+        "negated": -honest - 1,
+    }
+    with np.errstate(over="ignore"):
+        for name, number in NUMBERS.items():
+            first = honest.copy()
+            first.flat[:1] = number
+            changed |= {f"all {name}": np.full_like(honest, number), f"one {name}": first}
+    found = {name: Array(np.asarray(array)) for name, array in changed.items()}
+    torn = Array(dtype=value.dtype, shape=value.shape, stype=value.stype, data=value.data[:-1])
+    return found | {"torn": torn}
