@@ -22,7 +22,7 @@ ARROWS = {
 }
 # They name what they import when it is looked at.
 FRONT_DOORS = {ROOT / "engram" / name for name in ("__init__.py", "testing.py")}
-SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
+SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba", "annotated_types"}
 EXTRAS = {
     "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
     "engram/vision.py": {"torchvision"},  # its networks, by name

@@ -36,9 +36,6 @@ def dense(
 ) -> Outcome:
     """Trains a cohort's clients together.
 
-    A client may bring at most one first layer of its own, besides that of the model it receives:
-    see ``brought``.
-
     Args:
         problem: With the objective ``engram.core.objective.by_hand``.
         task: The inputs.
@@ -122,10 +119,11 @@ def _coordinates(
     )
     if features is not None:
         return Span(weight, weight.new_zeros(count, drawn, weight.shape[-1]), 0)
-    if differences or len(common) > 1:  # a span holds models near one: no differences, no others
+    more = len(own) - (0 if common else 1)
+    # A span holds models that are near one, or near that and one of each client's own.
+    if differences or len(common) > 1 or more > 1:
         return PlainCoordinates(weight, weight.new_empty(count, drawn, weight.shape[-1]))
-    more = len(own) > (0 if common else 1)
-    return make_coordinates(weight, count, drawn, brought=more)
+    return make_coordinates(weight, count, drawn, brought=more > 0)
 
 
 def _held(

@@ -14,7 +14,7 @@ from engram.core.optimizers import Optimizer, State
 from engram.core.slots import mean_of, pick
 from engram.types import Batch, Params
 
-__all__ = ["Mean", "Stepper", "first_steps", "merged", "sent_to"]
+__all__ = ["Mean", "Stepper", "first_steps", "merged", "received_by", "sent_to"]
 
 Mean = Callable[[Sequence[Update], str], Update]
 """``(updates, by) -> mean``: see ``engram.core.slots.mean_of``."""

@@ -1,7 +1,7 @@
 """Operations on slots, and pieces that methods are made of."""
 
-from collections.abc import Callable, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,23 +57,25 @@ def over_slots(function: Callable[..., Tensor], *slots: Slots) -> Slots:
     return found
 
 
-def flat(slots: Slots) -> Params:
-    """Returns the arrays of slots by ``slot/name``, and single tensors by ``slot``."""
+def flat(slots: Mapping[str, Any]) -> Params:
+    """Returns the tensors of nested dictionaries, such as slots, by path: ``slot/name``."""
     found = Params()
-    for slot, x in slots.items():
-        found |= {slot: x} if isinstance(x, Tensor) else {f"{slot}/{n}": y for n, y in x.items()}
+    for key, x in slots.items():
+        found |= (
+            {key: x} if isinstance(x, Tensor) else {f"{key}/{p}": y for p, y in flat(x).items()}
+        )
     return found
 
 
-def unflat(arrays: Params) -> Slots:
-    """Undoes ``flat``, but for slots without any array."""
-    found: Slots = {}
+def unflat(arrays: Params) -> dict[str, Any]:
+    """Undoes ``flat``, but for dictionaries without any tensor."""
+    found: dict[str, Any] = {}
     for path, leaf in arrays.items():
-        slot, inner, name = path.partition("/")
-        if inner:
-            found.setdefault(slot, {})[name] = leaf
-        else:
-            found[slot] = leaf
+        *outer, name = path.split("/")
+        place = found
+        for key in outer:
+            place = place.setdefault(key, {})
+        place[name] = leaf
     return found
 
 

@@ -15,6 +15,7 @@ from engram.core.method import FromMean, Served
 from engram.core.optimizers import SGD, optimizer_of
 from engram.core.rounds import Stepper, first_steps
 from engram.core.settings import METHODS, about
+from engram.core.shapes import shapes_of, without_data
 from engram.core.slots import mean_of
 from tests.engram.methods.problem import (
     COHORTS,
@@ -26,6 +27,7 @@ from tests.engram.methods.problem import (
     average,
     batch,
     built,
+    context_of,
     draws_of,
     in_layers,
     loss,
@@ -217,3 +219,34 @@ def test_settings_are_in_their_ranges_and_have_meanings(name):
 def test_a_mean_of_two_is_halfway():
     _, server, _ = run(METHODS["ditto"](), cohorts=[[1, 4]])
     assert_close(server["model"], average(trained(W, 1, 1), trained(W, 4, 1)), **CLOSE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shapes_without_data_are_those_of_a_round(name):
+    context = context_of()
+    method = without_data(
+        CASES[name],
+        context.network,
+        outputs=context.outputs,
+        clients=context.clients,
+        generator=context.generator,
+    )
+    found = shapes_of(method)
+    made, seen = built(CASES[name]), []
+
+    def leaving(client, received, sent):
+        seen.append((received, sent))
+        return sent
+
+    start = made.server.start
+    assert_close(method.server.start, start)
+    _, memories = run_round(made, in_turn, start, {}, 1, [2], leaving=leaving)
+    assert {s: _shapes(x) for s, x in found.received.items()} == {
+        s: _shapes(x) for s, x in seen[0][0].items()
+    }
+    assert {s: _shapes(x) for s, x in found.sent.items()} == {
+        s: _shapes(x) for s, x in seen[0][1].items()
+    }
+    assert {s: _shapes(x) for s, x in found.kept.items()} == {
+        s: _shapes(x) for s, x in memories[2].items()
+    }

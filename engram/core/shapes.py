@@ -1,0 +1,88 @@
+"""The slots of a method by their names and shapes, without any data."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from engram.core.method import Context, Method, Network, Objective, Slots
+from engram.core.personal import build
+from engram.core.rounds import received_by, sent_to
+from engram.core.slots import pick, zeros
+from engram.types import Batch, Params
+
+__all__ = ["Shapes", "shapes_of", "without_data"]
+
+
+class Shapes(NamedTuple):
+    """A method that has no data, and the slots of one client in a round; their values mean nothing.
+
+    Attributes:
+        method: The method, whose loss is zero.
+        received: What a client receives.
+        work: What it works on.
+        sent: What leaves it.
+        kept: What it keeps.
+    """
+
+    method: Method
+    received: Slots
+    work: Slots
+    sent: Slots
+    kept: Slots
+
+
+def _nothing(w: Params, batch: Batch) -> Tensor:
+    del w, batch
+    return torch.zeros(())
+
+
+def _zeros(w: Params, batch: Batch, names: Any = None) -> Params:
+    del batch
+    return zeros(w if names is None else pick(w, names))
+
+
+def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callable[..., Any]:
+    def derivative(w: Any, *rest: Any) -> Any:
+        return zeros(w if names is None else pick(w, names)), function(w, *rest)[1]
+
+    return derivative
+
+
+def without_data(
+    settings: Any,
+    network: Network,
+    *,
+    outputs: int,
+    clients: int,
+    generator: Callable[[], Generator],
+) -> Method:
+    """Builds a method whose loss is zero: for a server, which takes no derivatives.
+
+    Args:
+        settings: The method's settings.
+        network: The network.
+        outputs: As ``Context.outputs``.
+        clients: As ``Context.clients``.
+        generator: As ``Context.generator``.
+
+    Raises:
+        ValueError: If the method and the network do not go together.
+    """
+    objective = Objective(
+        loss=_nothing,
+        gradient=_zeros,
+        hessian_product=lambda w, batch, v: zeros(v),
+        criterion=lambda outputs, batch: torch.zeros(()),
+        differentiate=_undifferentiated,
+    )
+    return build(settings, Context(network, objective, outputs, clients, generator))
+
+
+def shapes_of(method: Method) -> Shapes:
+    """Returns the slots of a client of a method that was built by ``without_data``."""
+    received = received_by(*sent_to(method, method.server.start, [0]), 0)
+    work = method.client.begin(received, method.client.start, None)
+    sent, kept = method.client.end(received, work)
+    return Shapes(method, received, work, sent, kept)
