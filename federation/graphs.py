@@ -28,6 +28,8 @@ from federation.safe_path import SAFE
 
 __all__ = ["USUAL", "Limits", "Runs", "run_apart", "session"]
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports to its makers
+
 Arrays = dict[str, npt.NDArray[Any]]
 Runs = Callable[[Arrays], npt.NDArray[Any]]
 """``inputs by name -> outputs``: what runs a graph."""

@@ -58,6 +58,7 @@ from federation.data.federated import FederatedData, model_for, with_known_token
 from federation.data.standards import standardized
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
+from federation.machine import check_threads
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
@@ -126,6 +127,7 @@ class Trainer:
         engine: Engine = "vectorized",
         noise: Noise = secret_noise,
     ) -> None:
+        check_threads(experiment.cpu_threads)
         torch.set_num_threads(experiment.cpu_threads)
         keep_freed_memory()
         self.experiment = experiment

@@ -17,6 +17,7 @@ from simulations.comparison import PLAN, TUNING, Runs, find_runs
 from simulations.console import err, out
 from simulations.differences import in_words
 from simulations.gains import draw_gains
+from simulations.options import as_allowed
 from simulations.references import read_references
 from simulations.reports.base import reports
 from simulations.rows import (
@@ -86,14 +87,8 @@ def show(folder: Path, as_json: bool) -> None:
     rows = report_rows(runs)
     if rows:
         *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
-        for metric in chosen:
-            plots.save(plots.draw_metric(runs, metric), folder / f"{metric.name}.png")
-        if any(record.results for records in runs.values() for record in records):
-            plots.plot_clients(runs, chosen[0], folder / "clients.png")
-        if figure := draw_gains(comparable(runs), chosen[0]):
-            plots.save(figure, folder / _FIRST)
-        if (folder / PLAN).is_file():
-            replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
+        with as_allowed(folder):
+            _write(folder, runs, rows, chosen)
         for metric in chosen:
             known = read_references(folder, next(iter(runs.values())), metric.name)
             out.print(report_table(rows, metric, others(runs, metric, known)))
@@ -106,6 +101,20 @@ def show(folder: Path, as_json: bool) -> None:
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "methods": rows}))
+
+
+def _write(
+    folder: Path, runs: Runs, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
+) -> None:
+    """Writes the plots, and what a comparison has found."""
+    for metric in metrics:
+        plots.save(plots.draw_metric(runs, metric), folder / f"{metric.name}.png")
+    if any(record.results for records in runs.values() for record in records):
+        plots.plot_clients(runs, metrics[0], folder / "clients.png")
+    if figure := draw_gains(comparable(runs), metrics[0]):
+        plots.save(figure, folder / _FIRST)
+    if (folder / PLAN).is_file():
+        replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
 
 
 def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -244,7 +244,7 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
 
 
 def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr("federation.machine._CGROUP", tmp_path)
+    monkeypatch.setattr("federation.machine._MOUNTED", tmp_path)
     whole = available("cpu")
     (tmp_path / "memory.max").write_text("max\n")
     assert available("cpu") == pytest.approx(whole, rel=0.2)
