@@ -66,11 +66,12 @@ def test_a_missing_home_and_no_semaphores_are_told_in_one_line(tmp_path):
     (tmp_path / "site" / "sitecustomize.py").write_text(
         "import _multiprocessing\n"
         "import multiprocessing.synchronize\n"
-        "def fail(*args): raise OSError(28, 'No space left on device')\n"
+        "def fail(*args, **how): raise OSError(28, 'No space left on device')\n"
         "_multiprocessing.SemLock = fail\n"
     )
     words = ["compare", "fedavg", "local", "--tuned", "--trials", "1", "--seeds", "1"]
     words += ["--processes", "2", "--out", "found", *let("num-rounds=1", "hidden=4")]
+    words += let("num-clients=4", "clients-per-round=4")  # all keep a model
     places = {"HOME": "/proc/none", "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
         [Path(sys.executable).parent / "engram", *words],
