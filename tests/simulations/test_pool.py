@@ -173,3 +173,20 @@ def test_there_is_a_job_for_each_core_that_may_be_used(tmp_path, monkeypatch, ca
     monkeypatch.setattr(_multiprocessing, "SemLock", fail(FULL))
     Pool(tmp_path, processes=2).run(JOBS)  # an explicit number stays, and is told
     assert "engram: 2 processes share the cores that may be used, 1\n" in capsys.readouterr().err
+
+
+def test_ray_that_cannot_begin_here_is_refused_in_one_line(tmp_path, monkeypatch):
+    given = {}
+
+    def init(address, **how):
+        given.update(how)
+        raise Exception("The current node timed out\nduring startup")
+
+    monkeypatch.setattr(ray, "init", init)
+    why = (
+        r"^Ray could not begin here, where it needs /dev/shm and /tmp: The .*out\\nduring startup$"
+    )
+    with pytest.raises(Refused, match=why):
+        Pool(tmp_path, ray="local").run(JOBS)
+    assert given["num_cpus"] == cores()
+    assert list(tmp_path.iterdir()) == []
