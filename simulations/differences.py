@@ -70,7 +70,7 @@ def _students(means: npt.NDArray[np.float64], pairs: Scores) -> tuple[float, flo
 
 
 def in_words(best: str, differences: Mapping[str, Difference], metric: Metric) -> list[str]:
-    """Says whom a method is better than, and from whom nothing tells it apart.
+    """Returns whom a method is better than, and from whom nothing tells it apart, in words.
 
     Args:
         best: The method.

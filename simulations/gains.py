@@ -1,4 +1,4 @@
-"""What each client gains by a method over the references: by itself, and by the common model."""
+"""Gains of each client by a method over the references: by itself, and by the common model."""
 
 from collections.abc import Mapping
 from contextlib import suppress
