@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -141,7 +141,7 @@ class Pool:
 
     def _start(
         self, stack: contextlib.ExitStack, news: Path, left: Mapping[str, Job]
-    ) -> Iterator[tuple[str, list[Row]]]:
+    ) -> Generator[tuple[str, list[Row]]]:
         """Hands jobs to processes, which end with the stack; returns their rows as they come."""
         from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
 
@@ -157,7 +157,7 @@ class Pool:
         )
         stack.enter_context(safe_path())
         with _signals_later():  # inherited: only this process handles Ctrl-C
-            done: Iterator[tuple[str, list[Row]]] = parallel(do(*job) for job in left.items())
+            done: Generator[tuple[str, list[Row]]] = parallel(do(*job) for job in left.items())
             stack.callback(done.close)
         return done
 
