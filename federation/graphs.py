@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     @property
     def bytes(self) -> int:
         """The memory that is to be given."""
-        return min(int(self.gibibytes * 2**30), available("cpu"))
+        return int(min(available("cpu"), self.gibibytes * 2**30))
 
 
 USUAL: Final = Limits()
