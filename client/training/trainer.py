@@ -17,7 +17,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore
-from client.training.allocator import keep_freed_memory
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
@@ -92,7 +91,7 @@ def _vectorizes(e: Experiment) -> bool:
 
 
 class Trainer:
-    """The local side of an experiment. Sets this process's torch threads and its allocator.
+    """The local side of an experiment, for use within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
@@ -126,8 +125,6 @@ class Trainer:
         engine: Engine = "vectorized",
         noise: Noise = secret_noise,
     ) -> None:
-        torch.set_num_threads(experiment.cpu_threads)
-        keep_freed_memory()
         self.experiment = experiment
         self._store = store
         self._noise, self._engine = noise, engine

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from engram.metrics import Targets
 from engram.mixtures import mixture
@@ -161,7 +162,7 @@ def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
         layers |= {f"relu{number}": nn.ReLU()} if number else {}
         out, width = weight.shape
         biased = f"layer{number}.bias" in state
-        layers[f"layer{number}"] = nn.Linear(width, out, bias=biased, dtype=weight.dtype)
+        layers[f"layer{number}"] = skip_init(nn.Linear, width, out, bias=biased, dtype=weight.dtype)
     if mean != "linear":
         layers["mean"] = nn.Sigmoid() if mean == "logistic" else Exponential()
     module = nn.Sequential(OrderedDict(layers))

@@ -24,6 +24,7 @@ from engram.online.by_name import Reader
 from engram.online.learner import positive
 from engram.online.losses import Loss
 from engram.online.tasks import LinearState, LinearTask, Rules
+from engram.process import own_modes
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
@@ -108,6 +109,7 @@ class StreamModel(BaseEstimator):
 
     # --- Tables ------------------------------------------------------------------------------
 
+    @own_modes()
     def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
         """Starts anew and learns rows."""
         fresh = clone(self)
@@ -117,6 +119,7 @@ class StreamModel(BaseEstimator):
         self.__dict__.update(vars(fresh))
         return self
 
+    @own_modes()
     def _partial_fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
         after = copy(self)
         after._take_table(x, y, weights, classes)
@@ -146,6 +149,7 @@ class StreamModel(BaseEstimator):
         _check_rows(table, [f"x{i}" for i in range(table.shape[1])] if names is None else names)
         return table
 
+    @own_modes()
     def _predictions(self, x: Any) -> Array:
         """Returns (n, m)."""
         check_is_fitted(self)
