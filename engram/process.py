@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import reduce
 from typing import Any, Final, TypeVar
 
 __all__ = ["Registry", "Shared", "drawing", "filtering", "named_here", "on_threads", "own_modes"]
@@ -103,7 +104,7 @@ def _filters() -> Iterator[None]:
         yield
         return
     with warnings.catch_warnings():
-        warnings.filters[:] = [
+        warnings.filters = [
             ("default" if action == "error" else action, *rest)
             for action, *rest in warnings.filters
         ]
@@ -115,19 +116,22 @@ def _shared_by_torch() -> Iterator[None]:
     """Context of the modes that torch has for all threads."""
     import torch  # noqa: PLC0415 - loaded by now
 
-    cpu, autograd = torch.backends.mkldnn, torch.autograd
+    autograd = torch.autograd
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32)
         looks = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         stack.callback(autograd.set_detect_anomaly, *looks)
         autograd.set_detect_anomaly(False)
-        for products in (cpu.matmul, cpu.conv, cpu.rnn, torch.backends.cuda.matmul):
+        for name in _PRODUCTS if hasattr(torch.backends, "fp32_precision") else ():
+            products: Any = reduce(getattr, name.split("."), torch.backends)
             if products.fp32_precision not in ("none", "ieee"):
                 stack.callback(setattr, products, "fp32_precision", products.fp32_precision)
                 products.fp32_precision = "ieee"
         yield
 
+
+_PRODUCTS: Final = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn", "cuda.matmul")  # since torch 2.9
 
 _FILTERS: Final = Shared(_filters)
 _SHARED_BY_TORCH: Final = Shared(_shared_by_torch)

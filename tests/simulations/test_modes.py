@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import signal
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -191,3 +192,24 @@ def test_calls_at_once_give_what_they_give_in_turn(plain, tmp_path):
     assert [key for key in before if repr(before[key]) != repr(after[key])] == []
     for key, job in jobs.items():
         equal(job.result(), alone[key])
+
+
+FIRST = """
+import torch
+
+torch.set_default_dtype(torch.float64)
+with torch.inference_mode():
+    import engram
+
+    settings = {"num_rounds": 1, "num_clients": 2, "clients_per_round": 2, "progress": False}
+    run = engram.simulate(method="fedavg", **settings)
+    found = engram.load_model(run.export(0))
+print(torch.get_default_dtype(), {leaf.dtype for leaf in found.parameters()})
+"""
+
+
+def test_modes_that_are_set_before_the_first_import():
+    """Modules that are loaded in a call are loaded in its modes, and a warning ends nothing."""
+    words = [sys.executable, "-W", "error", "-c", FIRST]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout == "torch.float64 {torch.float32}\n", done.stderr
