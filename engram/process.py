@@ -100,13 +100,12 @@ def _enter_torch(stack: ExitStack) -> None:
 @contextmanager
 def _filters() -> Iterator[None]:
     """Context in which no warning raises."""
-    if all(action != "error" for action, *_ in warnings.filters):
+    if all(each[0] != "error" for each in warnings.filters):
         yield
         return
     with warnings.catch_warnings():
         warnings.filters = [
-            ("default" if action == "error" else action, *rest)
-            for action, *rest in warnings.filters
+            ("default", *each[1:]) if each[0] == "error" else each for each in warnings.filters
         ]
         yield
 

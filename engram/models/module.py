@@ -76,7 +76,8 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
             return parameters_of(_made(make, example), running)
 
     def holding(params: Params) -> nn.Module:
-        found = copy.deepcopy(module).eval()
+        with drawing():  # while no other thread tries the module
+            found = copy.deepcopy(module).eval()
         found.load_state_dict(params, strict=False)  # its constants are there
         return found
 
