@@ -109,20 +109,20 @@ class StreamModel(BaseEstimator):
 
     # --- Tables ------------------------------------------------------------------------------
 
-    @own_modes()
     def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
         """Starts anew and learns rows."""
         fresh = clone(self)
-        fresh._take_table(x, y, weights, classes)
+        with own_modes():
+            fresh._take_table(x, y, weights, classes)
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.__dict__.update(vars(fresh))
         return self
 
-    @own_modes()
     def _partial_fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
         after = copy(self)
-        after._take_table(x, y, weights, classes)
+        with own_modes():
+            after._take_table(x, y, weights, classes)
         self.__dict__.update(vars(after))
         return self
 
