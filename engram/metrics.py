@@ -11,6 +11,7 @@ from math import inf, nan
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from engram.checks import require
+from engram.process import Registry
 
 # Listing metrics, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Metric(NamedTuple):
         return f"{100 * value:.{decimals}f}" if self.percent else f"{value:.4g}"
 
 
-METRICS: dict[str, Metric] = {}
+METRICS: Registry[Metric] = Registry()
 """Every metric, by its name."""
 
 IGNORED: Final = -100
@@ -150,7 +151,6 @@ def metric(
         require(own, "name of a metric", name, "one that no built-in metric has")
         require(low < high, "low", low, f"below high = {high:g}")
         require(better in ("higher", "lower"), "better", better, "higher or lower")
-        METRICS.pop(name, None)
         meaning = (score.__doc__ or name).strip().partition("\n")[0].rstrip(".")
         named = takes(score, "client")
         METRICS[name] = Metric(

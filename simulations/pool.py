@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from threadpoolctl import threadpool_limits
 
 from engram.checks import must
+from engram.process import Shared, on_threads
 from federation.errors import Refused, RunStopped, one_line
 from federation.files import replace_file
 from federation.machine import cores
@@ -197,16 +198,15 @@ class Pool:
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Limits a job to one thread, since jobs already use all cores."""
-    torch = sys.modules.get("torch")  # a job that needs it has loaded it by now
-    threads = torch.get_num_threads() if torch else 1
-    with threadpool_limits(1):
-        if torch:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            if torch:
-                torch.set_num_threads(threads)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_ONE_FOR_BLAS())
+        if "torch" in sys.modules:  # a job that needs it has loaded it by now
+            stack.enter_context(on_threads(1))
+        stack.enter_context(threadpool_limits(1, "openmp"))  # of this thread alone
+        yield
+
+
+_ONE_FOR_BLAS: Final = Shared(lambda: threadpool_limits(1, "blas"))
 
 
 def _say(line: str) -> None:

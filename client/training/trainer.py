@@ -17,7 +17,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore
-from client.training.allocator import keep_freed_memory
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
@@ -93,7 +92,7 @@ def _vectorizes(e: Experiment) -> bool:
 
 
 class Trainer:
-    """The local side of an experiment. Sets this process's torch threads and its allocator.
+    """The local side of an experiment, for use within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
@@ -128,8 +127,6 @@ class Trainer:
         noise: Noise = secret_noise,
     ) -> None:
         check_threads(experiment.cpu_threads)
-        torch.set_num_threads(experiment.cpu_threads)
-        keep_freed_memory()
         self.experiment = experiment
         self._store = store
         self._noise, self._engine = noise, engine
