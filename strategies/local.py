@@ -18,6 +18,7 @@ from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of, server_step_notes
 from federation.data.federated import model_for
+from federation.demand import check_server
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
@@ -156,6 +157,8 @@ class Federated(RunStrategy):
         network = model_for(e, roster.kind)
         whole = network.init(torch_generator(e.seed, Stream.MODEL))
         model = keep(whole, network.personal, personal=False)
+        aggregate = aggregate_of(e, noise, network=network)
+        check_server(e, aggregate, model, network.tailored)
         parameters = sum(leaf.numel() for leaf in model.values())
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
@@ -164,7 +167,7 @@ class Federated(RunStrategy):
                 parameters,
             )
         return cls(
-            aggregate_of(e, noise, network=network),
+            aggregate,
             roster,
             clients_per_round=e.clients_per_round,
             seed=e.seed,

@@ -20,6 +20,7 @@ from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
+from federation.demand import check_server
 from federation.experiment import Experiment
 from federation.methods.local import PERSONALIZED, VALIDATION
 from federation.noise import simulated_noise
@@ -64,6 +65,7 @@ class Member:
         self.scoring = Scoring.of(experiment)
         self.stopped = ""
         self._aggregate = aggregate_of(experiment, noise, network=network)
+        check_server(experiment, self._aggregate, self.model, network.tailored)
         self._state = self._aggregate.init(self.model)
         self._rows = [len(rows) for rows in data.train.rows]
         weights = RowWeights(self._aggregate.weighting, experiment.max_weight)
