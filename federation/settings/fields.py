@@ -47,7 +47,7 @@ _WIDEST = 2**20  # of a layer
 _DEEPEST = 64  # hidden layers
 
 _MOST: Final = 10**6
-_FAR: Final = 1e9
+_FAR: Final = 1e30
 
 _OTHER_WORDS: Final = {
     **dict.fromkeys(("lr", "learning-rate", "learningrate", "step-size", "stepsize"), "eta"),
@@ -65,7 +65,7 @@ Int = Annotated[int, BeforeValidator(no_bool), Field(le=_MOST)]
 of its own below this one."""
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
-"""A number whose square, and products of a few, fit float32."""
+"""A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""
 
 
 def registered(key: str, known: Collection[str], built_in: Collection[str] = ()) -> _Check:
@@ -183,6 +183,7 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
     key = owner + key_of(str(detail["loc"][0]))
     message = message.removeprefix("Input should be ").removeprefix("value must be ")
     message = re.split(", (got|unable) ", message.removeprefix("String should "))[0]
+    message = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", message)
     return f"{key} must be {message}, got {brief(detail['input'])}"
 
 
