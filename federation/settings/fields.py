@@ -183,7 +183,7 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
     key = owner + key_of(str(detail["loc"][0]))
     message = message.removeprefix("Input should be ").removeprefix("value must be ")
     message = re.split(", (got|unable) ", message.removeprefix("String should "))[0]
-    message = re.sub(r"\d{16,}", lambda number: f"{float(number[0]):g}", message)
+    message = re.sub(r"\d[\d.]{15,}", lambda number: f"{float(number[0]):g}", message)
     return f"{key} must be {message}, got {brief(detail['input'])}"
 
 
