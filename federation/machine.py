@@ -61,17 +61,20 @@ def available(device: str) -> int:
     return free
 
 
-def check_room(what: str, size: int, advice: str, *, kind: type[Refused] = Refused) -> None:
+def check_room(
+    what: str, size: int, advice: str, *, most: int = 0, kind: type[Refused] = Refused
+) -> None:
     """Checks that ``what``, of at least ``size`` bytes, fits into memory before allocating it.
 
     Raises:
-        Refused: If it needs more than is free; of type ``kind``, and ending with ``advice``.
+        Refused: If it needs more than is free, or than ``most`` bytes if that is not 0; of type
+            ``kind``, and ending with ``advice``.
     """
     free = available("cpu")
-    if size > free:
-        raise kind(
-            f"{what} needs {size / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free: {advice}"
-        )
+    limit, are = (most, "allowed (memory-budget)") if 0 < most < free else (free, "free")
+    if size > limit:
+        needed, there = (f"{count / 2**30:.3g} GiB" for count in (size, limit))
+        raise kind(f"{what} needs {needed}, and {there} are {are}: {advice}")
 
 
 def check_rows(what: str, size: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._pytree import tree_map
 
-from client.memory import MemoryStore
+from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
@@ -55,6 +55,7 @@ from engram.types import Candidates, LocalRule, LossFn, Params, Scale
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
+from federation.demand import check_kept
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.machine import check_threads
@@ -165,6 +166,8 @@ class Trainer:
             moments=self._keeps,
             device=experiment.device,
         )
+        if isinstance(store, RamStore):
+            check_kept(experiment, self._memories.shapes(model))
         self.tailored = self._network.tailored
         self.constants = self._network.constants
         vectorized &= self._network.vectorizes and self._task.vectorizes

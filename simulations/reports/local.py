@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from engram.metrics import Metric
-from federation.errors import one_line
+from federation.errors import few, one_line
 from federation.files import replace_file
 from federation.methods.local import COMMON, UNSEEN, LocalMethod
 from simulations import plots
@@ -24,10 +24,12 @@ from simulations.rows import (
     SELECTED,
     comparable,
     differences_from,
+    ends,
     others,
     report_rows,
     tail,
 )
+from strategies.evaluation import center_key
 
 __all__ = ["report_table", "show"]
 
@@ -47,36 +49,40 @@ def report_table(
         beside: What ``others`` returns.
     """
     name, percent = metric.name, " in %" if metric.percent else ""
-    th = tail(metric).removeprefix("-p")
+    further = list(ends(metric).items())[2:]
     unseen = any(UNSEEN + name in row for row in rows)
     picked = any(row[SELECTED + name] is not None for row in rows)
+    median, those = ("median, ", " (of these, medians)") if len(further) > 2 else ("", "")
+    common = center_key(name + COMMON, metric)
     also = [" after the round that validation picks;" * picked, " of unseen clients;" * unseen]
     title = (
-        f"{name.capitalize()}{percent} on test rows: mean ± sd, {th}th percentile and worst of the "
-        f"clients;{''.join(also)} of the common model; sd of seeds; KiB "
-        "that a client receives and sends in a round; milliseconds a round, and each client's"
+        f"{name.capitalize()}{percent} on test rows: mean ± sd, {median}{tail(metric)[2:]}th "
+        f"percentile and worst of the clients;{''.join(also)} of the common model; sd of "
+        f"seeds{those}; KiB that a client receives and sends in a round; milliseconds a round, and "
+        "each client's"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    headings = ["mean ± sd", f"p{th}", "worst"]
+    headings = ["mean ± sd", *(heading for heading, _ in further)]
     headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         own = name + row["model"]
-        keys = [own + tail(metric), f"{own}-worst"]
-        keys += [SELECTED + name] * picked + [UNSEEN + own] * unseen
+        keys = [own + end for _, end in further]
+        keys += [SELECTED + name] * picked + [center_key(UNSEEN + own, metric)] * unseen
         table.add_row(
             row["method"] if row["finished"] else f"{row['method']}...",
             f"{metric.in_words(row[own], 1)} ± {metric.in_words(row[f'{own}-std'], 1)}",
-            *(metric.in_words(row.get(key), 1) for key in [*keys, name + COMMON]),
+            *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
             metric.in_words(row[f"{name}-seed-std"], 1),
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
             *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
     for reference, figures in beside.items():
-        mean, spread, *ends = (metric.in_words(value, 1) for value in figures)
-        table.add_row(reference, f"{mean} ± {spread}", *ends, *["-"] * (len(headings) - 3))
+        mean, spread, *others = (metric.in_words(value, 1) for value in figures)
+        blank = ["-"] * (len(headings) - 1 - len(others))
+        table.add_row(reference, f"{mean} ± {spread}", *others, *blank)
     return table
 
 
@@ -122,6 +128,9 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     aside: dict[str, None] = {}  # lines, each once
     for records in runs.values():
         for record in records:
+            for metric, clients in (record.results or {}).get("outlying", {}).items():
+                far = few(clients, record.names)
+                aside[f"the mean {metric} is what clients {far} say; its median counts"] = None
             for key, words in (("left-out", "took no part"), ("unscored", "was not scored")):
                 found = (record.results or {}).get(key, {})
                 aside |= {f"client {name} {words}: {why}": None for name, why in found.items()}

@@ -83,7 +83,7 @@ FEW = ("protocol=few-shot", "adapt-shots=30")  # of a client's 30 test rows or 1
             let("num-clients=1000000", "partition=iid"),
             "num-clients must be at most the number of",
         ),
-        (let("rows-per-class=4000000000"), "partition halves needs .*: lower rows-per-class"),
+        (let("rows-per-class=1000000"), "partition halves needs .*: lower rows-per-class"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
