@@ -65,6 +65,14 @@ class Recollection(NamedTuple):
             memory = {name: leaf[position].clone() for name, leaf in states.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
 
+    def shapes(self, model: Params) -> Params:
+        """Returns tensors with the names and shapes of what a client keeps between rounds.
+
+        Args:
+            model: The network's parameters, with what the rule has beside them.
+        """
+        return self._like(model) | {OWN + name: leaf for name, leaf in self.personal.items()}
+
     def _like(self, model: Params) -> Params:
         """Returns tensors with the names and shapes of a client's rule state."""
         model = model | self.personal

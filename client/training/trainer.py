@@ -16,8 +16,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._pytree import tree_map
 
-from client.memory import MemoryStore
-from client.training.allocator import keep_freed_memory
+from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
@@ -56,8 +55,10 @@ from engram.types import Candidates, LocalRule, LossFn, Params, Scale
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
+from federation.demand import check_kept
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
+from federation.machine import check_threads
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
@@ -92,7 +93,7 @@ def _vectorizes(e: Experiment) -> bool:
 
 
 class Trainer:
-    """The local side of an experiment. Sets this process's torch threads and its allocator.
+    """The local side of an experiment, for use within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
@@ -126,8 +127,7 @@ class Trainer:
         engine: Engine = "vectorized",
         noise: Noise = secret_noise,
     ) -> None:
-        torch.set_num_threads(experiment.cpu_threads)
-        keep_freed_memory()
+        check_threads(experiment.cpu_threads)
         self.experiment = experiment
         self._store = store
         self._noise, self._engine = noise, engine
@@ -166,6 +166,8 @@ class Trainer:
             moments=self._keeps,
             device=experiment.device,
         )
+        if isinstance(store, RamStore):
+            check_kept(experiment, self._memories.shapes(model))
         self.tailored = self._network.tailored
         self.constants = self._network.constants
         vectorized &= self._network.vectorizes and self._task.vectorizes

@@ -35,6 +35,7 @@ from federation.data.shortage import check_shortage, shortage
 from federation.data.sources import load
 from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
+from federation.demand import check_client
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
@@ -280,7 +281,9 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
         if not isinstance(own, LocalMethod):
             return model
         model = own.network(model, kind.outputs)
-        model = with_companions(model, own.rule(own.loss(model, task_of(e.task, e.loss))))
+        rule = own.rule(own.loss(model, task_of(e.task, e.loss)))
+        check_client(e, model.init(generator()), rule)
+        model = with_companions(model, rule)
         require(
             e.privacy == "none" or model.running <= model.personal,
             "statistics",

@@ -166,6 +166,7 @@ class _Adaptive(CommonModel):
     tau: Float = Field(
         0.001,
         gt=0,
+        le=1e9,
         description="degree of adaptivity; the smaller, the more",
         json_schema_extra=searched(1e-4, 0.1, log=True),
     )

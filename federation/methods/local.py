@@ -1,4 +1,4 @@
-"""What methods have in common in which clients train networks by local steps.
+"""Base of methods in which clients train networks by local steps.
 
 To add one, write its rule in ``engram/``, and a class in one of the files beside this one.
 Everything else (settings, engines, evaluation, the contract tests) finds it by its name.
@@ -160,7 +160,7 @@ class LocalMethod(Method):
         return 0
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
-        """Says what is wrong with settings that depend on each other."""
+        """Yields the faults of settings that depend on each other."""
         if shared.num_classes == 1:
             yield must("num-classes", 1, "0, or at least 2")
         yield from _impossible_cohorts(shared)
@@ -179,7 +179,7 @@ class LocalMethod(Method):
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[str]:
-        """Says which of the shared settings the method does not go with."""
+        """Yields the shared settings that the method does not go with."""
         if self.tasks and shared.task not in self.tasks:
             yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if not shared.local_epochs and shared.local_steps < self.least_steps:

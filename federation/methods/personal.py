@@ -145,7 +145,11 @@ class PFedMe(LocalMethod):
         json_schema_extra=searched(0.5, 50, log=True),
     )
     inner_steps: Int = Field(
-        5, ge=1, description="steps towards the proximal point", json_schema_extra=searched(1, 10)
+        5,
+        ge=1,
+        le=1000,
+        description="steps towards the proximal point",
+        json_schema_extra=searched(1, 10),
     )
     server_mix: Float = Field(1.0, gt=0, le=10**6, description="weight of the round's mean (beta)")
 

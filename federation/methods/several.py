@@ -1,7 +1,7 @@
 """Methods in which a client has to do with several models."""
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from federation.methods.local import Parted
 
 __all__ = ["FedAla", "FedEm", "Ifca", "PFedHn"]
+
+_MODELS: Final = 100  # a client scores each of them
 
 
 @method
@@ -81,6 +83,7 @@ class Ifca(CommonModel):
     clusters: Int = Field(
         3,
         ge=1,
+        le=_MODELS,
         description="models that clients choose from; 1: fedavg",
         json_schema_extra=searched(1, 6),
     )
@@ -116,7 +119,11 @@ class FedEm(CommonModel):
     shows = (SERVED,)
 
     components: Int = Field(
-        3, ge=1, description="models that clients mix; 1: fedavg", json_schema_extra=searched(1, 6)
+        3,
+        ge=1,
+        le=_MODELS,
+        description="models that clients mix; 1: fedavg",
+        json_schema_extra=searched(1, 6),
     )
 
     def rule(self, loss: "LossFn") -> "LocalRule":
@@ -147,11 +154,14 @@ class PFedHn(CommonModel):
     embedding: Int = Field(
         8,
         ge=1,
+        le=2**16,
         description="numbers in a client's embedding",
         json_schema_extra=searched(2, 64, log=True),
     )
-    layer_width: Int = Field(100, ge=1, description="units of each hidden layer on the server")
-    layers: Int = Field(3, ge=0, description="hidden layers on the server; 0: a linear map")
+    layer_width: Int = Field(
+        100, ge=1, le=2**16, description="units of each hidden layer on the server"
+    )
+    layers: Int = Field(3, ge=0, le=64, description="hidden layers on the server; 0: a linear map")
 
     def network(self, model: "Model", outputs: int) -> "Model":
         """Returns the network, all of which is made by the server."""
