@@ -29,6 +29,7 @@ from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
 from benchmarks.pfllib_peer import DATASET, DONE
 from benchmarks.workloads import Platform
 from client.memory import RamStore
+from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.networks import model
 from engram.types import Params
@@ -269,7 +270,7 @@ def main(
         raise Refused(f"network must be mlp or cnn, got {brief(network)}")
     if not (pfllib / "system" / "flcore").is_dir():
         raise Refused(f"--pfllib must be a checkout of PFLlib, got {brief(str(pfllib))}")
-    torch.set_num_threads(1)
+    training_from_now_on(1)
     model(cnn, _CNN)
     arrays = read_npz(mnist)
     images = arrays["x_train"][:ROWS].reshape(-1, 1, 28, 28)

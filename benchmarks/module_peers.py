@@ -39,12 +39,12 @@ class Turns:
         print(line.replace("\n", " ")[:300], file=self._answers, flush=True)
 
     def begin(self) -> None:
-        """Says that all is ready, and waits for the first round."""
+        """Reports that all is ready, and waits for the first round."""
         self.say("ready")
         self._wait()
 
     def end_round(self, model: dict[str, Any] | None = None) -> None:
-        """Says how long the round took, and waits for the next."""
+        """Reports how long the round took, and waits for the next."""
         ms = 1000 * (time.perf_counter() - self._begun)
         if model is not None and not self._left.exists():
             torch.save(model, self._left)

@@ -87,7 +87,7 @@ def network(task: dict[str, Any], start: list[Tensor]) -> Any:
 
 
 class Rounds:
-    """What stands in place of PFLlib's evaluations, with which each of its rounds begins."""
+    """Stand-in for PFLlib's evaluations, with which each of its rounds begins."""
 
     def __init__(self, server: Any, turns: Turns, last: int) -> None:
         self._server, self._turns, self._last = server, turns, last

@@ -26,6 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from client.memory import RamStore
+from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.aggregates import Update, mean
 from engram.models import cross_entropy
@@ -66,6 +67,7 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> StepResul
         if trained.server_round in marks:
             model = {key: leaf.float() for key, leaf in trained.merged.items()}
             losses[trained.server_round] = float(loss(model, rows))
+    training_from_now_on(e.cpu_threads)
     scores = Trainer(e, data, RamStore()).evaluate(
         model, range(e.num_clients), server_round=e.num_rounds
     )

@@ -45,7 +45,7 @@ class Stream(NamedTuple):
 
 
 class LearnerScore(NamedTuple):
-    """What a learner's predictions were worth.
+    """Worth of a learner's predictions.
 
     Attributes:
         loss: Mean log loss, or mean squared error.

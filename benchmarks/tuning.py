@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from client.training.process import training_from_now_on
 from federation.experiment import Experiment
 from simulations.engine import simulate
 from simulations.tuning.runs import LockStep
@@ -73,6 +74,7 @@ def one_after_another(runs: Sequence[Experiment]) -> tuple[float, list[Losses]]:
 def stacked(runs: Sequence[Experiment]) -> tuple[float, list[Losses]]:
     """Returns the same of runs that train in lock step."""
     start, rounds = time.perf_counter(), runs[0].rounds
+    training_from_now_on(runs[0].cpu_threads)
     steps = LockStep(runs)
     steps.advance(rounds, range(len(runs)))
     found = [member.scores(rounds).columns["loss"].numpy() for member in steps.members]

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -27,6 +26,7 @@ from rich.table import Table
 from torch import nn
 
 from client.memory import RamStore
+from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.networks import model as network_named
 from engram.types import Params
@@ -326,7 +326,7 @@ def main(
 ) -> None:
     """Compare what newcomers reach: from meta-learned models, from FedAvg's, and by themselves."""
     logging.getLogger("flwr.engram").setLevel(logging.WARNING)
-    torch.set_num_threads(1)
+    training_from_now_on(1)
     network_named(cnn, CNN)
     images, network = drawings(omniglot), NETWORKS[model]
     choices = chosen(images, network, range(1000, 1000 + tuned_on), rounds)

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord
 
 from client.hosts.local import LocalHost
 from client.memory import RamStore
+from client.training.process import training_from_now_on
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
 from engram.aggregates import sent
@@ -89,6 +90,7 @@ class Platform:
 
     def __init__(self, e: Experiment, data: FederatedData) -> None:
         self._experiment = e
+        training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
         self._grid = InProcessGrid(LocalHost(self.trainer), [range(e.num_clients)])
         roster = query_roster(self._grid, e.num_clients)

@@ -17,6 +17,7 @@ from client.remembered import note_training
 from client.replies import Replies
 from client.requests import Request, check_settings, check_source
 from client.sealed import read_key
+from client.training.process import training_from_now_on
 from client.trainings import prune
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
@@ -135,6 +136,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     if config.state is not None and not config.data:
         _check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
+    training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store)
     if config.state is None:
         return _Node(host, experiment)

@@ -187,7 +187,7 @@ class DiskStore:
         with _named(path):
             return tensors_from_bytes(unseal(read_file(path), _label(client, version), self._key))
 
-    def unencrypted(self) -> dict[Path, bytes]:
+    def unencrypted(self) -> dict[Path, str]:
         """Returns the files of memories that are not encrypted, each with its label.
 
         Raises:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engram.lazy import attach
+from engram.process import own_modes
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
@@ -44,5 +45,6 @@ _get, __dir__, __all__ = attach(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     check_rooms()
-    import_module("federation.plugins").load_plugins()
-    return _get(name)
+    with own_modes():
+        import_module("federation.plugins").load_plugins()
+        return _get(name)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engram.checks import require
+from engram.metrics import name_of
+from engram.process import Registry, drawing
 from engram.vision import transforms
 
 # Listing augmentations, or mistyping one, loads no torch.
@@ -21,7 +23,7 @@ __all__ = ["AUGMENTATIONS", "Augmentation", "augmentation", "augmented", "check_
 Augmentation = Callable[[Any], Any]
 """``row -> row``: of the same shapes and dtypes."""
 
-AUGMENTATIONS: dict[str, Augmentation] = {}
+AUGMENTATIONS: Registry[Augmentation] = Registry()
 """Every augmentation, by its name."""
 
 
@@ -36,9 +38,7 @@ def augmentation(function: Augmentation, name: str = "") -> Augmentation:
         name: What it is called in the setting ``augment``; by default as the function, with ``-``
             for ``_``.
     """
-    name = name or getattr(function, "__name__", type(function).__name__).replace("_", "-")
-    AUGMENTATIONS.pop(name, None)
-    AUGMENTATIONS[name] = function
+    AUGMENTATIONS[name or name_of(function)] = function
     return function
 
 
@@ -65,7 +65,7 @@ def augmented(change: Augmentation, x: "Inputs", seeds: "Tensor") -> "Inputs":
 
     rows = tree_map(lambda leaf: leaf.flatten(0, seeds.ndim - 1).cpu(), x)
     found = []
-    with torch.random.fork_rng(devices=[]):
+    with drawing():
         for i, seed in enumerate(seeds.flatten().tolist()):
             torch.default_generator.manual_seed(seed)
             found.append(change(tree_map(lambda leaf, i=i: leaf[i], rows)))
@@ -98,7 +98,8 @@ def check_augmentation(change: Augmentation, example: "Inputs") -> None:
 
     rows, seeds = tree_map(some, example), torch.arange(8)
     try:
-        one, other = (augmented(change, rows, seeds) for _ in range(2))
+        with drawing(0):  # numpy's numbers go on from the first to the second
+            one, other = (augmented(change, rows, seeds) for _ in range(2))
         kinds = [
             [(leaf.dtype, tuple(leaf.shape[1:])) for leaf in tree_leaves(x)] for x in (rows, one)
         ]

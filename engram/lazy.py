@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from engram.process import own_modes
+
 
 def attach(
     package: str, file: str
@@ -34,7 +36,8 @@ def attach(
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(names[name]), name)
+        with own_modes():
+            return getattr(importlib.import_module(names[name]), name)
 
     return get, lambda: sorted(names), sorted(names)
 

@@ -7,10 +7,11 @@ records, tables and plots treat all alike.
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
-from math import inf, nan
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from engram.checks import require
+from engram.process import Registry
 
 # Listing metrics, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -78,6 +79,15 @@ class Metric(NamedTuple):
         """The end of the range that nobody wants."""
         return self.low if self.better == "higher" else self.high
 
+    @property
+    def center(self) -> Literal["mean", "median"]:
+        """The figure over clients that picks rounds and settings.
+
+        The mean where the range has two finite ends. Otherwise the median: a single client, who may
+        say what it likes, would own a mean, however many other clients there are.
+        """
+        return "mean" if isfinite(self.low) and isfinite(self.high) else "median"
+
     def of(self, client: str | int | None) -> Self:
         """Returns the metric of a client, whose name the score is given if it wants it."""
         if not self.named:
@@ -86,7 +96,8 @@ class Metric(NamedTuple):
 
     def to_config(self) -> dict[str, object]:
         """Returns what a record keeps of it: how its values are to be read."""
-        return {"better": self.better, "meaning": self.meaning, "percent": self.percent}
+        ends = {end: v for end, v in (("low", self.low), ("high", self.high)) if isfinite(v)}
+        return {"better": self.better, "meaning": self.meaning, "percent": self.percent, **ends}
 
     def in_words(self, value: float | None, decimals: int = 2) -> str:
         """Returns a value as people are shown it, percents so exactly; ``-`` for none."""
@@ -95,7 +106,7 @@ class Metric(NamedTuple):
         return f"{100 * value:.{decimals}f}" if self.percent else f"{value:.4g}"
 
 
-METRICS: dict[str, Metric] = {}
+METRICS: Registry[Metric] = Registry()
 """Every metric, by its name."""
 
 IGNORED: Final = -100
@@ -106,7 +117,7 @@ BUILT_IN: set[str] = set()
 
 _TAKEN = frozenset({"absent", "bounded", "clients", "cohort", "columns", "delta", "epsilon"}) | {
     *("finished", "ids", "left-out", "loss", "method", "ms", "names", "queries", "round", "rounds"),
-    *("runs", "scored", "train-loss"),
+    *("runs", "scored", "train-loss", "train-loss-median"),
 }  # other columns of records and tables
 
 
@@ -150,7 +161,6 @@ def metric(
         require(own, "name of a metric", name, "one that no built-in metric has")
         require(low < high, "low", low, f"below high = {high:g}")
         require(better in ("higher", "lower"), "better", better, "higher or lower")
-        METRICS.pop(name, None)
         meaning = (score.__doc__ or name).strip().partition("\n")[0].rstrip(".")
         named = takes(score, "client")
         METRICS[name] = Metric(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from engram.checks import require
+from engram.process import Registry
 
 # Listing networks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS)
 TORCHVISION: Final = "torchvision:"
 """Before the name of a classification network of torchvision's."""
 
-NETWORKS: dict[str, "nn.Module | Callable[[], nn.Module]"] = {}
+NETWORKS: Registry["nn.Module | Callable[[], nn.Module]"] = Registry()
 """Modules of users, or what makes them, by name."""
 
 _M = TypeVar("_M", bound="nn.Module | Callable[..., nn.Module]")

@@ -1,4 +1,4 @@
-"""Whose the modules are that our packages' names stand for."""
+"""Check that our packages' names stand for our own modules."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from engram.checks import must, require
 from engram.metrics import name_of
+from engram.process import Registry
 
 __all__ = [
     "BUILT_IN_OPTIMIZERS",
@@ -37,11 +38,9 @@ def _step(server_round: int, rounds: int) -> float:
     return float(0.1 ** ((passed >= 0.5) + (passed >= 0.75)))
 
 
-SCHEDULES: dict[str, Schedule] = {
-    "constant": lambda server_round, rounds: 1.0,
-    "cosine": _cosine,
-    "step": _step,
-}
+SCHEDULES: Registry[Schedule] = Registry(
+    constant=lambda server_round, rounds: 1.0, cosine=_cosine, step=_step
+)
 """Every schedule, by its name."""
 
 _SCHEDULES: Final = frozenset(SCHEDULES)
@@ -66,7 +65,7 @@ class OwnOptimizer(NamedTuple):
         return self.counts or bool(self.moments)
 
 
-OPTIMIZERS: dict[str, OwnOptimizer] = {}
+OPTIMIZERS: Registry[OwnOptimizer] = Registry()
 """Optimizers of users, by name."""
 
 
@@ -84,7 +83,6 @@ def schedule(function: Callable[[int], float], name: str = "") -> Callable[[int]
     """
     name = name or name_of(function)
     require(name not in _SCHEDULES, "name of a schedule", name, "one that no built-in one has")
-    SCHEDULES.pop(name, None)
     SCHEDULES[name] = lambda server_round, rounds: function(server_round)
     return function
 
@@ -143,6 +141,5 @@ def optimizer(function: Callable[..., Any], name: str = "") -> Callable[..., Any
     known = set(by_name) <= {"step"} and len(by_name) + len(by_place) == len(arguments)
     wanted = "a gradient, moments, and by keyword alone step"
     require(known and bool(by_place), f"arguments of {name}", list(arguments), wanted)
-    OPTIMIZERS.pop(name, None)
     OPTIMIZERS[name] = OwnOptimizer(function, tuple(by_place[1:]), bool(by_name))
     return function

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from engram.checks import require
 from engram.metrics import IGNORED, Metric, Targets, fitted, name_of, takes
+from engram.process import Registry
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ TASKS: dict[str, Task] = {
 }
 """Every task, by its name."""
 
-LOSSES: "dict[str, Loss]" = {}
+LOSSES: "Registry[Loss]" = Registry()
 """Losses of users, by name."""
 
 
@@ -220,7 +221,6 @@ def loss(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
         name: What it is called in settings; by default as the function, with ``-`` for ``_``.
     """
     name = name or name_of(function)
-    LOSSES.pop(name, None)
     LOSSES[name] = Loss(function)
     return function
 

@@ -27,7 +27,7 @@ Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) fo
 LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape (); see `Weighted`
 Scale = float | Tensor  # a step size or weight; a tensor holds one for each of stacked models
 Recall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""What serves c clients by rows of their own, ``-> outputs (c, q, ...)``. It is given a model's
+"""Predictor of c clients by rows of their own, ``-> outputs (c, q, ...)``. It is given a model's
 outputs (c, q, ...) and representations (c, q, d) of queries; and of the clients' rows
 representations (c, n, d), targets (c, n, ...), and which of them count (c, n)."""
 

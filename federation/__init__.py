@@ -1,1 +1,1 @@
-"""What both sides agree on: the experiment, the wire format, the random streams, the data."""
+"""Agreement of both sides: the experiment, the wire format, the random streams, the data."""

@@ -296,7 +296,7 @@ def _names(line: str, keys: Collection[str]) -> bool:
 def _strange(
     settings: Mapping[str, Any], method: type[Method] | None
 ) -> tuple[list[str], set[str]]:
-    """Says what is wrong with settings that the method lacks: each of the first, and how many.
+    """Returns a fault for settings that the method lacks: the first ones, and how many.
 
     Returns:
         The lines, and the keys of the settings that may have been meant.

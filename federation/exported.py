@@ -20,6 +20,7 @@ from torch import nn
 from engram.checks import must, require
 from engram.models.plain import Mixture, Recalling, layered
 from engram.models.skeleton import called
+from engram.process import own_modes
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Params
@@ -213,6 +214,7 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
     return exported, format_, data
 
 
+@own_modes()
 def load_model(folder: str | Path) -> nn.Module:
     """Loads an exported model as a plain module of torch, in evaluation.
 

@@ -119,7 +119,10 @@ def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
     Raises:
         OSError: If the bytes could not be written; the old file stays.
     """
-    handle, new = tempfile.mkstemp(dir=path.parent, prefix=NEW)
+    try:
+        handle, new = tempfile.mkstemp(dir=path.parent, prefix=NEW)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name it drew
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

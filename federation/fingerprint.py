@@ -1,4 +1,4 @@
-"""Which source is running: a digest that two processes can compare."""
+"""Digest of the source that is running, which two processes can compare."""
 
 import hashlib
 from collections.abc import Iterable

@@ -28,6 +28,8 @@ from federation.safe_path import SAFE
 
 __all__ = ["USUAL", "Limits", "Runs", "run_apart", "session"]
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports to its makers
+
 Arrays = dict[str, npt.NDArray[Any]]
 Runs = Callable[[Arrays], npt.NDArray[Any]]
 """``inputs by name -> outputs``: what runs a graph."""
@@ -51,7 +53,7 @@ class Limits(NamedTuple):
     @property
     def bytes(self) -> int:
         """The memory that is to be given."""
-        return min(int(self.gibibytes * 2**30), available("cpu"))
+        return int(min(available("cpu"), self.gibibytes * 2**30))
 
 
 USUAL: Final = Limits()

@@ -17,7 +17,7 @@ _UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 
 
 class Launch(NamedTuple):
-    """How to start a process: ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``."""
+    """Command of a process, for ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``."""
 
     argv: list[str]  # the program's absolute path and its arguments
     env: dict[str, str]  # its whole environment

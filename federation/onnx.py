@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.models.skeleton import called
+from engram.process import filtering
 from federation.errors import Refused, one_line
 from federation.graphs import Runs, session
 from federation.roster import Kind
@@ -54,7 +55,7 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
         shapes[leaf] = {0: rows}
     noise = io.StringIO()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(noise), torch.no_grad():
+        with filtering(), contextlib.redirect_stdout(noise), torch.no_grad():
             warnings.simplefilter("ignore")
             structure = shapes.dynamic_shapes(module, args, named)  # type: ignore[no-untyped-call]  # likewise
             program = torch.export.export(module, args, named, dynamic_shapes=structure)

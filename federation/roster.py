@@ -319,7 +319,8 @@ def _kind(entry: ConfigRecord) -> Kind:
     if not 0 <= outputs < _MOST_ROWS:
         raise ValueError(f"outputs must be in 0..{_MOST_ROWS - 1}, got {brief(outputs)}")
     names = ("columns", "classes", "features")
-    return Kind(inputs, outputs, *(tuple(read_list(entry, key, str)) for key in names))
+    columns, classes, features = (tuple(read_list(entry, key, str)) for key in names)
+    return Kind(inputs, outputs, columns, classes, features)
 
 
 def _each(clients: list[int], values: list[_T]) -> dict[int, _T]:

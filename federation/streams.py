@@ -11,7 +11,7 @@ import torch
 
 
 class Stream(IntEnum):
-    """What a stream is for. The numbers are part of the results: never change one."""
+    """Purposes of random streams. The numbers are part of the results: never change one."""
 
     MODEL = 1
     DATA_SPLIT = 2

@@ -24,7 +24,7 @@ def tensors_from_bytes(data: bytes) -> Params:
 
 
 def difference(found: Params, wanted: Params) -> str | None:
-    """Says how tensors differ from the wanted ones in names, shapes or types; None if they do not.
+    """Returns how tensors differ from wanted ones in names, shapes or types; None if they do not.
 
     An empty vector among the wanted ones stands for a vector of any length, since it may grow.
     """

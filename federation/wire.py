@@ -57,8 +57,8 @@ SECONDS: Final = "seconds"  # key of a reply's clients: how long the node traine
 ROSTER_QUERY: Final = "query.roster"
 _NUMPY: Final = "numpy.ndarray"  # Flower's name of numpy's format
 WAYS: Final = ("dense", "grouped", "vmap", "in-turn")
-"""How a node trains its clients: by formulas, by grouped convolutions, by ``torch.func.vmap``, or
-one after the other."""
+"""Ways in which a node trains its clients: by formulas, by grouped convolutions, by
+``torch.func.vmap``, or one after the other."""
 DIVERGED: Final = 1001  # error code: the models of all of a node's clients became non-finite
 
 

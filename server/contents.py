@@ -1,5 +1,6 @@
 """Models of the files in a run's folder."""
 
+from math import inf
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -17,6 +18,8 @@ class _Metric(Stored):
     better: Literal["higher", "lower"]
     meaning: str
     percent: bool
+    low: Figure = Field(-inf)
+    high: Figure = Field(inf)
 
 
 class _Settings(Settings):
@@ -102,6 +105,7 @@ class Results(Stored):
     selected: _Picked | None = None
     selected_before: _Picked | None = None
     unseen: _Clients = Field([])
+    outlying: dict[str, _Clients] = Field({})
     ms_per_round: Figure | None = None
     client_bytes: Count | None = None
     epsilon: float = 0.0

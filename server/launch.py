@@ -18,7 +18,7 @@ _SOON = timedelta(days=30)
 
 
 class ReplyLimits(NamedTuple):
-    """How much a SuperLink takes as one reply of a node."""
+    """Limits of one reply of a node to a SuperLink."""
 
     # Parts: records, their arrays, and the arrays' chunks. A reply of ``engram node`` has only a
     # few, whatever the model.

@@ -1,4 +1,4 @@
-"""What a federation's folder says about its nodes, for a run that its SuperLink has started."""
+"""Nodes of a federation, by its folder, for a run that its SuperLink has started."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ class Membership(NamedTuple):
         return set(unregistered(self.folder))
 
     def known(self) -> tuple[str, str]:
-        """Says how many of the federation's nodes the SuperLink knows, and a remedy if too few.
+        """Returns how many of the federation's nodes the SuperLink knows, and a remedy if too few.
 
         Both are empty if it does not answer; the remedy also if none is needed.
         """

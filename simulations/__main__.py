@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 from federation.interrupts import end_at_once
@@ -35,7 +36,9 @@ def _main() -> None:
         import click
 
         from federation.errors import EngramError, Refused, one_line
+        from federation.machine import cores
         from simulations.cli import app
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores()))  # OpenMP knows affinities, but no quotas
     try:
         _log_to_stderr()
         if status := app(standalone_mode=False):  # typer's status after Ctrl-C
@@ -57,7 +60,8 @@ def _main() -> None:
         _end("memory ran out: use fewer rows, a smaller memory-budget, or a larger machine", 1)
     except OSError as error:
         named = error.errno == errno.ENAMETOOLONG  # the user's fault: our own names are short
-        _end(f"{one_line(str(error.filename or 'output'))}: {error.strerror}", 2 if named else 1)
+        where = f"{error.filename or 'output'}: {error.strerror}" if error.strerror else str(error)
+        _end(one_line(where), 2 if named else 1)
 
 
 def _without(error: "NoSuchOption") -> str:
@@ -112,7 +116,10 @@ def _mend_streams() -> None:
 
 
 def _log_to_stderr() -> None:
-    """Prints the platform's warnings plainly; Flower's own handler shows Flower's."""
+    """Prints the platform's warnings plainly; Flower's own handler shows Flower's.
+
+    Where semaphores are missing, the command does without them, and says so itself.
+    """
     ours = logging.getLogger("flwr.engram")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("engram: %(message)s"))
@@ -120,6 +127,7 @@ def _log_to_stderr() -> None:
     ours.propagate = False
     ours.setLevel(logging.WARNING)
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from flwr.app import Context, Message
 
+from engram.process import own_modes
 from federation.experiment import lists_settings
 from federation.plugins import add_plugins
 from simulations.given import settings_of
@@ -22,6 +23,7 @@ __all__ = ["make_client_app", "make_server_app"]
 
 
 @lists_settings
+@own_modes()
 def make_client_app(
     module: str,
     data: "Data | None" = None,
@@ -60,6 +62,7 @@ def make_client_app(
 
 
 @lists_settings
+@own_modes()
 def make_server_app(
     module: str,
     data: "Data | None" = None,

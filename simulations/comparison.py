@@ -1,4 +1,4 @@
-"""What a comparison consists of: its methods, and the runs in its folder."""
+"""Comparisons: their methods, and the runs in their folders."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,13 @@
 """Differences between methods on the same clients, with intervals; and what they say in words."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import t
 
+from client.confidence import LEVEL, of_mean
 from engram.metrics import Metric
 
 __all__ = ["Difference", "Scores", "in_words", "paired_difference"]
@@ -13,13 +15,9 @@ __all__ = ["Difference", "Scores", "in_words", "paired_difference"]
 Scores = Sequence[npt.NDArray[np.float64]]
 """Each client's score, (clients,), for each seed; NaN for a client that was not scored."""
 
-_DRAWS: Final = 2000
-_LEVEL: Final = 0.95
-_TOGETHER: Final = 2**15  # clients that are drawn at once, so that they stay in the cache
-
 
 class Difference(NamedTuple):
-    """A mean difference of two methods' scores, and its bootstrap interval of 95 %."""
+    """A mean difference of two methods' scores, and its interval of level ``LEVEL``."""
 
     mean: float
     low: float
@@ -34,8 +32,10 @@ class Difference(NamedTuple):
 def paired_difference(one: Scores, other: Scores) -> Difference:
     """Compares two methods on the same clients of the same seeds.
 
-    The interval is that of the percentile bootstrap. Seeds are drawn with replacement, and then,
-    within each, clients: those of one seed have data, and a model, in common.
+    The interval of several seeds is Student's, of the seeds' mean differences: clients of one seed
+    have data, and a model, in common. Seeds that agree by chance make it no narrower than the
+    clients' spread within seeds. That of one seed is the bootstrap-t's over its clients, or
+    Student's where these are too few for it; that of a single client is unbounded.
 
     Args:
         one: A method's scores.
@@ -50,40 +50,27 @@ def paired_difference(one: Scores, other: Scores) -> Difference:
         pairs.append(gaps[np.isfinite(gaps)])
     if not all(len(gaps) for gaps in pairs):
         raise ValueError("no client of a seed was scored under both methods")
-    means = _resampled(pairs, np.random.default_rng(0))
-    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Difference(float(np.mean([gaps.mean() for gaps in pairs])), float(low), float(high))
+    means = np.array([gaps.mean() for gaps in pairs])
+    ends = of_mean(pairs[0]) if len(pairs) == 1 else None
+    low, high = ends or _students(means, pairs)
+    return Difference(float(means.mean()), low, high)
 
 
-def _resampled(pairs: Scores, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Returns the mean of each bootstrap sample, shape (draws,).
-
-    A sample draws as many seeds as there are, and then, seed by seed, as many clients as it has.
-    Where all have equally many, samples are drawn together, of the same random numbers.
-    """
-    count, size = len(pairs), len(pairs[0])
-    if any(len(gaps) != size for gaps in pairs):
-        return np.array([_one(pairs, rng) for _ in range(_DRAWS)])
-    together = max(1, _TOGETHER // (count * size))
-    limits = np.repeat([count, size], [count, count * size])
-    gaps, means = np.stack(pairs), np.empty(_DRAWS)
-    for start in range(0, _DRAWS, together):
-        part = means[start : start + together]
-        drawn = rng.integers(np.tile(limits, (len(part), 1)))
-        seeds, clients = np.split(drawn, [count], axis=1)
-        clients = clients.reshape(len(part), count, size)
-        part[:] = gaps[seeds[:, :, None], clients].mean(axis=2).mean(axis=1)
-    return means
-
-
-def _one(pairs: Scores, rng: np.random.Generator) -> float:
-    seeds = rng.integers(len(pairs), size=len(pairs))
-    drawn = (pairs[seed][rng.integers(len(pairs[seed]), size=len(pairs[seed]))] for seed in seeds)
-    return float(np.mean([gaps.mean() for gaps in drawn]))
+def _students(means: npt.NDArray[np.float64], pairs: Scores) -> tuple[float, float]:
+    """Returns Student's interval of the mean over seeds, or over the clients of a single one."""
+    within = [gaps.var(ddof=1) / len(gaps) for gaps in pairs if len(gaps) > 1]
+    spreads = [np.mean(within)] if within else []
+    if len(pairs) > 1:
+        spreads.append(means.var(ddof=1))
+    if not spreads:
+        return -np.inf, np.inf
+    free = (len(pairs) if len(pairs) > 1 else len(pairs[0])) - 1
+    half = t.ppf((1 + LEVEL) / 2, free) * np.sqrt(max(spreads) / len(pairs))
+    return float(means.mean() - half), float(means.mean() + half)
 
 
 def in_words(best: str, differences: Mapping[str, Difference], metric: Metric) -> list[str]:
-    """Says whom a method is better than, and from whom nothing tells it apart.
+    """Returns whom a method is better than, and from whom nothing tells it apart, in words.
 
     Args:
         best: The method.

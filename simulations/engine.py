@@ -6,6 +6,7 @@ from typing import Any
 
 from client.hosts import Engine, Host, Opening, host_of
 from client.memory import RamStore
+from client.training.process import training
 from federation.aggregation import aggregate_of
 from federation.experiment import Experiment
 from federation.flower import log_plainly
@@ -43,6 +44,17 @@ def simulate(
         RunStopped: It diverged, or a round had no usable reply.
     """
     log_plainly()
+    with training(experiment.cpu_threads):
+        return _simulated(experiment, folder, engine, on_round, through)
+
+
+def _simulated(
+    experiment: Experiment,
+    folder: Path,
+    engine: Engine,
+    on_round: Callable[[dict[str, Any]], None],
+    through: Callable[[Host], Host],
+) -> dict[str, Any]:
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))

@@ -1,4 +1,4 @@
-"""What a folder of runs holds: runs, comparisons, searches and studies."""
+"""Entries of a folder of runs: runs, comparisons, searches and studies."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -128,7 +128,7 @@ _KINDS: Final = {
     "search": (SEARCHED, _search),
     "study": (STUDY, _study),
 }
-"""What an entry may be of: the file that tells, and what reads it."""
+"""Kinds of entries: the file that tells each, and its reader."""
 
 
 def _datasets(runs: Mapping[str, Mapping[str, Any]]) -> str:

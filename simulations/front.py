@@ -1,14 +1,15 @@
 """What ``import engram`` gives: experiments on data in memory, and runs as tables and models."""
 
 import threading
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from engram.checks import must
+from engram.process import named_here, own_modes
 from engram.types import Params
 from engram.units import Units
 from federation.errors import Refused, RunStopped, told_with
@@ -50,6 +51,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _in_its_names(
+    function: "Callable[Concatenate[Run, _P], _R]",
+) -> "Callable[Concatenate[Run, _P], _R]":
+    """Makes a method one that knows networks and functions as the call that made the run did."""
+
+    @wraps(function)
+    def call(run: "Run", /, *args: _P.args, **named: _P.kwargs) -> _R:
+        with own_modes(run._named):
+            return function(run, *args, **named)
+
+    return call
+
 
 class Run:
     """A run that was recorded in a folder, finished or not.
@@ -61,8 +78,13 @@ class Run:
     def __init__(self, folder: Path, *, picked: bool = False) -> None:
         self.folder, self._picked = folder, picked
         self._record = RunRecord.open(folder)
+        self._named = named_here()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_named": {}}  # they are another process's
 
     @property
+    @_in_its_names
     def picked(self) -> Self:
         """The run with the models of the rounds that validation rows pick, in place of the last's.
 
@@ -85,6 +107,7 @@ class Run:
         return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
 
     @cached_property
+    @_in_its_names
     def experiment(self) -> Experiment:
         """Its settings.
 
@@ -134,6 +157,7 @@ class Run:
         return pd.DataFrame(columns, index=pd.Index(called, name="client") if called else None)
 
     @property
+    @_in_its_names
     def model(self) -> Params:
         """The arrays that all clients share after the last round, by name; see also ``picked``.
 
@@ -147,6 +171,7 @@ class Run:
         return self.learned_of(None).shared
 
     @property
+    @_in_its_names
     def units(self) -> Units:
         """Means and deviations of inputs and of targets, by which the network's are standardized.
 
@@ -155,6 +180,7 @@ class Run:
         return self.learned.kind.units
 
     @cached_property
+    @_in_its_names
     def learned(self) -> Learned:
         """The models behind ``personal_model``, as the platform has them."""
         return Learned(self._record, self.experiment, selected_by(SERVED) if self._picked else "")
@@ -169,6 +195,7 @@ class Run:
             return self.learned
         return Learned(self._record, self.experiment, common)
 
+    @_in_its_names
     def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
 
@@ -195,6 +222,7 @@ class Run:
             raise Refused(f"{method} serves clients by a mixture of {len(models)} models")
         return learned.parameters(models[0], models[0].keys())
 
+    @_in_its_names
     def export(
         self,
         client: int | str | None = None,
@@ -218,6 +246,7 @@ class Run:
         """
         return exported_into(self.learned_of(client), client, out, format).folder
 
+    @_in_its_names
     def adapt(
         self,
         data: str | Path,
@@ -246,6 +275,7 @@ class Run:
         """
         return adapted_into(self.learned, data, out, format).folder
 
+    @_in_its_names
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric against rounds; or, where no network is trained, what a report draws.
 
@@ -269,6 +299,7 @@ class Run:
 
 
 @lists_settings
+@own_modes()
 def simulate(
     data: "Data | None" = None,
     *,
@@ -379,6 +410,7 @@ class Comparison:
         rows = report_rows(self._records) if self.runs else {"method": []}
         return pd.DataFrame(rows).set_index("method")
 
+    @own_modes()
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
         return _drawn(self._records, metric)
@@ -391,6 +423,7 @@ class Comparison:
 
 
 @lists_settings
+@own_modes()
 def compare(
     data: "Data | None" = None,
     *,

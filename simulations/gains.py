@@ -1,4 +1,4 @@
-"""What each client gains by a method over the references: by itself, and by the common model."""
+"""Gains of each client by a method over the references: by itself, and by the common model."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -88,7 +88,7 @@ def _line(
     axes.scatter(gains, spread, s=9, c=color, alpha=0.35, lw=0)
     found = paired_difference(mine, base)
     mean, low, high = (scale * end for end in found)
-    bars = [[abs(mean - low)], [abs(high - mean)]]
+    bars = [[abs(mean - low)], [abs(high - mean)]] if np.isfinite([low, high]).all() else None
     axes.errorbar(mean, line, xerr=bars, fmt="o", color="black", ms=4, capsize=3, lw=1.2)
     share = f"{np.mean(gains > 0):.0%} gain"
     at = axes.get_yaxis_transform()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from torch.utils.data import Dataset
 
-from engram.augmentations import AUGMENTATIONS, augmentation
+from engram.augmentations import augmentation
 from engram.checks import must
-from engram.metrics import METRICS, metric
+from engram.metrics import METRICS, metric, name_of
 from engram.networks import model
-from engram.steps import OPTIMIZERS, SCHEDULES, optimizer, schedule
-from engram.tasks import LOSSES, REGRESSION, loss
+from engram.steps import optimizer, schedule
+from engram.tasks import REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
 from federation.data.labels import likely_task
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FUNCTIONS", "settings_of", "settings_of_several"]
 
-FUNCTIONS: Final[Mapping[str, tuple[dict[str, Any], Callable[[Any], Any]]]] = {
-    "loss": (LOSSES, loss),
-    "augment": (AUGMENTATIONS, augmentation),
-    "schedule": (SCHEDULES, schedule),
-    "optimizer": (OPTIMIZERS, optimizer),
-    "adapt-optimizer": (OPTIMIZERS, optimizer),
+FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "loss": loss,
+    "augment": augmentation,
+    "schedule": schedule,
+    "optimizer": optimizer,
+    "adapt-optimizer": optimizer,
 }
-"""Settings that may be a function: what is known by name, and what makes another one known."""
+"""Settings that may be a function: what makes it known by a name."""
 
 
 def settings_of(
@@ -64,10 +64,11 @@ def settings_of(
         found["model"] = getattr(make, "__name__", type(make).__name__)
         model(make, found["model"])
     try:
-        for key, (known, register) in FUNCTIONS.items():
+        for key, register in FUNCTIONS.items():
             if callable(found.get(key, "")):
-                register(found[key])
-                found[key] = next(reversed(known))
+                name = name_of(found[key])
+                register(found[key], name)
+                found[key] = name
         if "metrics" in found:
             found["metrics"] = _metrics(found["metrics"])
     except ValueError as error:
@@ -84,11 +85,10 @@ def _metrics(given: Any) -> Any:
         if not callable(each):
             names.append(each)
             continue
-        known = next((name for name, one in METRICS.items() if one.score is each), None)
-        if known is None:
+        name = next((name for name in [*METRICS] if METRICS[name].score is each), name_of(each))
+        if name not in METRICS or METRICS[name].score is not each:
             metric()(each)
-            known = next(reversed(METRICS))
-        names.append(known)
+        names.append(name)
     plain = bool(names) and all(isinstance(name, str) for name in names)
     return ",".join(names) if plain else names
 

@@ -111,7 +111,9 @@ def predict(
     ] = None,
     deadline: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="For an ONNX file to load, and for 1024 rows."),
+        typer.Option(
+            metavar="SECONDS", min=1, max=1e6, help="For an ONNX file to load, and for 1024 rows."
+        ),
     ] = 60,
     memory: Annotated[
         float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")

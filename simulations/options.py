@@ -1,5 +1,6 @@
 """Options, settings and folders that the commands that run experiments share."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from federation.settings.fields import Settings, key_of, range_of, searched_rang
 from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
 from server.record import RunRecord
+from simulations.console import err
 from simulations.console import out as console
 from simulations.tracking.sending import TRACKERS
 
@@ -39,6 +41,7 @@ __all__ = [
     "Set",
     "Track",
     "WithSettings",
+    "as_allowed",
     "begun",
     "check_unused",
     "data_name",
@@ -112,7 +115,10 @@ Resume = Annotated[
 ]
 Processes = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Methods that are tuned at once; default: one for each core."),
+    typer.Option(
+        metavar="N",
+        help="Methods that are tuned at once; default: one for each core that may be used.",
+    ),
 ]
 Ray = Annotated[
     str | None,
@@ -295,6 +301,18 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+
+
+@contextmanager
+def as_allowed(folder: Path) -> Iterator[None]:
+    """Runs a block that draws anew; says in one line where the folder may not be written into."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        line = f"engram: nothing is drawn anew in {folder}: {error.strerror}"
+        err.print(line, markup=False, soft_wrap=True)
 
 
 def find_run(run: str) -> Path:

@@ -22,6 +22,7 @@ from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.multiples import Curve, curve_of, draw_multiples
 from simulations.rows import curves_of
+from strategies.evaluation import center_key
 
 __all__ = ["draw_metric", "plot_clients", "plot_data", "png", "save", "tick_label"]
 
@@ -51,7 +52,8 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
     x, unit = "communication round", " (%)" if metric.percent else ""
-    y, told = f"{metric.name}, mean over clients{unit}", f"mean over clients{band}"
+    over = f"{metric.center} over clients"
+    y, told = f"{metric.name}, {over}{unit}", f"{over}{band}"
     if len(curves) > _TOGETHER:
         marked = [label for m, label, _ in lines if getattr(METHODS[m], "reference", False)]
         return draw_multiples({"": curves}, (x, y), own=told, marked=marked)
@@ -74,7 +76,7 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
 
 def _curve(records: Sequence[RunRecord], metric: Metric, label: str, which: str) -> Curve:
     """Returns a model's metric in the rounds in which every seed was evaluated."""
-    key = metric.name + which
+    key = center_key(metric.name + which, metric)
     found = [
         {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
         for record in records

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,9 +21,12 @@ from typing import Any, Final, TypeVar
 from threadpoolctl import threadpool_limits
 
 from engram.checks import must
-from federation.errors import Refused, RunStopped
+from engram.process import Shared, on_threads
+from federation.errors import Refused, RunStopped, one_line
 from federation.files import replace_file
+from federation.machine import cores
 from federation.safe_path import safe_path
+from simulations.console import err
 
 Row = dict[str, Any]
 Progress = Callable[..., None]  # called with how much of a job is done, the total, and a result
@@ -31,6 +35,7 @@ AnyJob = TypeVar("AnyJob")
 Tell = Callable[[int, str], None]  # called with how much is done, and a result or ""
 
 _PAUSE: Final = 0.1  # seconds between looks at the progress of other processes
+_SEMAPHORES: Final = 16  # loky takes about ten
 
 
 class Pool:
@@ -38,7 +43,7 @@ class Pool:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         *,
         begin: Callable[[], None] = lambda: None,
         new_line: Callable[[str, int], Tell] = lambda title, total: lambda done, found: None,
@@ -49,11 +54,11 @@ class Pool:
         """Prepares; nothing is written or started yet.
 
         Args:
-            folder: Where each job's rows are kept, in ``NAME.json``.
+            folder: Where each job's rows are kept, in ``NAME.json``; None for jobs without rows.
             begin: Makes the folder if it is missing; called before the first job.
             new_line: Begins a line of progress: ``(title, total) -> tell``.
             processes: How many jobs run at once; with 1, in this process. By default one for each
-                core.
+                core that may be used. Where processes cannot begin, all run in this one.
             ray: Address of a Ray cluster, whose cores run the jobs instead.
             resumed: What a user resumes where a process was lost; by default the folder.
 
@@ -63,14 +68,14 @@ class Pool:
         if ray is not None and processes is not None:
             raise Refused("ray and processes exclude each other: a cluster's cores are all used")
         self.new_line = new_line
-        self.at_once = 1 if ray else processes or os.cpu_count() or 1  # on this machine
+        self.at_once = 1 if ray else processes or cores()  # on this machine
         self._folder, self._begin, self._ray = folder, begin, ray
         self._resumed = resumed or folder
         self._lines: dict[str, Tell] = {}
 
     def left(self, jobs: Mapping[str, AnyJob]) -> dict[str, AnyJob]:
         """Returns the jobs that are not done yet."""
-        return {name: job for name, job in jobs.items() if not self._path(name).is_file()}
+        return {name: job for name, job in jobs.items() if not self._kept(name)}
 
     def run(self, jobs: Mapping[str, Job]) -> list[Row]:
         """Runs the jobs that are left, and returns the rows of all, in the order of the jobs.
@@ -80,59 +85,82 @@ class Pool:
             RunStopped: If a process was lost.
         """
         left = self.left(jobs)
-        if left and (self._ray or min(self.at_once, len(left)) > 1):
-            for name, rows in self._beside(left):
-                self._keep(name, rows)
-        else:
-            self._begin()
-            for name, job in left.items():
-                with _one_thread():
-                    self._keep(name, job(functools.partial(self._tell, name)))
-        return [row for name in jobs for row in _read(self._path(name))]
+        at_once = min(self.at_once, len(left))
+        if at_once > cores():
+            _say(f"{at_once} processes share the cores that may be used, {cores()}")
+        lost = [_join(self._ray)] if left and self._ray else []
+        self._begin()
+        beside = lost or (at_once > 1 and _can_begin())
+        for name, rows in self._beside(left, lost) if beside else self._here(left):
+            if self._folder is not None:
+                replace_file(self._folder / f"{name}.json", json.dumps(rows).encode())
+        return [row for name in jobs if (path := self._kept(name)) for row in _read(path)]
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
-
-    def _keep(self, name: str, rows: list[Row]) -> None:
-        replace_file(self._path(name), json.dumps(rows).encode())
+    def _kept(self, name: str) -> Path | None:
+        """Returns the file of a job's rows, if there is one."""
+        path = self._folder and self._folder / f"{name}.json"
+        return path if path and path.is_file() else None
 
     def _tell(self, name: str, done: int, total: int, found: str = "") -> None:
         if name not in self._lines:
             self._lines[name] = self.new_line(name, total)
         self._lines[name](done, found)
 
-    def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
-        """Runs jobs by joblib, and yields each one's rows when it is done."""
-        from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
-        from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - likewise
+    def _here(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
+        """Runs jobs in this process, and yields each one's rows when it is done."""
+        for name, job in left.items():
+            with _one_thread():
+                rows = job(functools.partial(self._tell, name))
+            yield name, rows
 
-        lost = (BrokenProcessPool, *([_join(self._ray)] if self._ray else []))
-        self._begin()
+    def _beside(
+        self, left: Mapping[str, Job], lost: Sequence[type[Exception]]
+    ) -> Iterator[tuple[str, list[Row]]]:
+        """Runs jobs by joblib, and yields each one's rows when it is done.
+
+        ``lost`` are errors, beside joblib's own, that say that a process was lost.
+        """
+        from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - slow to import
+
         with contextlib.ExitStack() as stack:
-            news = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
-            do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))
-            parallel = Parallel(
-                n_jobs=-1 if self._ray else min(self.at_once, len(left)),
-                backend="ray" if self._ray else "loky",
-                return_as="generator_unordered",
-                batch_size=1,
-                # No more than loky hands on to its processes at once: where others wait when
-                # Ctrl-C comes, its thread dies with a traceback.
-                pre_dispatch="2 * n_jobs",
-            )
-            stack.enter_context(safe_path())
-            with _signals_later():  # inherited: only this process handles Ctrl-C
-                done = parallel(do(name, job) for name, job in left.items())
-                stack.callback(done.close)
+            try:
+                news = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
+                done = self._start(stack, news, left)
+            except OSError as error:  # of these two alone: jobs raise theirs below
+                _say(f"all runs in this process, since others cannot begin: {error.strerror}")
+                yield from self._here(left)
+                return
             try:
                 with self._watching(news) as look:
                     for name, rows in done:
                         look()
                         yield name, rows
-            except lost as error:
+            except (BrokenProcessPool, *lost) as error:
                 reasons = [line for line in str(error).splitlines() if "exit codes" in line]
                 what = "; ".join(["a process was lost", *reasons, "what is done is kept"])
                 raise RunStopped(f"{what}: resume {self._resumed} to go on") from error
+
+    def _start(
+        self, stack: contextlib.ExitStack, news: Path, left: Mapping[str, Job]
+    ) -> Generator[tuple[str, list[Row]]]:
+        """Hands jobs to processes, which end with the stack; returns their rows as they come."""
+        from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
+
+        do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))
+        parallel = Parallel(
+            n_jobs=-1 if self._ray else min(self.at_once, len(left)),
+            backend="ray" if self._ray else "loky",
+            return_as="generator_unordered",
+            batch_size=1,
+            # No more than loky hands on to its processes at once: where others wait when
+            # Ctrl-C comes, its thread dies with a traceback.
+            pre_dispatch="2 * n_jobs",
+        )
+        stack.enter_context(safe_path())
+        with _signals_later():  # inherited: only this process handles Ctrl-C
+            done: Generator[tuple[str, list[Row]]] = parallel(do(*job) for job in left.items())
+            stack.callback(done.close)
+        return done
 
     @contextlib.contextmanager
     def _watching(self, news: Path) -> Iterator[Callable[[], None]]:
@@ -170,16 +198,32 @@ class Pool:
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Limits a job to one thread, since jobs already use all cores."""
-    torch = sys.modules.get("torch")  # a job that needs it has loaded it by now
-    threads = torch.get_num_threads() if torch else 1
-    with threadpool_limits(1):
-        if torch:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            if torch:
-                torch.set_num_threads(threads)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_ONE_FOR_BLAS())
+        if "torch" in sys.modules:  # a job that needs it has loaded it by now
+            stack.enter_context(on_threads(1))
+        stack.enter_context(threadpool_limits(1, "openmp"))  # of this thread alone
+        yield
+
+
+_ONE_FOR_BLAS: Final = Shared(lambda: threadpool_limits(1, "blas"))
+
+
+def _say(line: str) -> None:
+    err.print(f"engram: {line}", markup=False, soft_wrap=True)
+
+
+def _can_begin() -> bool:
+    """Whether processes can share semaphores here; says why not.
+
+    They are files in /dev/shm. Where joblib lacks them, it warns and works in threads.
+    """
+    try:  # those of a forking context are removed at once; nothing is forked
+        _ = [multiprocessing.get_context("fork").Semaphore() for _ in range(_SEMAPHORES)]
+    except OSError as error:
+        _say(f"all runs in this process, since others need shared memory: {error.strerror}")
+        return False
+    return True
 
 
 def _read(path: Path) -> list[Row]:
@@ -213,7 +257,7 @@ def _join(address: str) -> type[Exception]:
     """Joins a Ray cluster as joblib's backend ``ray``; returns the base class of Ray's errors.
 
     Raises:
-        Refused: If there is no cluster.
+        Refused: If there is no cluster, or Ray cannot begin one here.
     """
     import ray  # noqa: PLC0415 - slow to import, rarely wanted
     from joblib import register_parallel_backend  # noqa: PLC0415 - likewise
@@ -233,10 +277,17 @@ def _join(address: str) -> type[Exception]:
         if colon and "/" not in host:  # without a listener, Ray would wait for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(
-            address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True
+            address,
+            num_cpus=cores() if address == "local" else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            ignore_reinit_error=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise Refused(must("ray", address, "the address of a cluster that answers")) from error
+    except Exception as error:  # as Ray raises if its processes do not begin in time
+        why = f"Ray could not begin here, where it needs /dev/shm and /tmp: {one_line(str(error))}"
+        raise Refused(why) from error
     return RayError
 
 
@@ -259,7 +310,7 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
         nonlocal told
         if found or done == total or time.monotonic() >= told + _PAUSE:
             told = time.monotonic()
-            if news.is_dir():
+            with contextlib.suppress(OSError):  # another machine, or a full disk
                 (news / name).write_text(f"{done} {total} {found}".rstrip())
 
     with _one_thread():

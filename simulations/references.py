@@ -1,4 +1,4 @@
-"""What any network has to beat: for each client by itself, a constant and a linear model.
+"""References that any network has to beat: for each client by itself, a constant and a line.
 
 They are computed where a comparison has the data, and kept in its folder.
 """

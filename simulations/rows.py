@@ -13,6 +13,7 @@ from federation.settings.data import DataSettings
 from server.record import RunRecord
 from simulations.comparison import Runs, method_of
 from simulations.differences import Difference, Scores, paired_difference
+from strategies.evaluation import center_key
 from strategies.selection import selected_by
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "comparable",
     "curves_of",
     "differences_from",
+    "ends",
     "others",
     "picked",
     "report_rows",
@@ -60,7 +62,8 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean accuracy
     after the round that validation rows pick for it, ``selected-validation-accuracy`` that on these
     rows, and ``selected-round`` the median of these rounds; None unless all runs are finished and
-    hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
+    hold rows out. Of a metric whose ``center`` is the median, the first three are of medians over
+    clients. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
     client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
     long a client trains in a round: what its node says, or, where one process trains all, its share
     of the round. ``left-out`` counts how often a client was asked to train and gave no usable
@@ -98,9 +101,10 @@ def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) 
         figures |= {key: _mean(last, key) for key in keys}
         if not common:
             figures |= {key: None for key in keys if name + COMMON in key}
-        figures[f"{name}-seed-std"] = _deviation([row[name + which] for row in last])
+        key = center_key(name + which, metric)
+        figures[f"{name}-seed-std"] = _deviation([row[key] for row in last])
         for rows in (PERSONALIZED, VALIDATION):
-            values = [row[rows + name + which] for row in selected if row]
+            values = [row[rows + key] for row in selected if row]
             whole = len(values) == len(records) and None not in values
             figures[SELECTED + rows + name] = float(np.mean(values)) if whole else None
     trained = [row for rows in curves for row in rows if "ms" in row]
@@ -150,12 +154,23 @@ def tail(metric: Metric) -> str:
     return f"-p{10 if metric.better == 'higher' else 90}"
 
 
-def figures_of(scores: Scores, metric: Metric) -> tuple[float, float, float, float]:
-    """Returns mean, standard deviation, percentile (see ``tail``) and worst of all clients."""
+def ends(metric: Metric) -> dict[str, str]:
+    """Returns the figures of a table by heading: the ends of their names in a summary.
+
+    The median stands beside the mean where it is what counts: see ``Metric.center``.
+    """
+    median = {"median": "-median"} if metric.center == "median" else {}
+    th = tail(metric)
+    return {"mean": "", "s.d.": "-std", **median, th.removeprefix("-"): th, "worst": "-worst"}
+
+
+def figures_of(scores: Scores, metric: Metric) -> tuple[float, ...]:
+    """Returns the figures of ``ends`` of all clients."""
     everyone = np.concatenate([own[np.isfinite(own)] for own in scores])
     worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
     worst = everyone.min() if metric.better == "higher" else everyone.max()
-    return float(everyone.mean()), float(everyone.std()), float(worse), float(worst)
+    median = [np.median(everyone)] if metric.center == "median" else []
+    return tuple(map(float, (everyone.mean(), everyone.std(), *median, worse, worst)))
 
 
 def others(
@@ -174,9 +189,9 @@ def others(
     found: dict[str, tuple[float, ...]] = {
         name: figures_of(scores, metric) for name, scores in references.items()
     }
-    ends = ("", "-std", tail(metric), "-worst")
     firsts = [record.rows()[0] for record in next(iter(runs.values()))]
-    initial = [[row.get(metric.name + COMMON + end) for end in ends] for row in firsts]
+    keys = [metric.name + COMMON + end for end in ends(metric).values()]
+    initial = [[row.get(key) for key in keys] for row in firsts]
     if not any(value is None for seed in initial for value in seed):
         found["untrained model"] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
     return found

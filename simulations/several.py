@@ -84,7 +84,7 @@ def possible(each: dict[str, dict[str, Any]], given: Iterable[str]) -> dict[str,
 
 
 def absent(methods: Sequence[str], keys: Iterable[str]) -> list[str]:
-    """Says which settings are for other methods than these, a line for each."""
+    """Returns a fault for each setting that is for other methods than these."""
     found = []
     for full in keys if METHODS.keys() >= set(methods) else ():
         owner, dot, _ = full.rpartition(".")

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten_with_path, tree_map
 from client.hosts import Engine, Host
 from client.requests import Request
 from engram.aggregates import Aggregate
+from engram.process import own_modes
 from engram.types import LocalRule, LossFn
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment, read_by
@@ -48,6 +49,7 @@ _CLOSE: Final = 1e-5  # relative and absolute: what rounding may make of a few r
 _MODULE: Final = {"model": "resnet", "hidden": "4"}  # a network whose steps torch.func.vmap stacks
 
 
+@own_modes()
 def check_method(method: str, data: "Data | None" = None, **settings: Any) -> None:
     """Checks that a method keeps the contract, by short runs on digits or other data.
 

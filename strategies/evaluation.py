@@ -13,9 +13,21 @@ from federation.columns import Column
 from federation.methods.network import COMMON, KEPT, PERSONALIZED, SERVED, UNSEEN, VALIDATION
 from federation.wire import read_list
 
-__all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary", "with_served"]
+__all__ = [
+    "Evaluation",
+    "Impossible",
+    "Scored",
+    "center",
+    "center_key",
+    "outlying",
+    "read_scores",
+    "summary",
+    "with_served",
+]
 
 _MOST_ROWS = 2**31  # a client must have fewer
+_FAR = 10  # median deviations by which a single client may move a mean without being named
+_MEDIAN = "-median"  # end of a summary's name
 
 Scored = dict[int, dict[str, float]]
 """By client, its scores by column name."""
@@ -116,6 +128,45 @@ def with_served(
     return evaluation._replace(columns=columns)
 
 
+def center(values: npt.NDArray[np.float64], metric: Metric) -> float:
+    """Returns ``Metric.center`` of the clients that were scored; NaN if none was."""
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return np.nan
+    return float(known.mean() if metric.center == "mean" else np.median(known))
+
+
+def center_key(name: str, metric: Metric) -> str:
+    """Returns the name in a summary of ``Metric.center`` of a column."""
+    return name + (_MEDIAN if metric.center == "median" else "")
+
+
+def outlying(
+    evaluation: Evaluation, metrics: Sequence[Metric], unseen: Collection[int] = ()
+) -> dict[str, list[int]]:
+    """Returns, by metric, clients each of which owns the mean of the models that serve clients.
+
+    Such a client alone moves the mean over n clients by more than ten times the median distance
+    from the median: its own distance is more than 10 n of these. A metric whose range has two ends
+    has no such client, and is left out, as is one without any.
+    """
+    seen = np.array([client not in unseen for client in evaluation.clients])
+    found: dict[str, list[int]] = {}
+    for metric in metrics:
+        scores = evaluation.columns[metric.name + SERVED]
+        known = seen & ~np.isnan(scores)
+        if metric.center == "mean" or not known.any():
+            continue
+        median = np.median(scores[known])
+        with np.errstate(invalid="ignore"):  # of infinity less itself, where most have diverged
+            away = np.abs(scores - median)
+            usual = np.median(away[known])
+            far = np.flatnonzero(known & (away > _FAR * known.sum() * usual))
+        if far.size:
+            found[metric.name] = [evaluation.clients[i] for i in far]
+    return found
+
+
 def summary(
     evaluation: Evaluation, metrics: Sequence[Metric], unseen: Collection[int] = ()
 ) -> dict[str, Any]:
@@ -162,7 +213,7 @@ def _figures(
     figures: dict[str, Callable[..., Any]] = {
         "": np.mean,
         "-std": np.std,
-        "-median": np.median,
+        _MEDIAN: np.median,
         f"-p{tail}": partial(np.percentile, q=tail),
         "-worst": np.min if metric.better == "higher" else np.max,
     }

@@ -18,6 +18,7 @@ from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of, server_step_notes
 from federation.data.federated import model_for
+from federation.demand import check_server
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
@@ -28,7 +29,7 @@ from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies
 from strategies.cohorts import draw_cohort
-from strategies.evaluation import Evaluation
+from strategies.evaluation import Evaluation, center_key
 from strategies.loss_watch import LossWatch
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
@@ -156,6 +157,8 @@ class Federated(RunStrategy):
         network = model_for(e, roster.kind)
         whole = network.init(torch_generator(e.seed, Stream.MODEL))
         model = keep(whole, network.personal, personal=False)
+        aggregate = aggregate_of(e, noise, network=network)
+        check_server(e, aggregate, model, network.tailored)
         parameters = sum(leaf.numel() for leaf in model.values())
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
@@ -164,7 +167,7 @@ class Federated(RunStrategy):
                 parameters,
             )
         return cls(
-            aggregate_of(e, noise, network=network),
+            aggregate,
             roster,
             clients_per_round=e.clients_per_round,
             seed=e.seed,
@@ -222,9 +225,13 @@ class Federated(RunStrategy):
         name = next((name for name in row if name + SERVED in row), None)
         if name is None or name not in METRICS:
             return ""
-        own, common = (METRICS[name].in_words(row[name + key], 1) for key in (SERVED, COMMON))
-        unit = " %" if METRICS[name].percent else ""
-        return f"{name} {own}{unit} (common model: {common}{unit})"
+        metric = METRICS[name]
+        own, common = (
+            metric.in_words(row[center_key(name + which, metric)], 1) for which in (SERVED, COMMON)
+        )
+        unit = " %" if metric.percent else ""
+        which = "median " if metric.center == "median" else ""
+        return f"{which}{name} {own}{unit} (common model: {common}{unit})"
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -298,10 +305,11 @@ class Federated(RunStrategy):
 
         Returns:
             The next model, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
-            (mean over clients, if they were asked for it), ``clients`` (number that the model
-            learned from), ``left-out`` (number asked, but without a usable reply), ``bounded``
-            (clients whose weight was limited by ``max_weight``, if any), and ``rejected-KIND``
-            (number of rejected replies of each kind that occurred).
+            and ``train-loss-median`` (mean and median over clients, if they were asked for it),
+            ``clients`` (number that the model learned from), ``left-out`` (number asked, but
+            without a usable reply), ``bounded`` (clients whose weight was limited by
+            ``max_weight``, if any), and ``rejected-KIND`` (number of rejected replies of each kind
+            that occurred).
 
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
@@ -331,8 +339,11 @@ class Federated(RunStrategy):
         found.log(server_round, self.roster.names)
         updates = [update for _, reply in found.accepted for update in reply.updates]
         losses = [loss for _, reply in found.accepted for loss in reply.losses]
+        means = {}
         if losses:
-            self._watch.see(server_round, float(np.mean(losses)))
+            means["train-loss"], median = float(np.mean(losses)), float(np.median(losses))
+            means["train-loss-median"] = median
+            self._watch.see(server_round, median)
         model, state = self.aggregate.merge(self._model, self._state, updates)
         if not is_finite(model):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
@@ -343,7 +354,7 @@ class Federated(RunStrategy):
         return to_record(model), MetricRecord(
             {
                 "cohort": self.cohort,
-                **({"train-loss": float(np.mean(losses))} if self._losses else {}),
+                **means,
                 "clients": usable,
                 "left-out": asked - usable,
                 **({"bounded": bounded} if bounded else {}),
@@ -394,6 +405,13 @@ class Federated(RunStrategy):
             return None
         evaluation = self._scores.take(server_round, scores)
         self._warn_of_losses(server_round, evaluation)
+        for name, clients in self._scores.outlying.items():
+            _log.warning(
+                "round %d: the mean %s is what clients %s say, and no others; its median counts",
+                server_round,
+                name,
+                self._few(clients),
+            )
         return MetricRecord({"clients": len(scores), **in_numbers(kinds)})
 
     def _warn_of_losses(self, server_round: int, evaluation: Evaluation) -> None:

@@ -29,7 +29,7 @@ class LossWatch:
         self._warned = False
 
     def see(self, server_round: int, loss: float) -> None:
-        """Adds the mean training loss of a round."""
+        """Adds the median training loss of a round's clients."""
         self._recent.append(loss)
         mean = fmean(self._recent)
         if self._first is None:
@@ -40,7 +40,7 @@ class LossWatch:
         if not self._warned and mean > max(far, self._first):
             self._warned = True
             _log.warning(
-                "round %d: the training loss is %.3g, and was %.3g in round %d (means of %d "
+                "round %d: the median training loss is %.3g, and was %.3g in round %d (means of %d "
                 "rounds): the run may diverge; if inputs and targets are of usual size, lower %s",
                 server_round,
                 mean,

@@ -13,7 +13,7 @@ from federation.experiment import Experiment
 from federation.methods.network import COMMON, KEPT, PERSONALIZED, SERVED, NetworkMethod
 from federation.streams import unseen
 from strategies.base import Row
-from strategies.evaluation import Evaluation, Scored, summary, with_served
+from strategies.evaluation import Evaluation, Scored, outlying, summary, with_served
 from strategies.selection import Selection, selected_by
 
 __all__ = ["Scorekeeper", "Scoring"]
@@ -111,6 +111,13 @@ class Scorekeeper:
         """The round that is picked so far for each model, by the key of its results."""
         return {selected_by(which): each.round for which, each in self._selections.items()}
 
+    @property
+    def outlying(self) -> dict[str, list[int]]:
+        """By metric, clients each of which owns the mean of the last evaluation."""
+        if self.evaluation is None:
+            return {}
+        return outlying(self.evaluation, self.scoring.metrics, self.scoring.unseen)
+
     def scores(self) -> Row:
         """Returns the summary of the last evaluation; empty if nobody was scored."""
         if self.evaluation is None:
@@ -136,7 +143,7 @@ class Scorekeeper:
         """Returns the last evaluation's summary and each client's scores; and the best one's.
 
         The best is ``selected``, by the model that serves clients; ``selected-before`` is by the
-        common model, of methods that show it.
+        common model, of methods that show it. ``outlying`` is there if any client owns a mean.
 
         Raises:
             RunStopped: Nobody was scored.
@@ -147,6 +154,8 @@ class Scorekeeper:
         found = {**self.scores(), "clients": self.evaluation.listed("queries")}
         if s.unseen:
             found["unseen"] = sorted(s.unseen)
+        if far := self.outlying:
+            found["outlying"] = far
         for which, picked in self._selections.items():
             if picked.evaluation is not None:
                 scores = summary(picked.evaluation, s.metrics, s.unseen)

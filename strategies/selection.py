@@ -8,7 +8,7 @@ import torch
 from engram.metrics import Metric
 from engram.types import Params
 from federation.methods.network import SERVED, VALIDATION
-from strategies.evaluation import Evaluation
+from strategies.evaluation import Evaluation, center
 
 __all__ = ["Selection", "is_selection", "selected_by"]
 
@@ -17,7 +17,9 @@ _ROUND, _SINCE, _COLUMN = "round", "evaluations-since", "column/"
 
 
 class Selection(NamedTuple):
-    """The best evaluation so far of a model, by the mean over clients on validation rows.
+    """The best evaluation so far of a model, by clients' scores on validation rows.
+
+    Scores are compared by ``Metric.center``, the mean or the median of all clients that train.
 
     Neither test rows nor clients that never train have a part in the choice: they stand for rows
     and clients that are not known yet when a model is chosen.
@@ -62,7 +64,9 @@ class Selection(NamedTuple):
             found[name][evaluation.clients] = torch.from_numpy(column)
         seen = [c for c in range(len(next(iter(found.values())))) if c not in unseen]
         name = f"{VALIDATION}{metric.name}{self.which}"
-        old, new = (_mean(columns[name][seen]) for columns in (self.columns, found))
+        old, new = (
+            center(columns[name][seen].numpy(), metric) for columns in (self.columns, found)
+        )
         better = new > old if metric.better == "higher" else new < old
         if better or (self.round < 0 and not np.isnan(new)):
             return self._replace(columns=found, round=server_round, since=0)
@@ -105,8 +109,3 @@ def selected_by(which: str) -> str:
 
 def _mark(which: str) -> str:
     return f"{_MARK}{which.removeprefix('-')}/"
-
-
-def _mean(values: torch.Tensor) -> float:
-    """Returns the mean over the clients that were scored; NaN if none was."""
-    return float(values[~values.isnan()].mean())

@@ -127,9 +127,10 @@ class SiteStrategy(RunStrategy):
 
         for message, clients in self._asked:
             reply = answers.get(message.metadata.message_id)
-            found = reply and read_reply(reply, partial(read_of, clients))
-            if reply is None or isinstance(found, Rejected):
-                failed |= dict.fromkeys(clients, found.reason if found else "no reply")
+            if reply is None:
+                failed |= dict.fromkeys(clients, "no reply")
+            elif isinstance(found := read_reply(reply, partial(read_of, clients)), Rejected):
+                failed |= dict.fromkeys(clients, found.reason)
         return dict(sorted(failed.items()))
 
     def called(self, client: int) -> str:

@@ -36,6 +36,11 @@ def moments(batch):
     return x.T @ x / len(x), x.T @ y / len(x)
 
 
+def size_of(params):
+    """The bytes of arrays, counted one by one."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in params.values())
+
+
 def gen(*keys):
     """A generator that is a function of whole numbers."""
     return torch.Generator().manual_seed(hash(keys) % 10**6)

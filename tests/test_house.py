@@ -22,7 +22,7 @@ ARROWS = {
 }
 # They name what they import when it is looked at.
 FRONT_DOORS = {ROOT / "engram" / name for name in ("__init__.py", "testing.py")}
-SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
+SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba", "annotated_types"}
 EXTRAS = {
     "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
     "engram/vision.py": {"torchvision"},  # its networks, by name
@@ -60,6 +60,7 @@ def test_the_science_imports_science_only():
     standard |= {"inspect", "types", "fnmatch"}  # tasks.py, functional.py, sharing.py
     standard |= {"contextlib", "threading"}  # derivatives.py, module.py: what one thread is at
     standard |= {"struct"}  # by_name.py: a dictionary's numbers into an array
+    standard |= {"contextvars", "random"}  # process.py: what a call names, and where users draw
     standard |= {"hashlib", "io", "pickle"}  # constants.py: a digest of what a module holds
     standard |= {"typing", "warnings"}  # families.py: a library's solver says where it has failed
     for path in modules("engram"):

@@ -56,14 +56,20 @@ class UserSites:
         experiment: The settings.
         arrivals: The arrivals of users, with their arms.
         store: Where the users' networks and rows are kept.
+        clients: How many users there are in this process.
+
+    Raises:
+        Refused: Their networks do not fit into memory.
     """
 
-    def __init__(self, experiment: Experiment, arrivals: Arrivals, store: MemoryStore) -> None:
+    def __init__(
+        self, experiment: Experiment, arrivals: Arrivals, store: MemoryStore, clients: int
+    ) -> None:
         self.experiment = experiment
         self.arrivals = arrivals
         self._store = store
         self.own = experiment.of(MetaBan)
-        policy = self.own.policy(experiment, arrivals.dim)
+        policy = self.own.policy(experiment, arrivals.dim, clients)
         self._site = policy.site
         start = policy.start([generator(experiment.seed, 0, INIT)]).start
         self._state = self._site.init(start)
@@ -170,10 +176,11 @@ class UserSites:
 
 @hosts(MetaBan.plug_in)
 def _open(opening: Opening) -> UserSites:
-    e = opening.experiment
-    if opening.own or e.own.holds_rows(e):
-        return UserSites(e, table_arrivals(e, read_tables(opening)), opening.store)
-    return UserSites(e, drawn_arrivals(e), opening.store)
+    e, hosted = opening.experiment, opening.hosted
+    rows = bool(opening.own) or e.own.holds_rows(e)
+    arrivals = table_arrivals(e, read_tables(opening)) if rows else drawn_arrivals(e)
+    clients = 1 if opening.own else e.num_clients if hosted is None else len(hosted)
+    return UserSites(e, arrivals, opening.store, clients)
 
 
 def _kept(state: UserSiteState, place: int, untold: Floats) -> Params:

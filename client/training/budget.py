@@ -1,4 +1,4 @@
-"""How many clients are trained at once: as many as fit into the available memory."""
+"""Number of clients that are trained at once: as many as fit into the available memory."""
 
 from federation.errors import Refused
 from federation.machine import available

@@ -1,4 +1,4 @@
-"""Which rows clients train on in a round, and in what order."""
+"""Draws of the rows on which clients train in a round, in their order."""
 
 from collections.abc import Sequence
 

@@ -15,8 +15,7 @@ from typing import Any, Final, Literal
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from client.memory import MemoryStore
-from client.training.allocator import keep_freed_memory
+from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
 from client.training.diagnosis import Seen, cause_of
 from client.training.outcome import ClientFailed, Group, Trained, failed
@@ -41,6 +40,7 @@ from engram.units import Units
 from federation.aggregation import leave_client
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
+from federation.demand import check_kept
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
@@ -59,7 +59,7 @@ _TRIES: Final = 2  # timings of each way, since the first one takes longer
 
 
 class Trainer:
-    """The local side of an experiment. Sets this process's torch threads and its allocator.
+    """The local side of an experiment, for use within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
@@ -91,8 +91,7 @@ class Trainer:
         engine: Engine = "vectorized",
         noise: Noise = secret_noise,
     ) -> None:
-        torch.set_num_threads(experiment.cpu_threads)
-        keep_freed_memory()
+        check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self._store, self._noise, self._engine = store, noise, engine
         self.given, self._standard = data, data.units.targets

@@ -25,6 +25,7 @@ from engram.bandits.replay import kept_rows
 from engram.bandits.site import Rngs, Start, Theta, UserSite, UserSiteState, uniforms
 from engram.bandits.training import per_run, trained
 from engram.checks import require
+from engram.process import own_modes
 
 __all__ = ["MetaBan", "MetaBanState", "meta_ban"]
 
@@ -69,12 +70,14 @@ class MetaBan(NamedTuple):
         start = initial_of_runs(rngs, runs, self.dim, self.hidden, self.dtype)
         return MetaState(start, start, 0)
 
+    @own_modes()
     def init(self, rngs: Rngs) -> MetaBanState:
         """Returns the state before the first round."""
         # Line 3, a row of each user before the first round, is left out: users come at any time.
         meta = self.start(rngs)
         return MetaBanState(meta, self.site.init(meta.start), np.zeros(len(rngs), dtype=int))
 
+    @own_modes()
     def choose(
         self, state: MetaBanState, users: Ints, arms: Array, rngs: Rngs
     ) -> tuple[Ints, MetaBanState]:
@@ -88,6 +91,7 @@ class MetaBan(NamedTuple):
         own = predictions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
         return np.where(own, chosen, -1), state._replace(meta=meta)  # as ``best`` says it
 
+    @own_modes()
     def update(
         self, state: MetaBanState, users: Ints, x: Array, rewards: Array, rngs: Rngs
     ) -> MetaBanState:

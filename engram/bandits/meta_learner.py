@@ -41,7 +41,7 @@ class Groups(NamedTuple):
 
 
 class MetaLearner(NamedTuple):
-    """What the meta-learner does; see ``engram.bandits.meta_ban.meta_ban``."""
+    """Settings of the meta-learner; see ``engram.bandits.meta_ban.meta_ban``."""
 
     alpha: Tensor  # weight of exploration, shape (R,), like the next three
     threshold: Tensor  # (nu - 1) / nu gamma

@@ -26,6 +26,7 @@ from engram.bandits.replay import ReplayBuffer, add, draw, empty, kept_rows, wit
 from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import per_run, trained
 from engram.checks import require
+from engram.process import own_modes
 
 __all__ = ["NeuralBandit", "NeuralState", "neural_bandit"]
 
@@ -73,6 +74,7 @@ class NeuralBandit(NamedTuple):
         """The same as a ``BatchedPolicy``."""
         return BatchedPolicy(self.init, self.choose, self.update)
 
+    @own_modes()
     def init(self, rngs: Rngs) -> NeuralState:
         """Draws theta_0, which all networks of a run start from."""
         start = initial_of_runs(rngs, len(self.eta), self.dim, self.hidden)
@@ -83,6 +85,7 @@ class NeuralBandit(NamedTuple):
             start, initial_stack(start, networks), initial_stack(none, networks), rows
         )
 
+    @own_modes()
     def choose(
         self, state: NeuralState, users: Ints, arms: Array, rngs: Rngs
     ) -> tuple[Ints, NeuralState]:
@@ -102,6 +105,7 @@ class NeuralBandit(NamedTuple):
             width = width * torch.from_numpy(normals)
         return best_of_each(outputs + width, rngs), state
 
+    @own_modes()
     def update(
         self, state: NeuralState, users: Ints, x: Array, rewards: Array, rngs: Rngs
     ) -> NeuralState:

@@ -9,6 +9,7 @@ from engram.arrays import Ints
 from engram.bandits.environments.environment import Environment, Round
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, Array, BatchedPolicy, generator
 from engram.checks import require
+from engram.process import own_modes
 
 __all__ = ["PlayedRuns", "RoundContext", "play_policy"]
 
@@ -46,6 +47,7 @@ class PlayedRuns(NamedTuple):
     rewards: Array
 
 
+@own_modes()
 def play_policy(
     runs: BatchedPolicy[S],
     environments: Sequence[Environment],

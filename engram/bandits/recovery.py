@@ -1,4 +1,4 @@
-"""How often inferred relative groups equal the true ones (Lemma 6.4)."""
+"""Frequency with which inferred relative groups equal the true ones (Lemma 6.4)."""
 
 from typing import NamedTuple
 

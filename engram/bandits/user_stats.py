@@ -16,7 +16,7 @@ Cluster = frozenset[int]
 
 
 class UserEstimate(NamedTuple):
-    """What is known of one user."""
+    """Statistics of one user."""
 
     gram: Array  # gram matrix sum x x', shape (d, d); only its upper triangle is kept
     ridge: Ridge  # the user's ridge estimate

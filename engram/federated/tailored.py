@@ -1,4 +1,4 @@
-"""What a server makes for each client: arrays of the client's own, once it has taken part.
+"""Arrays that a server makes for each client, once the client has taken part.
 
 The server's state has them, or what they are made of, for every client of the federation, and which
 clients it knows. All others are sent the model's arrays.

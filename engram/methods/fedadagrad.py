@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Interval, Lt
 from torch import Tensor
 
 from engram.core.method import Context, FromMean, Method
@@ -22,7 +22,10 @@ class FedAdagrad(FedAvg):
     server_eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the server"] = 0.01
     beta1: Weight = 0.0
     tau: Annotated[
-        float, Gt(0), Search(1e-4, 0.1, log=True), "degree of adaptivity; the smaller, the more"
+        float,
+        Interval(gt=0, le=1e9),
+        Search(1e-4, 0.1, log=True),
+        "degree of adaptivity; the smaller, the more",
     ] = 0.001
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:

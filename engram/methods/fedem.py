@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Interval
 
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
@@ -19,7 +19,9 @@ class FedEm:
     """Common components, which each client mixes by weights of its own."""
 
     eta: Eta = 0.1
-    components: Annotated[int, Ge(1), Search(1, 6), "models that clients mix; 1: fedavg"] = 3
+    components: Annotated[
+        int, Interval(ge=1, le=100), Search(1, 6), "models that clients mix; 1: fedavg"
+    ] = 3
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 2: an expectation step over the round's batches, and maximization steps.

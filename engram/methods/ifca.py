@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
@@ -16,7 +16,9 @@ class Ifca:
     """A model for each cluster of clients, which choose one by their losses."""
 
     eta: Eta = 0.1
-    clusters: Annotated[int, Ge(1), Search(1, 6), "models that clients choose from; 1: fedavg"] = 3
+    clusters: Annotated[
+        int, Interval(ge=1, le=100), Search(1, 6), "models that clients choose from; 1: fedavg"
+    ] = 3
     initial_batch_size: Annotated[int, Ge(1), "rows by which a client chooses"] = 50
 
     def build(self, context: Context) -> Method:

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Gt, Interval
 from torch.func import vjp
 
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
@@ -23,9 +23,15 @@ class PFedHn:
         Search(1e-3, 0.3, log=True),
         "step size of the hypernetwork and of the embeddings",
     ] = 0.03
-    embedding: Annotated[int, Ge(1), Search(2, 64, log=True), "numbers in a client's embedding"] = 8
-    layer_width: Annotated[int, Ge(1), "units of each hidden layer on the server"] = 100
-    layers: Annotated[int, Ge(0), "hidden layers on the server; 0: a linear map"] = 3
+    embedding: Annotated[
+        int, Interval(ge=1, le=2**16), Search(2, 64, log=True), "numbers in a client's embedding"
+    ] = 8
+    layer_width: Annotated[
+        int, Interval(ge=1, le=2**16), "units of each hidden layer on the server"
+    ] = 100
+    layers: Annotated[
+        int, Interval(ge=0, le=64), "hidden layers on the server; 0: a linear map"
+    ] = 3
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 1, of the clients S that replied; h is the hypernetwork of parameters phi.

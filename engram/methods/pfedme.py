@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Interval, Le
 
 from engram.checks import anywhere, must
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
@@ -21,7 +21,9 @@ class PFedMe:
     lambda_: Annotated[float, Gt(0), Search(0.5, 50, log=True), "weight of the proximal term"] = (
         15.0
     )
-    inner_steps: Annotated[int, Ge(1), Search(1, 10), "steps towards the proximal point"] = 5
+    inner_steps: Annotated[
+        int, Interval(ge=1, le=1000), Search(1, 10), "steps towards the proximal point"
+    ] = 5
     server_mix: Annotated[float, Gt(0), Le(10**6), "weight of the round's mean (beta)"] = 1.0
 
     def faults(self) -> Iterator[str]:

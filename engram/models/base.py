@@ -1,4 +1,4 @@
-"""What a network is here: functions of a parameter dictionary."""
+"""Networks as functions of a parameter dictionary."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -181,11 +181,11 @@ def _layer(name: str, shape: tuple[int, ...], generator: Generator) -> Params:
 
 
 def _plain_dense(sizes: Sequence[int]) -> dict[str, nn.Module]:
-    """Returns the layers of ``_dense``, by the names that its parameters have."""
+    """Returns the layers of ``_dense``, without numbers, by the names that its parameters have."""
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     for layer, size in enumerate(pairwise(sizes)):
         layers |= {f"relu{layer - 1}": nn.ReLU()} if layer else {}
-        layers[f"dense{layer}"] = nn.Linear(*size)
+        layers[f"dense{layer}"] = nn.Linear(*size, device="meta")
     return layers
 
 
@@ -193,12 +193,12 @@ def _plain_cnn(channels: int, sizes: Sequence[int]) -> dict[str, nn.Module]:
     """Returns the layers of ``_cnn``."""
     layers: dict[str, nn.Module] = {}
     for layer, size in enumerate(pairwise([channels, *_CHANNELS])):
-        layers[f"conv{layer}"] = nn.Conv2d(*size, _KERNEL, padding=_KERNEL // 2)
+        layers[f"conv{layer}"] = nn.Conv2d(*size, _KERNEL, padding=_KERNEL // 2, device="meta")
         layers |= {f"pool{layer}": nn.MaxPool2d(2), f"convolved{layer}": nn.ReLU()}
     return layers | _plain_dense(sizes)
 
 
 def _holding(layers: dict[str, nn.Module], params: Params) -> nn.Module:
-    module = nn.Sequential(OrderedDict(layers))
+    module = nn.Sequential(OrderedDict(layers)).to_empty(device="cpu")
     module.load_state_dict(params)
     return module.eval()

@@ -16,6 +16,7 @@ from engram.models.base import Inputs, Model
 from engram.models.constants import digest_of_constants
 from engram.models.functional import NORMS, VARIANCE, Pure, Statistics, UnknownToken
 from engram.models.skeleton import Skeleton, called, leaves, parameters_of, rows_of, same
+from engram.process import drawing
 from engram.types import Params
 
 __all__ = ["Make", "from_module"]
@@ -54,10 +55,14 @@ def from_module(
             its inputs and parameters; the message says which.
     """
     seed = _seed(make, generator or torch.Generator())
-    module = _made(make, seed)
+    with drawing(seed):  # by one thread alone, which tries what others may have been given, too
+        return _network(make, seed, example, statistics)
+
+
+def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> Model:
+    """Makes a network of a module, from the process's generators; for the rest see above."""
     example = tree_map(lambda leaf: leaf.detach().clone(), example)
-    _check_types(module)
-    _try(module, example)  # lazy layers take their shapes from it
+    module = _made(make, example)
     running = {} if statistics == "fixed" else _running(module)
     _check_trained(module, running)
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
@@ -67,12 +72,12 @@ def from_module(
         own = _seed(make, generator)
         if own == seed:  # such as a run's own start, which is asked for again
             return parameters_of(module, running)
-        fresh = _made(make, own)
-        _try(fresh, example)
-        return parameters_of(fresh, running)
+        with drawing(own):
+            return parameters_of(_made(make, example), running)
 
     def holding(params: Params) -> nn.Module:
-        found = copy.deepcopy(module).eval()
+        with drawing():  # while no other thread tries the module
+            found = copy.deepcopy(module).eval()
         found.load_state_dict(params, strict=False)  # its constants are there
         return found
 
@@ -108,14 +113,15 @@ def _seed(make: Make, generator: Generator) -> int:
     return 0 if there else int(torch.randint(2**62, (), generator=generator))
 
 
-def _made(make: Make, seed: int) -> nn.Module:
-    if isinstance(make, nn.Module):
-        return _taking_double(copy.deepcopy(make)) if _is_double(make) else make
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        made = make()
+def _made(make: Make, example: Inputs) -> nn.Module:
+    """Returns a module all of whose parameters are drawn: lazy layers take shapes from a call."""
+    made = make if isinstance(make, nn.Module) else make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
-    return _taking_double(made) if _is_double(made) else made
+    if _is_double(made):
+        made = _taking_double(copy.deepcopy(made) if made is make else made)
+    _check_types(made)
+    _try(made, example)
+    return made
 
 
 def _is_double(module: nn.Module) -> bool:
@@ -143,14 +149,12 @@ def _in_double(module: nn.Module, args: Any, named: Any) -> Any:
 def _trying(module: nn.Module, example: Inputs) -> Iterator[None]:
     """Context in which a failing call of a module is told with its inputs' shapes.
 
-    Random numbers are as before.
-
     Raises:
         UnknownToken: An embedding lacks a token of the example.
         ValueError: All else.
     """
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad():
             yield
     except UnknownToken:
         raise

@@ -47,7 +47,7 @@ class _Linear(RegressorMixin, MultitaskModel):
 
     @property
     def _free(self) -> Bools:
-        """Which coefficients are not penalized: the intercept."""
+        """Mask of the coefficients that are not penalized: the intercept."""
         free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
         free[self.n_features_in_ :] = True
         return free

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import expit, xlogy
 
 from engram.arrays import Array, Bools
+from engram.process import filtering
 
 __all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
 
@@ -107,7 +108,7 @@ def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
     """
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - as its models
 
-    with warnings.catch_warnings():
+    with filtering():
         warnings.simplefilter("ignore")  # of numbers that overflow on the way
         warnings.simplefilter("error", ConvergenceWarning)
         try:

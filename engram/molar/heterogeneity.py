@@ -1,4 +1,4 @@
-"""How tasks' coefficients scatter, column by column: a test, a variance, and who is apart.
+"""Heterogeneity of tasks' coefficients, column by column: a test, a variance, and who is apart.
 
 Of one column, tasks have estimates ``gap_m`` with known variances ``v_m``. Most tasks' true values
 scatter around a common center with a variance t, which may be 0; some may lie far apart.

@@ -42,7 +42,7 @@ _LEAST: Final = 1e-6  # of alpha on either side
 
 
 class Suggestion(NamedTuple):
-    """What all tasks but one suggest about that one's coefficients, each of shape (d,)."""
+    """Prior of one task's coefficients from all other tasks, each of shape (d,)."""
 
     center: Array
     share: Array  # of the tasks that agree with the center, in (0, 1); 0: nothing is suggested

@@ -81,6 +81,7 @@ def _penalized(x: Array, y: Array, strength: float) -> Array:
         return np.zeros(x.shape[1])
     from sklearn.linear_model import Lasso  # noqa: PLC0415 - a second to import
 
-    solver = Lasso(strength, fit_intercept=False, tol=_TOLERANCE, max_iter=_PASSES)
+    # It goes through columns in turn, but draws from the process's generator without a seed.
+    solver = Lasso(strength, fit_intercept=False, tol=_TOLERANCE, max_iter=_PASSES, random_state=0)
     coef: Array = solver.fit(x, y).coef_
     return coef

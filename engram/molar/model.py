@@ -29,6 +29,7 @@ from engram.molar.tables import (
     shown,
     take_tasks,
 )
+from engram.process import own_modes
 
 
 class MultitaskModel(BaseEstimator):
@@ -61,6 +62,7 @@ class MultitaskModel(BaseEstimator):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         """Returns coefficients (M, d') of the tasks and shared ones (d',), d' with intercept."""
 
+    @own_modes()
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
         """Fits all tasks.
 
@@ -141,6 +143,7 @@ class MultitaskModel(BaseEstimator):
         x = x if self.scaling_ is None else self.scaling_.apply(x)
         return np.hstack([x, np.ones((len(x), 1))]) if self.fit_intercept else x
 
+    @own_modes()
     def linear_predictor(self, X: Any, task: Any = None) -> Array:
         """Returns ``<x, beta>`` of each row with its task's coefficients, shape (n,).
 

@@ -1,4 +1,4 @@
-"""What estimators for numbers and counts have in common, whatever fits their regressions."""
+"""Base of estimators for numbers and counts, whatever fits their regressions."""
 
 from typing import Any, Literal
 

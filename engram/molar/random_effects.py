@@ -49,14 +49,14 @@ _PRIOR: Final = 4.0  # least degrees of freedom that a task's noise borrows from
 
 
 class Prior(NamedTuple):
-    """What is assumed of a task's coefficients: independent, with these moments, shapes (d,)."""
+    """Prior of a task's coefficients: independent, with these moments, shapes (d,)."""
 
     center: Array
     variance: Array  # at least 0, finite; 0: the coefficient is the center
 
 
 class Posterior(NamedTuple):
-    """What a task's rows say, given a prior.
+    """Posterior of a task's coefficients, given a prior.
 
     Attributes:
         coef: Mode of the coefficients, shape (d,).

@@ -20,6 +20,7 @@ from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermine
 from engram.molar.summary import Summary
 from engram.molar.tables import rows_of_tasks, shown
 from engram.molar.two_classes import TwoClasses
+from engram.process import own_modes
 
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
@@ -103,6 +104,7 @@ class _Molar(MultitaskModel):
         """Standard deviation of each task's noise, shape (M,); infinite if unknown."""
         return np.array([site.sigma for site in self.sites_])
 
+    @own_modes()
     def confidence_intervals(
         self, level: float = 0.95, method: IntervalMethod | Literal["honest"] = "practical"
     ) -> Intervals:
@@ -136,6 +138,7 @@ class _Molar(MultitaskModel):
             site, self.shared_, half, level=level, method=method, intercept=self.fit_intercept
         )
 
+    @own_modes()
     def summary(self, task: Any = None, *, level: float = 0.95) -> Summary:
         """Returns a printable table of the shared coefficients, or of those of one task.
 
@@ -168,6 +171,7 @@ class _Molar(MultitaskModel):
         limits = self._limits(site, half, level)
         return Summary(title, level, names, self._full[i], limits, "", marks)
 
+    @own_modes()
     def transfer(self, X: Any, y: Any, task: Any, sample_weight: Any = None) -> Self:
         """Returns a copy with one more task, estimated from a few rows (Corollary 2).
 

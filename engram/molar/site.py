@@ -71,7 +71,7 @@ class SiteEstimate(NamedTuple):
 
     @property
     def determined(self) -> Bools:
-        """Which coefficients the rows determine, shape (d,)."""
+        """Mask of the coefficients that the rows determine, shape (d,)."""
         return np.isfinite(self.scale)
 
     @property

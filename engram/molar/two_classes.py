@@ -1,4 +1,4 @@
-"""What estimators for two classes have in common, whatever fits their logistic regressions."""
+"""Base of estimators for two classes, whatever fits their logistic regressions."""
 
 from typing import Any
 

@@ -24,6 +24,7 @@ from engram.online.by_name import Reader
 from engram.online.learner import positive
 from engram.online.losses import Loss
 from engram.online.tasks import LinearState, LinearTask, Rules
+from engram.process import own_modes
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
@@ -111,7 +112,8 @@ class StreamModel(BaseEstimator):
     def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
         """Starts anew and learns rows."""
         fresh = clone(self)
-        fresh._take_table(x, y, weights, classes)
+        with own_modes():
+            fresh._take_table(x, y, weights, classes)
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.__dict__.update(vars(fresh))
@@ -119,7 +121,8 @@ class StreamModel(BaseEstimator):
 
     def _partial_fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
         after = copy(self)
-        after._take_table(x, y, weights, classes)
+        with own_modes():
+            after._take_table(x, y, weights, classes)
         self.__dict__.update(vars(after))
         return self
 
@@ -146,6 +149,7 @@ class StreamModel(BaseEstimator):
         _check_rows(table, [f"x{i}" for i in range(table.shape[1])] if names is None else names)
         return table
 
+    @own_modes()
     def _predictions(self, x: Any) -> Array:
         """Returns (n, m)."""
         check_is_fitted(self)

@@ -1,4 +1,4 @@
-"""What linear models of rows have in common: what they learn, and the units of their columns."""
+"""Base of linear models of rows: their tasks, and the units of their columns."""
 
 from typing import Any, NamedTuple, Protocol, Self
 

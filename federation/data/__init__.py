@@ -1,1 +1,1 @@
-"""Which data there are, and which client holds which rows."""
+"""Data sets, and the rows of them that each client holds."""

@@ -4,7 +4,7 @@ What the columns of inputs are depends on the header and the values of text alon
 values are missing: so they are the same on all nodes.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,6 +164,7 @@ def inputs_of(path: Path, columns: Columns, names: Collection[str]) -> list[str]
 def check_classes(path: Path, columns: Columns, y: Any) -> None:
     """Refuses a column of classes that are text, where most are numbers, unless it is declared."""
     text = y.dtype.kind == "O" and y.dtype != "category"
+    text = text and all(isinstance(cell, Hashable) for cell in y[:1])  # no list of one-hot rows
     if text and columns.target not in columns.values.declared and (unlike := unlike_numbers(y)):
         advice = f"number all classes, or name them by categories={columns.target}=A|B|..."
         raise DataError(f"{path}: {columns.target} has {unlike} among numbers: {advice}")

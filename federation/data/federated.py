@@ -34,6 +34,7 @@ from federation.data.shortage import check_shortage, shortage
 from federation.data.sources import load
 from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
+from federation.demand import check_client
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must
+from engram.process import filtering
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
 
@@ -62,7 +63,7 @@ def _frame(path: Path, **how: Any) -> Any:
     try:
         # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
         # for an index where rows are longer than the header.
-        with open_file(path) as file, warnings.catch_warnings():
+        with open_file(path) as file, filtering():
             if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
                 raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
             warnings.simplefilter("error", pd.errors.ParserWarning)

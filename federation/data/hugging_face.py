@@ -115,6 +115,9 @@ def read_names(
     table = None
     if kinds <= {"number", "text"} and (texts or may_miss):
         wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+        for name in wanted:
+            if _kind(rows.features[name]) == "array":
+                raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
         frame = rows.select_columns(wanted).to_pandas()
         held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
         table = parted(path, frame, columns, targets, held)
@@ -132,8 +135,9 @@ def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
 
 def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]":
     """Returns training and test rows, or all rows; of Parquet only one column, if named."""
-    if kind != "hf" and not path.exists():
-        raise DataError(f"{path} must be a file or a folder of {kind}, and is not there")
+    if kind != "hf" and not (path.is_file() or path.is_dir()):
+        why = "is neither" if path.exists() else "is not there"
+        raise DataError(f"{path} must be a file or a folder of {kind}, and {why}")
     local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
     if kind == "hf" and local.exists():
         raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
@@ -253,6 +257,8 @@ def _array(path: Path, name: str, values: _Array, feature: Any) -> _Array:
         values = values.astype(np.float64) if values.dtype == object else values
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: {name} must hold as many numbers in each row") from error
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{path}: {name} must hold numbers, got {values.dtype}")
     while hasattr(feature, "feature"):  # of lists, what they are lists of
         feature = feature.feature
     # The library makes all whole numbers int64, grey levels too.

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must
+from engram.process import filtering
 from engram.tasks import CLASSIFICATION
 from federation.data.arrays import Arrays
 from federation.data.shortage import shortage
@@ -165,7 +166,7 @@ def _positions(
         columns["label"] = np.frombuffer(labels, dtype=np.int64)
     by.dataset = datasets.Dataset.from_dict(columns)
     # Silent: its progress bar, and its warning of classes that nobody holds.
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+    with filtering(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         return [
             by.load_partition(client).with_format("numpy")["row"][:].astype(np.int64)

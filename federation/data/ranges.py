@@ -22,7 +22,7 @@ from federation.roster import Kind
 __all__ = ["SIZE", "Range", "far_away", "inputs_in", "ranges_of", "some_of"]
 
 SIZE: Final = "root mean square"
-"""What is looked at of a row that is no list of columns, such as an image."""
+"""Name of the figure of a row that is no list of columns, such as an image."""
 
 _SHARE: Final = 0.1  # of the rows on either side that may be anywhere
 _FEWEST: Final = 10  # rows: with fewer, the ends of a range would be single rows' values

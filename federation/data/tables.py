@@ -17,7 +17,7 @@ from federation.data.frames import check_columns, is_frame, read_frame
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
-from federation.errors import UNNAMED, DataError, brief, few_names, one_line
+from federation.errors import UNNAMED, DataError, brief, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, check_rows, rows_in_memory
 from federation.names import Names, checked_names
@@ -97,15 +97,9 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
         return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
     tasks, codes = distinct(table.labels)
-    faults = []
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
-        faults.append(must("num-clients", experiment.num_clients, wanted))
-    sizes = np.bincount(codes)
-    nothing = np.flatnonzero(np.round(experiment.test_fraction * sizes) == sizes)[:1]
-    faults += [_none_left(one_line(str(tasks[k])), int(sizes[k])) for k in nothing]
-    if faults:
-        raise DataError("; ".join(faults))
+        raise DataError(must("num-clients", experiment.num_clients, wanted))
     train: list[Rows | None] = []
     test: list[Rows | None] = []
     for client in range(len(tasks)):
@@ -138,21 +132,16 @@ def _of_clients(e: Experiment, dataset: str, clients: Sequence[int]) -> TableDat
     return TableData(train, test, columns)
 
 
-def _none_left(client: object, rows: int) -> str:
-    return (
-        f"client {client} has {rows} rows, of which none is left to learn from: lower test-fraction"
-    )
-
-
 def _held_out(
     x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], experiment: Experiment, client: int
 ) -> tuple[Rows, Rows | None]:
-    """Holds out a share of a client's rows; the others keep their order."""
+    """Holds out a share of a client's rows, but not all of them; the others keep their order."""
+    if not len(y):
+        raise DataError(f"client {client} has no rows to learn from")
     rng = generator(experiment.seed, Stream.DATA_SPLIT, client)
     held = np.zeros(len(y), dtype=bool)
-    held[rng.permutation(len(y))[: round(experiment.test_fraction * len(y))]] = True
-    if held.all():
-        raise DataError(_none_left(client, len(y)))
+    count = min(round(experiment.test_fraction * len(y)), len(y) - 1)
+    held[rng.permutation(len(y))[:count]] = True
     return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
 
 

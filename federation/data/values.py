@@ -83,7 +83,7 @@ class Values(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the columns of a file are.
+    """Columns of a file.
 
     Attributes:
         target: The target's name.

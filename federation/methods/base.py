@@ -1,4 +1,4 @@
-"""What a method is: a name, settings of its own, and what it makes of the shared ones."""
+"""Base of methods: a name, settings of its own, and the use of the shared ones."""
 
 import re
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ class Method(Settings):
         return {}
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
-        """Says what is wrong with settings that depend on each other, a line for each fault.
+        """Yields the faults of settings that depend on each other, a line for each.
 
         A line names the settings that it depends on. Where one of them is impossible by itself, and
         has its default here, the line is not told.

@@ -1,12 +1,14 @@
 """Meta-Ban: one turn a round, in which a client chooses by a network adapted to those who agree."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
 from engram.checks import must
 from engram.metrics import Metric
+from federation.machine import check_room
 from federation.methods.base import NO_NETWORK, Method, method
 from federation.methods.turns import LEAST_REPORTED, REGRET, ReportEvery
 from federation.settings.fields import Float, Int
@@ -51,12 +53,15 @@ class MetaBan(Method):
         gt=0,
         description="weight of a row of the client whose turn it is, beside others' of 1",
     )
-    user_steps: Int = Field(4, ge=1, description="a client's steps in its turn (J_1)")
+    user_steps: Int = Field(4, ge=1, le=1000, description="a client's steps in its turn (J_1)")
     meta_steps: Int = Field(
-        8, ge=1, description="the server's steps in a turn (J_2); in each it asks all clients"
+        8,
+        ge=1,
+        le=1000,
+        description="the server's steps in a turn (J_2); in each it asks all clients",
     )
-    replay_batch: Int = Field(16, ge=1, description="rows of a step")
-    replay_rows: Int = Field(256, ge=1, description="last rows that a client keeps")
+    replay_batch: Int = Field(16, ge=1, le=10**4, description="rows of a step")
+    replay_rows: Int = Field(256, ge=1, le=10**5, description="last rows that a client keeps")
     arms: Int = Field(3, ge=2, le=1000, description="tables: arms to choose from (K)")
     user_groups: Int = Field(
         0,
@@ -87,16 +92,28 @@ class MetaBan(Method):
         """Returns the method with reports of several turns: fewer would say too much of one."""
         return self.model_copy(update={"report_every": max(self.report_every, LEAST_REPORTED)})
 
-    def policy(self, shared: SharedSettings, dim: int) -> "Policy":
+    def policy(self, shared: SharedSettings, dim: int, clients: int = 0) -> "Policy":
         """Builds the policy of sites and server, for arms with so many features.
 
         In double precision: sums over sites round otherwise than those in one place, and a bandit
         that once chooses otherwise goes another way.
+
+        Args:
+            shared: The shared settings.
+            dim: Features of an arm.
+            clients: Clients whose networks are in this process.
+
+        Raises:
+            Refused: The networks do not fit into memory.
         """
         import torch
 
         from engram.bandits.meta_ban import meta_ban
 
+        widths = (dim, *shared.hidden_widths, 1)
+        size = 8 * sum(a * b for a, b in pairwise(widths))
+        # Theta_0, its gradient, and the next; of each client what chooses, and what it trains.
+        check_room(self.name, (3 + 2 * clients) * size, "lower hidden, or have fewer clients")
         return meta_ban(
             dim,
             hidden=shared.hidden_widths,

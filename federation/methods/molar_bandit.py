@@ -67,7 +67,7 @@ class MolarBandit(Thresholded):
 
     @property
     def parameters(self) -> int:
-        """How many parameters a site has: 1 under Model-C, K under Model-P."""
+        """Number of a site's parameters: 1 under Model-C, K under Model-P."""
         return 1 if self.bandit_model == "C" else self.arms
 
     def on_a_node(self) -> Self:
@@ -86,7 +86,7 @@ class MolarBandit(Thresholded):
         )
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
-        """Says what is wrong with settings that depend on each other."""
+        """Yields the faults of settings that depend on each other."""
         yield from super().problems(shared)
         most = (_MOST_TURNS // self.first_batch).bit_length()
         if shared.num_rounds > most:

@@ -1,4 +1,4 @@
-"""What methods that act in turns have in common: their metric, and reports of several turns."""
+"""Base of methods that act in turns: their metric, and reports of several turns."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 

@@ -57,6 +57,7 @@ class EvaluationSettings(Settings):
     adapt_steps: Int = Field(
         10,
         ge=0,
+        le=10**5,
         description="evaluation: gradient steps of fine-tuning; standard: each on batch-size "
         "training rows; few-shot: each on all adapt-shots rows",
     )

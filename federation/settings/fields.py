@@ -46,7 +46,8 @@ def no_bool(value: object) -> object:
 _WIDEST = 2**20  # of a layer
 _DEEPEST = 64  # hidden layers
 
-_LARGEST: Final = 2**32
+_MOST: Final = 10**6
+_FAR: Final = 1e30
 
 _OTHER_WORDS: Final = {
     **dict.fromkeys(("lr", "learning-rate", "learningrate", "step-size", "stepsize"), "eta"),
@@ -59,10 +60,12 @@ _OTHER_WORDS: Final = {
 }
 """Settings by what other libraries call them."""
 
-Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
-"""A whole number, bounded so that sums of many fit 64 bits."""
+Int = Annotated[int, BeforeValidator(no_bool), Field(le=_MOST)]
+"""A whole number: of rows, steps or clients. What takes time or memory many times over has a bound
+of its own below this one."""
 
-Float = Annotated[float, BeforeValidator(no_bool)]
+Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
+"""A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""
 
 
 def registered(key: str, known: Collection[str], built_in: Collection[str] = ()) -> _Check:
@@ -137,7 +140,7 @@ def range_of(field: FieldInfo) -> str:
     words = ["whole number" if field.annotation is int else "number"]
     for bound, text in (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most")):
         values = [getattr(limit, bound) for limit in field.metadata if hasattr(limit, bound)]
-        words += [f"{text} {value}" for value in values if value != _LARGEST or bound == "lt"]
+        words += [f"{text} {value}" for value in values if value not in (_MOST, _FAR)]
     return ", ".join(words)
 
 
@@ -180,6 +183,7 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
     key = owner + key_of(str(detail["loc"][0]))
     message = message.removeprefix("Input should be ").removeprefix("value must be ")
     message = re.split(", (got|unable) ", message.removeprefix("String should "))[0]
+    message = re.sub(r"\d[\d.]{15,}", lambda number: f"{float(number[0]):g}", message)
     return f"{key} must be {message}, got {brief(detail['input'])}"
 
 

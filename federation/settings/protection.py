@@ -45,12 +45,15 @@ class ProtectionSettings(Settings):
     )
     noise_multiplier: Float = Field(
         1.0,
-        gt=0,
+        ge=1e-6,
         description="privacy: standard deviation of the noise over clip, on one client's update "
         "(local) or on the sum of all clients' (central)",
     )
     delta: Float = Field(
-        1e-05, gt=0, lt=1, description="privacy: the delta at which the epsilon spent is reported"
+        1e-05,
+        ge=1e-100,
+        lt=1,
+        description="privacy: the delta at which the epsilon spent is reported",
     )
     server_step: Literal["replace", "universal"] = Field(
         "replace",

@@ -1,8 +1,10 @@
 """Settings of a run: its length, its evaluations and checkpoints, and its folder."""
 
-from pydantic import Field
+from typing import Annotated
 
-from federation.settings.fields import Float, Int, Settings
+from pydantic import BeforeValidator, Field
+
+from federation.settings.fields import Float, Int, Settings, no_bool
 
 
 class RunSettings(Settings):
@@ -13,7 +15,9 @@ class RunSettings(Settings):
         10, ge=1, description="rounds between evaluations; the last round is always evaluated"
     )
     checkpoint_every: Int = Field(10, ge=1, description="rounds between checkpoints")
-    seed: Int = Field(0, ge=0, lt=2**32, description="root of every random stream")
+    seed: Annotated[int, BeforeValidator(no_bool)] = Field(
+        0, ge=0, lt=2**32, description="root of every random stream"
+    )
     timeout: Float = Field(
         3600.0,
         gt=0,

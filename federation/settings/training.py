@@ -19,10 +19,13 @@ class TrainingSettings(Settings):
         description="shards of clients (client i is in shard i mod shards), from each of which "
         "the same number trains in a round; with as many shards as nodes, all have equal work",
     )
-    local_steps: Int = Field(5, ge=1, description="local steps of a client in a round (H)")
+    local_steps: Int = Field(
+        5, ge=1, le=10**5, description="local steps of a client in a round (H)"
+    )
     local_epochs: Int = Field(
         0,
         ge=0,
+        le=10**4,
         description="epochs of a client in a round, in place of local-steps: each of a step's "
         "batches goes once through all of the client's rows, in random order; the last one may be "
         "smaller. 0: local-steps",

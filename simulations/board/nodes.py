@@ -1,4 +1,4 @@
-"""What the nodes of a run do: who is waited for, who was late, and what each one costs."""
+"""Nodes of a run: who is waited for, who was late, and the cost of each one."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -19,6 +19,7 @@ from simulations.board.one_run import label_of
 from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
 from simulations.comparison import trains_network
+from strategies.evaluation import center
 
 __all__ = ["one_client"]
 
@@ -92,11 +93,11 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
             thin = {"width": 1, "color": "#bbb"}
             figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
     everyone = [
-        (row["round"], _mean(row[main.name + SERVED]))
+        (row["round"], center(np.array(row[main.name + SERVED], float), main))
         for row in record.scores()
         if any(value is not None for value in row.get(main.name + SERVED, ()))
     ]
-    lines = {"mean of all clients": (everyone, "#888", "dot")}
+    lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
     lines["common model"] = (_curve(record, client, COMMON), "#1f77b4", "dash")
     lines["its own"] = (_curve(record, client, SERVED), "#1f77b4", "solid")
     for name, (points, color, dash) in lines.items():
@@ -128,10 +129,6 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
 
 def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatter:
     return Scatter(x=[x for x, _ in points], y=[y for _, y in points], name=name, **more)
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    return float(np.mean([value for value in values if value is not None]))
 
 
 def _curve(record: RunRecord, client: int, which: str) -> list[tuple[int, float]]:

@@ -24,7 +24,7 @@ Stamp = tuple[Any, ...]
 
 
 class Shelved(NamedTuple):
-    """What is in one folder.
+    """Contents of one folder.
 
     Attributes:
         name: The folder, below the shelf's, such as ``demo/fedavg-seed0``.

@@ -1,4 +1,4 @@
-"""What the rows at hand say of a model: its scores, its intervals, and where its inputs lie."""
+"""Evidence of a model from the rows at hand: its scores, its intervals, its inputs' ranges."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -33,7 +33,7 @@ __all__ = ["Evidence", "intervals_on", "of_coefficients", "of_network"]
 
 
 class Evidence(NamedTuple):
-    """What rows say of a model.
+    """Evidence of a model from rows.
 
     Attributes:
         scores: By what they are of, figures.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from torch.utils._pytree import tree_leaves
 
 from engram.checks import must, require
+from engram.process import own_modes
 from federation.data.ranges import far_away, inputs_in
 from federation.data.unlabeled import read_unlabeled
 from federation.errors import Refused, few_names, one_line
@@ -39,6 +40,7 @@ class Predictions(NamedTuple):
     notes: list[str]
 
 
+@own_modes()
 def predict(
     model: Path,
     rows: Path,

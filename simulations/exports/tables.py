@@ -34,7 +34,7 @@ from simulations.learned import Learned
 __all__ = ["FOLDS", "UNLABELED", "coefficients_of", "transferred"]
 
 FOLDS: Final = 5
-"""Of cross-validation on a newcomer's rows."""
+"""Number of folds of cross-validation on a newcomer's rows."""
 
 UNLABELED: Final = (
     "The rows have no targets: it is the common model, and nothing has been learned from them."

@@ -12,7 +12,8 @@ from simulations.comparison import Runs
 from simulations.differences import in_words
 from simulations.pages.figures import clients, curves, gains
 from simulations.references import read_references
-from simulations.rows import differences_from, others, report_rows, tail
+from simulations.rows import differences_from, ends, others, report_rows
+from strategies.evaluation import center_key
 
 __all__ = ["BAR", "PageTable", "figures_of", "table_of"]
 
@@ -58,11 +59,14 @@ def _table(
     rows: list[dict[str, Any]], metric: Metric, beside: Mapping[str, tuple[float, ...]]
 ) -> PageTable:
     name, percent = metric.name, " in %" if metric.percent else ""
-    keys = {"mean": "", "s.d.": "-std", tail(metric)[1:]: tail(metric), "worst": "-worst"}
+    keys = ends(metric)
     told = []
     for row in rows:
         own = name + row["model"]
-        figures = [*(row.get(own + key) for key in keys.values()), row.get(name + COMMON)]
+        figures = [
+            *(row.get(own + key) for key in keys.values()),
+            row.get(center_key(name + COMMON, metric)),
+        ]
         told.append([row["method"], *(metric.in_words(figure, 1) for figure in figures)])
     for reference, known in beside.items():
         figures = [*known, None]

@@ -15,6 +15,7 @@ from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
 from simulations.rows import client_scores, comparable, curves_of, shown_models
+from strategies.evaluation import center, center_key
 
 __all__ = ["clients", "curves", "gains"]
 
@@ -55,7 +56,7 @@ def curves(runs: Runs, metric: Metric) -> Figure:
 def _curve(
     records: Sequence[RunRecord], metric: Metric, which: str
 ) -> tuple[list[int], npt.NDArray[np.float64]]:
-    key = metric.name + which
+    key = center_key(metric.name + which, metric)
     each = [
         {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
         for record in records
@@ -91,7 +92,7 @@ def _gains(runs: Runs, mine: Mapping[str, Any], base: Any, metric: Metric) -> Fi
         label: (method, [sign * _unit(metric) * (a - b) for a, b in zip(scores, base, strict=True)])
         for label, (method, scores) in mine.items()
     }
-    figure = _dots(runs, differences)
+    figure = _dots(runs, differences, metric)
     figure.add_vline(0, line_width=1)
     title = f"gain in {metric.name}{' (points)' if metric.percent else ''}"
     figure.update_layout(xaxis_title=title, showlegend=False)
@@ -112,14 +113,14 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
     }
     if not scores:
         return None
-    figure = _dots(ended, scores)
+    figure = _dots(ended, scores, metric)
     figure.update_layout(
         xaxis_title=f"{metric.name} of a client{_percent(metric)}", showlegend=False
     )
     return figure
 
 
-def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]]) -> Figure:
+def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]], metric: Metric) -> Figure:
     """Draws a line of dots for each label: clients of all seeds, named under the pointer."""
     figure, rng = Figure(), np.random.default_rng(0)
     for line, (label, (method, seeds)) in enumerate(values.items()):
@@ -136,14 +137,14 @@ def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]]) -> Figure
         draw = Scattergl if len(x) > _MANY else Scatter
         figure.add_trace(draw(x=x, y=y, mode="markers", marker=marker, **told))
         if x:
-            mean = {"color": "black", "symbol": "line-ns-open", "size": 18}
+            middle = {"color": "black", "symbol": "line-ns-open", "size": 18}
             figure.add_trace(
                 Scatter(
-                    x=[np.mean(x)],
+                    x=[center(np.array(x), metric)],
                     y=[line],
                     mode="markers",
-                    marker=mean,
-                    hovertemplate="mean: %{x:.4g}<extra></extra>",
+                    marker=middle,
+                    hovertemplate=f"{metric.center}: %{{x:.4g}}<extra></extra>",
                 )
             )
     figure.update_yaxes(
@@ -162,4 +163,4 @@ def _percent(metric: Metric) -> str:
 
 
 def _title(metric: Metric) -> str:
-    return f"{metric.name}, mean over clients{_percent(metric)}"
+    return f"{metric.name}, {metric.center} over clients{_percent(metric)}"

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from engram.metrics import Metric
-from federation.errors import one_line
+from federation.errors import few, one_line
 from federation.files import replace_file
 from federation.methods.network import COMMON, UNSEEN, NetworkMethod
 from simulations import plots
@@ -17,16 +17,19 @@ from simulations.comparison import PLAN, TUNING, Runs, find_runs
 from simulations.console import err, out
 from simulations.differences import in_words
 from simulations.gains import draw_gains
+from simulations.options import as_allowed
 from simulations.references import read_references
 from simulations.reports.base import reports
 from simulations.rows import (
     SELECTED,
     comparable,
     differences_from,
+    ends,
     others,
     report_rows,
     tail,
 )
+from strategies.evaluation import center_key
 
 __all__ = ["report_table", "show"]
 
@@ -46,36 +49,40 @@ def report_table(
         beside: What ``others`` returns.
     """
     name, percent = metric.name, " in %" if metric.percent else ""
-    th = tail(metric).removeprefix("-p")
+    further = list(ends(metric).items())[2:]
     unseen = any(UNSEEN + name in row for row in rows)
     picked = any(row[SELECTED + name] is not None for row in rows)
+    median, those = ("median, ", " (of these, medians)") if len(further) > 2 else ("", "")
+    common = center_key(name + COMMON, metric)
     also = [" after the round that validation picks;" * picked, " of unseen clients;" * unseen]
     title = (
-        f"{name.capitalize()}{percent} on test rows: mean ± sd, {th}th percentile and worst of the "
-        f"clients;{''.join(also)} of the common model; sd of seeds; KiB "
-        "that a client receives and sends in a round; milliseconds a round, and each client's"
+        f"{name.capitalize()}{percent} on test rows: mean ± sd, {median}{tail(metric)[2:]}th "
+        f"percentile and worst of the clients;{''.join(also)} of the common model; sd of "
+        f"seeds{those}; KiB that a client receives and sends in a round; milliseconds a round, and "
+        "each client's"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    headings = ["mean ± sd", f"p{th}", "worst"]
+    headings = ["mean ± sd", *(heading for heading, _ in further)]
     headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         own = name + row["model"]
-        keys = [own + tail(metric), f"{own}-worst"]
-        keys += [SELECTED + name] * picked + [UNSEEN + own] * unseen
+        keys = [own + end for _, end in further]
+        keys += [SELECTED + name] * picked + [center_key(UNSEEN + own, metric)] * unseen
         table.add_row(
             row["method"] if row["finished"] else f"{row['method']}...",
             f"{metric.in_words(row[own], 1)} ± {metric.in_words(row[f'{own}-std'], 1)}",
-            *(metric.in_words(row.get(key), 1) for key in [*keys, name + COMMON]),
+            *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
             metric.in_words(row[f"{name}-seed-std"], 1),
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
             *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
     for reference, figures in beside.items():
-        mean, spread, *ends = (metric.in_words(value, 1) for value in figures)
-        table.add_row(reference, f"{mean} ± {spread}", *ends, *["-"] * (len(headings) - 3))
+        mean, spread, *others = (metric.in_words(value, 1) for value in figures)
+        blank = ["-"] * (len(headings) - 1 - len(others))
+        table.add_row(reference, f"{mean} ± {spread}", *others, *blank)
     return table
 
 
@@ -86,14 +93,8 @@ def show(folder: Path, as_json: bool) -> None:
     rows = report_rows(runs)
     if rows:
         *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
-        for metric in chosen:
-            plots.save(plots.draw_metric(runs, metric), folder / f"{metric.name}.png")
-        if any(record.results for records in runs.values() for record in records):
-            plots.plot_clients(runs, chosen[0], folder / "clients.png")
-        if figure := draw_gains(comparable(runs), chosen[0]):
-            plots.save(figure, folder / _FIRST)
-        if (folder / PLAN).is_file():
-            replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
+        with as_allowed(folder):
+            _write(folder, runs, rows, chosen)
         for metric in chosen:
             known = read_references(folder, next(iter(runs.values())), metric.name)
             out.print(report_table(rows, metric, others(runs, metric, known)))
@@ -108,11 +109,28 @@ def show(folder: Path, as_json: bool) -> None:
         print(json.dumps({"run": str(folder), "methods": rows}))
 
 
+def _write(
+    folder: Path, runs: Runs, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
+) -> None:
+    """Writes the plots, and what a comparison has found."""
+    for metric in metrics:
+        plots.save(plots.draw_metric(runs, metric), folder / f"{metric.name}.png")
+    if any(record.results for records in runs.values() for record in records):
+        plots.plot_clients(runs, metrics[0], folder / "clients.png")
+    if figure := draw_gains(comparable(runs), metrics[0]):
+        plots.save(figure, folder / _FIRST)
+    if (folder / PLAN).is_file():
+        replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
+
+
 def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints what tables do not show: what is missing, and the privacy spent."""
     aside: dict[str, None] = {}  # lines, each once
     for records in runs.values():
         for record in records:
+            for metric, clients in (record.results or {}).get("outlying", {}).items():
+                far = few(clients, record.names)
+                aside[f"the mean {metric} is what clients {far} say; its median counts"] = None
             for key, words in (("left-out", "took no part"), ("unscored", "was not scored")):
                 found = (record.results or {}).get(key, {})
                 aside |= {f"client {name} {words}: {why}": None for name, why in found.items()}

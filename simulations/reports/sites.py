@@ -16,6 +16,7 @@ from federation.errors import one_line
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations.console import err, out
+from simulations.options import as_allowed
 from simulations.plots import save
 from simulations.reports.base import Draw
 from strategies import STRATEGIES, Row
@@ -54,9 +55,11 @@ def show_sites(
     strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
     out.print(strategy.in_words(found), soft_wrap=True)
     plots = {f"{name}.png": figure for name, figure in draw(record, found).items()}
-    for name, figure in plots.items():
-        save(figure, folder / name)
-    files = [*plots, "results.json", "metrics.jsonl"]
+    with as_allowed(folder):
+        for name, figure in plots.items():
+            save(figure, folder / name)
+    possible = (*plots, "results.json", "metrics.jsonl")
+    files = [name for name in possible if (folder / name).exists()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), **found}))

@@ -46,7 +46,7 @@ STUDIES: Final = (
 
 _Processes = Annotated[
     int | None,
-    typer.Option(min=1, help="Jobs that run at once; default: one for each core."),
+    typer.Option(min=1, help="Jobs that run at once; default: one for each core that may be used."),
 ]
 _Resume = Annotated[
     str | None, typer.Option(metavar="RUN", help="Resume a study: its folder, or name in runs/.")

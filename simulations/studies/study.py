@@ -16,7 +16,7 @@ from federation.errors import Refused, one_line
 from federation.files import read_json, replace_file
 from federation.settings.fields import wrong_values
 from simulations.comparison import STUDY, read_study
-from simulations.options import find_run, new_folder
+from simulations.options import as_allowed, find_run, new_folder
 from simulations.pool import Pool, Row
 from simulations.studies.settings import StudySettings, option_of
 from simulations.terminal import err, progress_lines
@@ -72,7 +72,8 @@ def run_study(
         out: Its folder; by default a new one in ``runs``.
         resume: The run to resume: its folder, or its name in ``runs``.
         as_json: Whether to end with the results as one line of JSON.
-        processes: How many jobs run at once; by default one for each core.
+        processes: How many jobs run at once; by default one for each core that may be
+            used.
         ray: Address of a Ray cluster to run jobs on; by default none.
 
     Raises:
@@ -135,8 +136,9 @@ def _show(report: Report, folder: Path, as_json: bool) -> None:
     for line in report.notes:
         err.print(line, soft_wrap=True)
     text = json.dumps(_plain({"run": str(folder), **report.results}), allow_nan=False)
-    for name, data in {**report.files, "results.json": text.encode()}.items():
-        replace_file(folder / name, data)
+    with as_allowed(folder):
+        for name, data in {**report.files, "results.json": text.encode()}.items():
+            replace_file(folder / name, data)
     names = ", ".join([*report.files, "results.json"])
     console.print(f"recorded in {folder}: {names}", soft_wrap=True)
     if as_json:

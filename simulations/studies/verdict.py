@@ -1,4 +1,4 @@
-"""Which method is best, as far as a comparison can tell: paired intervals, and what they say."""
+"""Verdict on the best method, as far as a comparison can tell, by paired intervals."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -29,7 +29,7 @@ class Interval(NamedTuple):
 
 
 class Nouns(NamedTuple):
-    """What a comparison is about, for ``in_words``."""
+    """Subject of a comparison, for ``in_words``."""
 
     one: str  # one of those compared
     best: str  # says of one that it is the best

@@ -1,4 +1,4 @@
-"""What is told a tracker of a run, and the protocol by which it is told."""
+"""Protocol of trackers, and the facts of a run that it sends them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ class About(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """What a finished run has found.
+    """Findings of a finished run.
 
     Attributes:
         server_round: The last round.

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
@@ -67,11 +67,11 @@ class MLflow:
             self._run, {name: list(each) for name, each in end.clients.items()}, "clients.json"
         )
         for name, values in end.clients.items():
-            figure, axes = plt.subplots()
+            figure = Figure()
+            axes = figure.subplots()
             axes.hist(values)
             axes.set(xlabel=name, ylabel="clients")
             self._client.log_figure(self._run, figure, f"clients/{name}.png")
-            plt.close(figure)
         for path in end.files:
             self._client.log_artifact(self._run, str(path))
         self._client.set_terminated(self._run)

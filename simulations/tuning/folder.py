@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
 from federation.errors import EngramError, Refused, RunStopped
@@ -138,7 +137,7 @@ class Tuning(NamedTuple):
             folder: Of the searches.
             begin: Begins a line of progress, as ``Pool`` does.
             processes: How many methods are searched at once; with 1, in this process. None for
-                one on each core.
+                one on each core that may be used.
             ray: Address of a Ray cluster that searches instead, one method on each core. All its
                 machines must have the folder.
 
@@ -149,21 +148,20 @@ class Tuning(NamedTuple):
         """
         plans = self.searches()
         found: dict[str, dict[str, Scalar]] = {}
-        with TemporaryDirectory(prefix="engram-") as aside:  # trials are kept, and no more
-            pool = Pool(
-                Path(aside),
-                begin=partial(self.save, folder) if ray else lambda: None,
-                new_line=begin,
-                processes=processes,
-                ray=ray,
-                resumed=folder,
-            )
-            try:
-                begun = partial(_search_one, self, Path.cwd(), folder.absolute(), ray is not None)
-                pool.run({name: partial(begun, name) for name in plans})
-            finally:
-                for name, plan in plans.items():
-                    found[name] = self._write(folder / name, name, plan)
+        pool = Pool(
+            None,  # trials are kept, and no more
+            begin=partial(self.save, folder) if ray else lambda: None,
+            new_line=begin,
+            processes=processes,
+            ray=ray,
+            resumed=folder,
+        )
+        try:
+            begun = partial(_search_one, self, Path.cwd(), folder.absolute(), ray is not None)
+            pool.run({name: partial(begun, name) for name in plans})
+        finally:
+            for name, plan in plans.items():
+                found[name] = self._write(folder / name, name, plan)
         for name, best in found.items():
             if not best:
                 raise self._nothing(read_trials(folder / name))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from engram.checks import must
 from engram.metrics import Metric
+from engram.process import own_modes
 from federation.errors import Refused, told_with
 from federation.experiment import Experiment, lists_settings
 from federation.settings.fields import Scalar
@@ -60,6 +61,7 @@ class Tuned:
         _, trials, _ = self._found(method)
         return pd.DataFrame(trial_rows(trials)).set_index("trial")
 
+    @own_modes()
     def plot(self, method: str) -> "Figure":
         """Draws the score of every trial of a method against each setting that was searched."""
         plan, trials, metric = self._found(method)
@@ -75,6 +77,7 @@ class Tuned:
 
 
 @lists_settings
+@own_modes()
 def tune(
     data: "Data | None" = None,
     *,

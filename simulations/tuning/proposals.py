@@ -1,4 +1,4 @@
-"""What to try next, by Optuna's tree-structured Parzen estimator.
+"""Proposals of trials by Optuna's tree-structured Parzen estimator.
 
 Bergstra, Bardenet, Bengio, Kegl. Algorithms for Hyper-Parameter Optimization. NeurIPS 2011.
 """

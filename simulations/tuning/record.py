@@ -27,7 +27,7 @@ class Trial(NamedTuple):
         state: done; dropped, at a rung; diverged; impossible, where the method refuses them
             together; or going, when the search was interrupted.
         round: After which it was scored last.
-        scores: The mean over clients of each seed's run then; empty if there is none.
+        scores: ``Metric.center`` over clients of each seed's run then; empty if there is none.
         reason: Why it has no score, in words.
     """
 

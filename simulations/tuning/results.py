@@ -98,8 +98,9 @@ def table_of(
         for states in (("dropped",), ("diverged", "impossible"))
     )
     title = (
-        f"{method}: {metric.name}{unit} on validation rows, mean over clients and seeds ± sd over "
-        f"seeds;\n{len(trials)} trials, of which {dropped} were dropped early and {lost} failed"
+        f"{method}: {metric.name}{unit} on validation rows, {metric.center} over clients, and mean "
+        f"over seeds ± sd;\n{len(trials)} trials, of which {dropped} were dropped early and {lost} "
+        "failed"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     for heading in ("trial", *(dimension.key for dimension in space), "round", "score ± sd"):

@@ -20,12 +20,14 @@ from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
+from federation.demand import check_server
 from federation.experiment import Experiment
 from federation.methods.network import PERSONALIZED, VALIDATION
 from federation.noise import simulated_noise
 from federation.settings.shared import SharedSettings
 from federation.streams import Stream, torch_generator
 from strategies.cohorts import draw_cohort
+from strategies.evaluation import center
 from strategies.row_weights import RowWeights
 from strategies.scorekeeping import Scoring
 from strategies.screening import Accepted, implausible
@@ -63,6 +65,7 @@ class Member:
         self.scoring = Scoring.of(experiment)
         self.stopped = ""
         self._aggregate = aggregate_of(experiment, noise, network=network)
+        check_server(experiment, self._aggregate, self.model, network.tailored)
         self._state = self._aggregate.init(self.model)
         self._rows = [len(rows) for rows in data.train.rows]
         weights = RowWeights(self._aggregate.weighting, experiment.max_weight)
@@ -140,17 +143,18 @@ class Member:
         return self.trainer.evaluate(model, self.scored, server_round=server_round, tailored=own)
 
     def validated(self, server_round: int) -> float:
-        """Returns the mean over clients of the score that decides, after a round.
+        """Returns ``Metric.center`` over clients of the score that decides, after a round.
 
-        It is the first metric of the model that the method serves them by, on validation rows.
+        It is of the first metric of the model that the method serves them by, on validation rows.
         Clients that never train have no part in it. NaN if nobody has such a score.
         """
         columns = self.scores(server_round).columns
-        name, unseen = VALIDATION + self.scoring.metrics[0].name, self.scoring.unseen
+        metric, unseen = self.scoring.metrics[0], self.scoring.unseen
+        name = VALIDATION + metric.name
         own, tuned = columns[name + self.scoring.serves], columns[name + PERSONALIZED]
         served = own.where(~own.isnan(), tuned)
         seen = [i for i, client in enumerate(self.scored) if client not in unseen]
-        return float(served[seen].nanmean())
+        return center(served[seen].double().numpy(), metric)
 
 
 def _one(stacked: Params, i: int) -> Params:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from client.training.process import training
 from engram.metrics import Metric
 from federation.errors import Refused
 from federation.experiment import Experiment
@@ -123,7 +124,8 @@ def search(
         def on_round(number: int, found: str, before: int = before, total: int = total) -> None:
             tell(before + number, total, found)
 
-        done += _Batch(plan, trials, note, higher).run(on_round, end)
+        with training(first.cpu_threads):
+            done += _Batch(plan, trials, note, higher).run(on_round, end)
     return done
 
 

@@ -1,4 +1,4 @@
-"""Which settings of a method are searched, and where."""
+"""Search space of a method: its settings that are searched, and their ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -1,5 +1,7 @@
 """The ClientApp as nodes run it: memories and replies that outlive it, data of its own."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -61,7 +63,27 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
 
 def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
     reply = train({"memory-budget": 1e-6}, memory_budget=100.0)
-    assert "KiB are allowed" in reply.error.reason
+    assert "9.99e-07 GiB are allowed (memory-budget)" in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("given", "budget", "says"),
+    [
+        ({"fedem.components": 100}, 0.01, "a client of fedem needs .* lower fedem.components"),
+        ({"fedem.components": 10**5}, 0, "fedem.components must be less than or equal to 100"),
+        ({"batch-size": 2**63}, 0, "batch-size must be less than or equal to 1000000"),
+        ({"fedem.eta": 1e308}, 0, "fedem.eta must be less than or equal to 1e.30"),
+    ],
+)
+def test_a_node_refuses_to_join_a_run_that_it_cannot_bear(given, budget, says):
+    """100 networks of 55,050 parameters, three times in float32, take 0.06 GiB."""
+    config = small(method="fedem", hidden="200,200").to_config() | given
+    message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
+    node = {"partition-id": 0, "num-partitions": 1, "memory-budget": budget}
+    reply = app(message, node_context(1, 7, node, config))
+    assert reply.error.code == REFUSED
+    assert re.search(says, reply.error.reason)
+    assert "\n" not in reply.error.reason
 
 
 def test_nodes_of_one_process_share_what_does_not_depend_on_them():

@@ -212,8 +212,16 @@ def test_a_group_without_a_usable_client_is_empty_and_spoils_no_other():
 def test_a_budget_that_allows_no_client_is_refused_with_the_numbers(settings):
     engine = {k: v for k, v in settings.items() if k == "engine"}
     settings = {k: v for k, v in settings.items() if k != "engine"}
-    with pytest.raises(Refused, match=r"one client takes about \d+ KiB.* 1 KiB are allowed"):
+    with pytest.raises(
+        Refused, match=r"needs \S+ GiB, and 9.99e-07 GiB are allowed \(memory-budget\)"
+    ):
         trainer(settings_of(settings | {"memory_budget": 1e-6}), **engine)
+    # Three times its model fits: as received, a gradient, and the next. Its batches do not.
+    size = 12 * sum(leaf.numel() for leaf in initial_model(trainer(settings_of(settings))).values())
+    budget = 1.01 * size / 2**30
+    allowed = rf"one client takes about \d+ KiB.* {budget * 2**20:.0f} KiB are allowed"
+    with pytest.raises(Refused, match=allowed):
+        trainer(settings_of(settings | {"memory_budget": budget}), **engine)
 
 
 def test_a_budget_limits_the_block(monkeypatch):
@@ -244,7 +252,7 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
 
 
 def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr("federation.machine._CGROUP", tmp_path)
+    monkeypatch.setattr("federation.machine._MOUNTED", tmp_path)
     whole = available("cpu")
     (tmp_path / "memory.max").write_text("max\n")
     assert available("cpu") == pytest.approx(whole, rel=0.2)

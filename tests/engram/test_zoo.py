@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from engram.models import network
+from engram.models import count_parameters, network
 from engram.models.zoo import with_group_norm
 from engram.networks import is_known, model
 from engram.vision import torchvision
@@ -41,6 +41,19 @@ def test_widths_of_16_32_and_64_make_a_resnet_8():
     norms = 4 * (3 * 16 + 3 * 32 + 3 * 64)  # weights, biases, means and variances
     assert net.parameters == weights + norms + 64 * 10 + 10
     assert net.apply(params, IMAGES).shape == (2, 10)
+
+
+def test_parameters_are_counted_before_there_is_room_for_them():
+    resnet = 9 * (3 * 16 + 2 * 16 * 16 + (16 + 32) * 32 + (32 + 64) * 64) + 16 * 32 + 32 * 64
+    resnet += 2 * (3 * 16 + 3 * 32 + 3 * 64) + 64 * 10 + 10  # norms, and the dense layer
+    w = 10**6  # a width of which one weight alone has terabytes
+    for name, hidden, expected in (
+        ("resnet", (16, 32, 64), resnet),
+        ("resnet", (w,), 9 * (3 * w + 2 * w * w) + 3 * 2 * w + 10 * w + 10),
+        ("mlp", (w, w), (3 * 8 * 8 + 1) * w + (w + 1) * w + (w + 1) * 10),
+    ):
+        found = count_parameters(name, torch.zeros(2, 3, 8, 8), outputs=10, hidden=hidden)
+        assert found == expected, (name, hidden)
 
 
 def test_group_norm_takes_the_place_of_batch_norm():

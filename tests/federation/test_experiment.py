@@ -245,7 +245,10 @@ def test_what_depends_on_an_impossible_setting_is_not_told(settings, message):
             {"privacy": "central", "clip": 1.0, "merge": "median"},
             "merge must be mean where privacy is central, got 'median'",
         ),
-        ({"noise_multiplier": 0.0}, "noise-multiplier must be greater than 0, got 0.0"),
+        (
+            {"noise_multiplier": 0.0},
+            "noise-multiplier must be greater than or equal to 0.000001, got 0.0",
+        ),
         ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
         ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
         ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),

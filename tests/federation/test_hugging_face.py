@@ -1,5 +1,8 @@
 """Columns of Parquet, Arrow and the Hugging Face Hub as clients' rows."""
 
+import os
+from datetime import date
+
 import numpy as np
 import pytest
 import torch
@@ -224,6 +227,21 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
         (lambda rows: rows, {"target_column": "label"}, r"rows\.parquet has no column 'label'; it"),
         (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has image"),
         (
+            lambda rows: rows.add_column("day", [date(2026, 1, 1)] * len(rows)),
+            {"input_columns": "hsf_id,day"},
+            r"day must hold numbers, got datetime64",
+        ),
+        (
+            lambda rows: rows.add_column("list", [[1, 2]] * len(rows)),
+            {"input_columns": "hsf_id", "target_column": "list", "missing": "median"},
+            "list must be a number or a text in each row of a table",
+        ),
+        (
+            lambda rows: rows.add_column("dict", [{"a": 1}] * len(rows)),
+            {"target_column": "dict"},
+            "dict must hold as many numbers in each row",
+        ),
+        (
             lambda rows: rows.select_columns(["character", "writer_id"]),
             {"input_columns": ""},
             "besides character",
@@ -251,6 +269,7 @@ def test_refuses_columns_that_are_none(tmp_path, change, settings, message):
 
 def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
     (tmp_path / "bad").write_text("no table")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match=r"rows\.arrow must hold some rows"):
         read(stored("arrow stream", femnist()[1].select([]), tmp_path), **WRITERS)
     for kind, name, message in (
@@ -258,6 +277,8 @@ def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
         ("arrow", "bad", "cannot be read as arrow: ArrowInvalid"),
         ("arrow", "", "cannot be read as arrow: FileNotFoundError"),
         ("parquet", "none", "must be a file or a folder of parquet, and is not there"),
+        ("parquet", "pipe", "must be a file or a folder of parquet, and is neither"),
+        ("arrow", "pipe", "must be a file or a folder of arrow, and is neither"),
     ):
         with pytest.raises(DataError, match=message) as error:
             read(f"{kind}:{tmp_path / name}", **WRITERS)

@@ -60,7 +60,7 @@ def test_more_clients_than_rows_are_refused_before_room_is_made_for_them():
         with pytest.raises(DataError, match="num-clients must be at most the number of training r"):
             federated_data(few_shot(partition=partition, num_clients=10**6))
     with pytest.raises(DataError, match=r"partition halves needs .*: lower test-rows-per-class"):
-        federated_data(few_shot(test_rows_per_class=2**32))
+        federated_data(few_shot(test_rows_per_class=10**6))
 
 
 def test_halves_is_the_papers_scheme():

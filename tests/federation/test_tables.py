@@ -116,13 +116,14 @@ def test_tables_that_cannot_be(tmp_path):
     e = e.model_copy(update={"task_column": "hospital", "num_clients": 3})
     with pytest.raises(DataError, match=r"must be the number of clients in csv:.*, 2, got 3"):
         table_data(e)
-    one = csv(tmp_path / "one.csv", frame().iloc[:3])
-    e = e.model_copy(update={"dataset": one, "num_clients": 2, "test_fraction": 0.9})
-    fewer = "client north has 2 rows, of which none is left"
-    with pytest.raises(DataError, match=fewer):
-        table_data(e)
-    with pytest.raises(DataError, match=f"num-clients must be the number .*, got 3; {fewer}"):
-        table_data(e.model_copy(update={"num_clients": 3}))
+
+
+def test_a_client_of_few_rows_keeps_one_to_learn_from(tmp_path):
+    few = csv(tmp_path / "few.csv", frame().iloc[:3])  # south has one row, north two
+    e = small(method="molar", dataset=few, num_clients=2, target_column="pressure")
+    held = table_data(e.model_copy(update={"task_column": "hospital", "test_fraction": 0.9}))
+    assert [len(rows.y) for rows in held.train] == [1, 1]
+    assert [rows and len(rows.y) for rows in held.test] == [1, None]
 
 
 def test_rows_longer_than_the_header_are_no_table(tmp_path):

@@ -402,7 +402,7 @@ _COLUMNS: Final[tuple[Callable[[int], Any], ...]] = (
     lambda n: pa.array([0] * n, pa.timestamp("s")),
     lambda n: pa.array([1] * n, pa.decimal128(38, 2)),
     lambda n: pa.array(["a"] * n).dictionary_encode(),
-    lambda n: pa.array([float("nan"), *[1.0] * (n - 1)]),
+    lambda n: pa.array([float("nan"), *[1.0] * n][:n]),
     lambda n: pa.array([True] * n),
 )
 

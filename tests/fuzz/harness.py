@@ -40,7 +40,7 @@ _GOES_ON: Final = frozenset(
 _ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
 _ENDS: Final = (130, -signal.SIGINT)  # statuses after Ctrl-C
 _ASIDE: Final = frozenset({"lock", "flwr", "empty"})  # who looks must have it; Flower's home
-_TORCH: Final = "torchinductor_"  # what torch leaves among temporary files
+_LEFT: Final = ("torchinductor_", ".ses")  # what torch and onnxruntime leave among temporary files
 _SLOW: Final = ("datasets", "matplotlib.backends.backend_agg", "onnxruntime", "torch._dynamo")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _RAW: Final = ("Traceback (most recent call last)", "Exception ignored in", "Fatal Python error")
@@ -179,7 +179,7 @@ def _ended(case: Case, rng: random.Random, seconds: float) -> Ended:
             *((box / name).read_text(errors="backslashreplace") for name in ("out", "err", "hang")),
             words,
             sorted({name for name, _ in after.items() ^ (before or {}).items()}),
-            [name for name in sorted(os.listdir(box / "tmp")) if not name.startswith(_TORCH)],
+            [name for name in sorted(os.listdir(box / "tmp")) if not name.startswith(_LEFT)],
         )
 
 

@@ -86,7 +86,7 @@ def grid_of(experiment, change: Change, store=None) -> Odd:
 
 def settings_of(**settings):
     """An experiment in which nobody waits."""
-    return small(**{"num_clients": SITES, "min_clients": 4, "timeout": 1e-6} | settings)
+    return small(**{"num_clients": SITES, "min_clients": 3, "timeout": 1e-6} | settings)
 
 
 def run(folder: Path, change: Change, **settings):

@@ -77,7 +77,8 @@ def _lists(value):
     found = {"no list": 1, "a text": "x", "duplicated": value * 2, "empty": []}
     if value and not isinstance(value[0], str):
         found["negated"] = [-one - 1 for one in value]
-    each = NUMBERS | WHOLE | TEXTS | {"bytes": b"x", "true": True}
+    texts = TEXTS if not value or isinstance(value[0], str) else {"texts": "x"}
+    each = NUMBERS | WHOLE | texts | {"bytes": b"x", "true": True}
     found |= {f"all {name}": [one] * size for name, one in each.items()}
     return found if value else found | {"another": ["x"]}
 
@@ -94,9 +95,10 @@ def _arrays(value):
     }
     with np.errstate(over="ignore"):
         for name, number in NUMBERS.items():
-            first = honest.copy()
-            first.flat[:1] = number
-            changed |= {f"all {name}": np.full_like(honest, number), f"one {name}": first}
+            changed[f"all {name}"] = np.full_like(honest, number)
+            if honest.size > 1:
+                changed[f"one {name}"] = honest.copy()
+                changed[f"one {name}"].flat[0] = number
     found = {name: Array(np.asarray(array)) for name, array in changed.items()}
     torn = Array(dtype=value.dtype, shape=value.shape, stype=value.stype, data=value.data[:-1])
     return found | {"torn": torn}

@@ -19,7 +19,7 @@ from strategies import STRATEGIES
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
 
-LIARS = (0, 2, 3, 5, 6, 8)  # 4 of 10 sites are well, and as many are needed
+LIARS = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
 # Replies that differ in some fields from those of another federation: the others are not repeated.
 LIKE = {"targets": "classes", "adaptive": "tables"}
 pytestmark = pytest.mark.filterwarnings("error")  # nothing overflows, nothing is guessed at
@@ -119,7 +119,9 @@ def test_no_array_of_a_sites_update_ends_the_run_of_the_others(name, given, tmp_
     each = {stem(field.key): ((kind, field), v) for (kind, field), v in arrays.items()}
     if name in METHODS and each.keys() <= {"dense", "conv"}:
         return  # its update is a model, as that of FedAvg, which the table above has
-    check(tmp_path, settings, cases_of(dict(each.values())), liars=(0, 3, 7))
+    # Shapes and types are looked at before it matters how replies are merged.
+    cases = [case for case in cases_of(dict(each.values())) if case[2].startswith(("all", "neg"))]
+    check(tmp_path, settings, cases, liars=(0, 3, 7))
 
 
 def stem(name):
@@ -127,7 +129,7 @@ def stem(name):
     return re.sub(r"\d|\.(weight|bias)$", "", name)
 
 
-@pytest.mark.parametrize("name", ["classes", "targets", "tables"])
+@pytest.mark.parametrize("name", ["classes", "tables"])
 def test_of_two_kinds_of_data_the_run_takes_a_possible_one(name, given, tmp_path):
     """Of two sites, the first lies about its data: by its number it would be the usual one."""
     e = settings_of(**given[name] | {"min_clients": 1})
@@ -163,7 +165,7 @@ def test_no_answer_to_the_roster_query_keeps_others_from_beginning(given, tmp_pa
         attendance = attendance_of(
             PatientGrid(grid_of(e, change), least=1), e, training="", kind=None
         )
-        attendance.wait(4)
+        attendance.wait(3)
         nodes = attendance.roster().nodes
         assert all(node == c + 1 for c, node in enumerate(nodes) if c not in told)
 

@@ -47,6 +47,11 @@ FEW = ("protocol=few-shot", "adapt-shots=30")  # of a client's 30 test rows or 1
             "clients-per-round must be at most num-clients = 20, got 21",
         ),
         (let("beta=0"), "beta must be greater than 0"),
+        # Of width w, by one channel: 9 w + 2 * 9 w w weights, 6 w of norms, and the dense layer.
+        (
+            let("model=resnet", "hidden=1000000"),
+            "a model of 18000025000010 parameters needs 2.01e.05 GiB, and .* take a smaller",
+        ),
         (["--set", "beta"], "--set must be KEY=VALUE, got 'beta'"),
         (let("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
         (let("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
@@ -78,7 +83,7 @@ FEW = ("protocol=few-shot", "adapt-shots=30")  # of a client's 30 test rows or 1
             let("num-clients=1000000", "partition=iid"),
             "num-clients must be at most the number of",
         ),
-        (let("rows-per-class=4000000000"), "partition halves needs .*: lower rows-per-class"),
+        (let("rows-per-class=1000000"), "partition halves needs .*: lower rows-per-class"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):

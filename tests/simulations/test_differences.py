@@ -1,7 +1,8 @@
-"""Differences between methods: what the paired bootstrap says of known ones."""
+"""Differences between methods: what intervals say of known ones, and how often they cover."""
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from engram.metrics import METRICS
 from simulations.differences import Difference, in_words, paired_difference
@@ -25,7 +26,7 @@ def test_clients_are_compared_with_themselves():
     assert found.shown
 
 
-def test_one_seed_gives_the_bootstrap_of_its_clients():
+def test_the_interval_of_one_seed_is_over_its_clients():
     """The interval of a mean of n values is about 1.96 standard errors to either side."""
     gaps = np.random.default_rng(2).normal(0.0, 1.0, 400)
     found = paired_difference([gaps], [np.zeros(400)])
@@ -51,16 +52,50 @@ def test_clients_without_a_score_are_left_out():
         paired_difference([mine, mine * np.nan], [theirs, theirs])
 
 
-@pytest.mark.parametrize("sizes", [[7], [400], [20] * 3, [1] * 10, [130] * 9, [5, 9, 5]])
-def test_samples_drawn_together_are_those_drawn_one_by_one(sizes):
-    draw = np.random.default_rng(1)
-    pairs = [draw.normal(size=size) for size in sizes]
-    rng, means = np.random.default_rng(0), []
-    for _ in range(2000):
-        chosen = (pairs[seed] for seed in rng.integers(len(pairs), size=len(pairs)))
-        means.append(np.mean([own[rng.integers(len(own), size=len(own))].mean() for own in chosen]))
-    found = paired_difference(pairs, [np.zeros(size) for size in sizes])
-    assert (found.low, found.high) == tuple(np.quantile(means, [(1 - 0.95) / 2, (1 + 0.95) / 2]))
+def test_the_interval_of_seeds_is_students():
+    gaps = [np.array([0.1, 0.3]), np.array([0.7, 0.5, 0.9]), np.array([0.0, 0.2])]
+    means = np.array([0.2, 0.7, 0.1])
+    half = t.ppf(0.975, 2) * means.std(ddof=1) / np.sqrt(3)
+    found = paired_difference(gaps, [np.zeros(len(each)) for each in gaps])
+    assert found == pytest.approx((1 / 3, 1 / 3 - half, 1 / 3 + half))
+
+
+def test_seeds_that_agree_by_chance_do_not_hide_that_clients_differ():
+    gaps = np.array([-0.4, 0.6, -0.2, 0.4])
+    found = paired_difference([gaps, gaps, gaps], [np.zeros(4)] * 3)
+    error = gaps.std(ddof=1) / np.sqrt(4 * 3)
+    assert found.high == pytest.approx(0.1 + t.ppf(0.975, 2) * error)
+
+
+def test_few_clients_of_one_seed_have_students_interval_and_a_single_one_none():
+    two = paired_difference([np.array([0.1, 0.3])], [np.zeros(2)])
+    assert two.high == pytest.approx(0.2 + t.ppf(0.975, 1) * 0.1)
+    assert paired_difference([np.array([0.1])], [np.zeros(1)]) == (0.1, -np.inf, np.inf)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "clients", "between", "tries"),
+    [
+        (1, 20, 0.0, 400),
+        (2, 20, 1.0, 1500),  # the percentile bootstrap: 0.90
+        (3, 20, 0.0, 1500),
+        (3, 20, 2.0, 1500),  # 0.89
+        (3, 5, 100.0, 1500),  # 0.74
+        (5, 20, 4.0, 1500),  # 0.91
+        (10, 5, 0.5, 1500),
+        (3, 1, 0.0, 1500),
+    ],
+)
+def test_the_interval_covers_the_difference_with_few_seeds(seeds, clients, between, tries):
+    """``between`` is the variance of seeds' effects, in units of that of a seed's mean."""
+    rng = np.random.default_rng(5)
+    zeros, covers = [np.zeros(clients)] * seeds, 0
+    for _ in range(tries):
+        shifts = np.sqrt(between / clients) * rng.normal(size=(seeds, 1))
+        found = paired_difference(list(shifts + rng.normal(size=(seeds, clients))), zeros)
+        covers += found.low <= 0 <= found.high
+    least = 0.95 if seeds > 1 else 0.94  # the bootstrap-t is no exact one
+    assert covers / tries >= least - 3 * np.sqrt(0.95 * 0.05 / tries)
 
 
 def test_words_name_a_winner_only_where_the_interval_excludes_zero():

@@ -1,18 +1,23 @@
 """Jobs here, in processes and on Ray: the same rows, each kept as soon as it is there."""
 
+import _multiprocessing
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 
 import pytest
 import ray
+from joblib.externals.loky.backend.process import LokyProcess
 
 from federation.errors import Refused, RunStopped
 from federation.fingerprint import source_root
-from simulations.pool import Pool
+from federation.machine import cores
+from simulations.pool import Pool, _do
 from tests.simulations.jobs import alive, die, divide, refuse, square
 
 JOBS = {f"job-{i}": partial(square, i) for i in range(4)}
@@ -104,4 +109,84 @@ def test_a_damaged_file_is_refused(tmp_path, text):
 def test_a_cluster_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(Refused, match="ray must be the address of a cluster that answers"):
         Pool(tmp_path, ray="127.0.0.1:1", begin=(tmp_path / "begun").mkdir).run(JOBS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def fail(code):
+    def begin(*args, **how):
+        raise OSError(code, os.strerror(code))
+
+    return begin
+
+
+FULL, READ_ONLY, BUSY = errno.ENOSPC, errno.EROFS, errno.EAGAIN
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "code"),
+    [
+        (_multiprocessing, "SemLock", FULL),  # /dev/shm is full
+        (_multiprocessing, "SemLock", READ_ONLY),
+        (tempfile, "mkdtemp", FULL),  # TMPDIR, and all that Python tries instead
+        (LokyProcess, "start", BUSY),  # no more processes are allowed
+    ],
+)
+def test_where_processes_cannot_begin_jobs_run_in_this_one(
+    tmp_path, monkeypatch, capsys, where, name, code
+):
+    monkeypatch.setattr(where, name, fail(code))
+    here = []  # which no other process can append to
+
+    def job(number, report):
+        here.append(number)
+        return [{"errors": [number]}]
+
+    jobs = {f"job-{i}": partial(job, i) for i in range(3)}
+    begun = []
+    pool = Pool(tmp_path, processes=2, begin=lambda: begun.append(1))
+    assert pool.run(jobs) == [{"errors": [i]} for i in range(3)]
+    assert (here, begun) == ([0, 1, 2], [1])
+    _, said = capsys.readouterr()
+    lines = [line for line in said.splitlines() if "cores that may be used" not in line]
+    (line,) = lines
+    assert line.startswith("engram: all runs in this process, since others ")
+    assert line.endswith(os.strerror(code))
+
+
+def test_progress_that_cannot_be_written_is_lost_alone(tmp_path):
+    (tmp_path / "a").mkdir()  # in place of the file
+    assert _do(tmp_path, None, "a", partial(square, 3)) == ("a", [{"number": 3, "errors": [9]}])
+
+
+def test_jobs_without_rows_leave_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    pool = Pool(None, processes=1)
+    assert pool.run({"one": lambda report: ran.append(1) or []}) == []
+    assert ran == [1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_is_a_job_for_each_core_that_may_be_used(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    assert Pool(tmp_path).at_once == cores() == 1
+    monkeypatch.setattr(_multiprocessing, "SemLock", fail(FULL))
+    Pool(tmp_path, processes=2).run(JOBS)  # an explicit number stays, and is told
+    assert "engram: 2 processes share the cores that may be used, 1\n" in capsys.readouterr().err
+
+
+def test_ray_that_cannot_begin_here_is_refused_in_one_line(tmp_path, monkeypatch):
+    given = {}
+
+    def init(address, **how):
+        given.update(how)
+        raise Exception("The current node timed out\nduring startup")
+
+    monkeypatch.setattr(ray, "init", init)
+    why = (
+        r"^Ray could not begin here, where it needs /dev/shm and /tmp: The .*out\\nduring startup$"
+    )
+    with pytest.raises(Refused, match=why):
+        Pool(tmp_path, ray="local").run(JOBS)
+    assert given["num_cpus"] == cores()
     assert list(tmp_path.iterdir()) == []

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from torch.nn import functional
 
+import engram
 from engram.metrics import METRICS
-from engram.tasks import REGRESSION
+from engram.tasks import CLASSIFICATION, REGRESSION
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED
 from server.record import RunRecord
 from simulations.engine import simulate
-from strategies.evaluation import Evaluation, summary, with_served
+from simulations.tuning.runs import LockStep
+from strategies.evaluation import Evaluation, outlying, summary, with_served
 from strategies.selection import Selection
 from tests.support import small_of_any
 
@@ -93,6 +96,77 @@ def test_fine_tuning_that_diverges_serves_nobody_where_a_method_keeps_models():
     told = summary(with_served(e, metrics, KEPT), metrics)
     assert (told["rmse"], told["rmse-served"]) == (None, 2.0)
     assert with_served(e, metrics, PERSONALIZED).columns["rmse-served"].tolist() == [np.inf] * 2
+
+
+# --- One client among others ---------------------------------------------------------------------
+
+
+def test_one_clients_score_does_not_decide_by_a_metric_without_ends():
+    """The other two get better; the third says 1e30, or the most that counts, or what it likes."""
+    rmse, honest = METRICS["rmse"], [[1.0, 1.2], [0.8, 0.9], [0.5, 0.7]]
+    for metric, bad in ((rmse, [1e30] * 3), (rmse, [1.0, 2.0, 3.0]), (rmse, [np.inf] * 3)):
+        names = [f"{rows}{metric.name}-served" for rows in ("", "validation-")] + ["queries"]
+        selection = Selection.empty(SERVED, names, 3)
+        for number, (own, far) in enumerate(zip(honest, bad, strict=True)):
+            scores = np.array([*own, far])
+            found = Evaluation([0, 1, 2], dict.fromkeys(names, scores))
+            selection = selection.after(number, found, metric, frozenset())
+        assert (selection.round, selection.since) == (2, 0)
+
+
+def test_what_decides_is_the_mean_where_a_range_has_two_ends():
+    names = ("accuracy", "brier", "auc", "r2", "log-loss")
+    centers = {name: METRICS[name].center for name in names}
+    assert centers == {
+        **dict.fromkeys(("accuracy", "brier", "auc"), "mean"),
+        **dict.fromkeys(("r2", "log-loss"), "median"),
+    }
+    assert CLASSIFICATION.metric.center == REGRESSION.metric.center == "median"
+
+
+def test_who_owns_a_mean_is_named():
+    """Of [1, 1.1, 1.2, x] the median is 1.15 or less, and 0.1 the usual distance at most."""
+    metrics = [METRICS["rmse"], ACCURACY]
+
+    def named(last, unseen=()):
+        scores = np.array([1.0, NAN, 1.1, 1.2, last])
+        columns = {"rmse-served": scores, "accuracy-served": np.array([0, 0, 0, 0, 1.0])}
+        return outlying(Evaluation([0, 2, 3, 5, 7], columns), metrics, unseen)
+
+    # Distances from the median 1.15: 0.15, 0.05, 0.05 and x - 1.15, of which 0.1 is the median.
+    assert named(1.15 + 4.1) == {"rmse": [7]}  # more than 10 * 4 * 0.1
+    assert named(1.15 + 3.9) == {}
+    assert named(-1e30) == named(np.inf) == {"rmse": [7]}
+    assert named(1e30, unseen=[7]) == {}
+    pair = Evaluation([0, 1], {"rmse-served": np.array([1.0, 1e30])})
+    assert outlying(pair, metrics[:1]) == {}  # of two, either might be wrong
+
+
+@pytest.fixture
+def lying(plug_ins):
+    """A metric by which client 1 says 1e30, whatever its model is."""
+
+    @engram.metric(low=0, better="lower")
+    def told(outputs, targets, client):
+        return 1e30 if client == 1 else functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_one_client_neither_stops_nor_picks_nor_owns_what_is_told(tmp_path, lying, caplog, method):
+    given = {"method": method, "metrics": "told", "num_rounds": 6, "patience": 2}
+    found = simulate(small_of_any(**given), tmp_path / "run")
+    scored = {r["round"]: r for r in rows(tmp_path / "run") if "told" in r}
+    medians = {n: r["validation-told-served-median"] for n, r in scored.items()}
+    best = min(medians.values())
+    assert best < medians[0]  # else this would show nothing
+    assert found["selected"]["round"] == min(n for n, one in medians.items() if one == best)
+    assert found["outlying"] == {"told": [1]}
+    assert found["told-served"] > 10**6 > 10 > found["told-served-median"]
+    assert "the mean told is what clients [1] say, and no others; its median counts" in caplog.text
+    e = small_of_any(**given)
+    steps = LockStep([e])
+    steps.advance(2, [0])
+    assert steps.members[0].validated(2) == pytest.approx(medians[2])
 
 
 # --- Runs ------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class TaskState(NamedTuple):
 
 
 class TaskBandit(NamedTuple, Generic[Sent, Reply]):
-    """How one task chooses arms and learns. All functions are pure but for the generator's state.
+    """Policy of one task, which chooses arms and learns. All is pure but for the generator's state.
 
     Shapes determine the model. Model-C has K contexts a round and one parameter:
     contexts (n, K, d) and coefficients (1, d). Model-P has one context and K parameters: (n, 1, d)

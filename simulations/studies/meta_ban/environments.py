@@ -14,7 +14,7 @@ from federation.errors import Refused
 
 
 class EnvironmentSpec(NamedTuple):
-    """Which environment to draw, and from which data."""
+    """Environment to draw, and its data."""
 
     kind: str  # name of ``ENVIRONMENTS``
     # Data sets, as ``read_classes`` takes them, or the path of a table of ratings.
@@ -75,7 +75,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentKind]] = {
 
 
 def source_problems(name: str, sources: Sequence[str], columns: str) -> Iterator[str]:
-    """Says what is wrong with an environment's sources, and with the columns of ratings."""
+    """Returns the faults of an environment's sources, and of the columns of ratings."""
     needs, given = ENVIRONMENTS[name].needs, " ".join(sources) or "nothing"
     ok = len(sources) == 1 if name == "ratings" else bool(sources) == bool(needs)
     if not ok:

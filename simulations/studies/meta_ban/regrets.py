@@ -98,7 +98,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 
 def said(rows: Sequence[Row]) -> str:
-    """Says which policy is best, if one is shown to be, and how Meta-Ban compares with each.
+    """Returns the best policy, if one is shown to be, and Meta-Ban beside each, in words.
 
     Args:
         rows: Those of ``summarize``, from the simplest method on.

@@ -97,7 +97,7 @@ def _ablation_table(rows: Sequence[Row], name: str) -> Table:
 
 
 def recovery_lines(rows: Sequence[Row]) -> list[str]:
-    """Says how often Meta-Ban's groups are the true ones, where those are known."""
+    """Returns how often Meta-Ban's groups are the true ones, where those are known, in words."""
     return [
         "Meta-Ban's groups, in the first and the last tenth of rounds: "
         + "; ".join(

@@ -22,7 +22,7 @@ MATCHED: Final = "maml-matched"
 
 
 class Case(NamedTuple):
-    """What distinguishes the two experiments."""
+    """Case of an experiment: its problem, sizes and steps."""
 
     make: Callable[[], Problem]  # makes the problem; picklable, for other processes
     sizes: Sequence[int]  # the batch sizes K

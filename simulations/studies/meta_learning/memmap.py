@@ -44,7 +44,7 @@ def mapped(folder: Path) -> Allocator:
 
 
 class Need(NamedTuple):
-    """How much memory a sweep's task memories take."""
+    """Size of a sweep's task memories."""
 
     what: str  # describes the memories
     size: int  # bytes

@@ -74,7 +74,7 @@ SINEWAVE_STEPS: Final[dict[str, dict[int, Steps]]] = {
 
 
 class Split(NamedTuple):
-    """How many tasks there are."""
+    """Numbers of tasks."""
 
     training: int  # tasks to learn from; >= 1
     test: int  # tasks to be tested on; >= 1

@@ -47,7 +47,7 @@ class MetaLearningSettings(StudySettings):
 
     @property
     def curvature(self) -> str:
-        """How Hessians are treated: one of ``curvature.HESSIANS``."""
+        """Treatment of Hessians, one of ``curvature.HESSIANS``."""
         return self.hessian or ("first-order" if self.published else "exact")
 
 

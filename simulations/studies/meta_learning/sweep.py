@@ -49,7 +49,7 @@ class Sweep(NamedTuple):
 
     @property
     def method(self) -> MetaLearner:
-        """How its runs are built."""
+        """Builder of its runs."""
         return METHODS[self.runs[0].method]
 
 

@@ -36,7 +36,7 @@ Intervals (shared, App. F) hold where a coefficient is shared or differs by ten 
 or more, and are much shorter than a task's own. Of coefficients that differ by about three
 standard errors they cover few: 0.31 at level 0.95. --intervals honest covers all alike.""",
 }
-"""What a user has to know of the intervals, beside the table that has them."""
+"""Notes on the intervals, beside the table that has them."""
 
 
 class Coefficients(NamedTuple):

@@ -12,6 +12,7 @@ from engram.molar.lasso import lasso_debiasing, lasso_strength
 from engram.molar.model import MultitaskModel
 from engram.molar.site import Rows, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
+from engram.process import filtering
 
 _WEAK: Final = 10.0  # prior variance of coefficients that pooling would else let go to infinity
 _FOLDS: Final = 5
@@ -87,7 +88,7 @@ class Mixed(Reference):
         except ImportError as error:
             raise ValueError("it needs statsmodels: pip install 'engram[mixed]'") from error
         x, y, codes = _stacked(rows)
-        with warnings.catch_warnings():
+        with filtering():
             warnings.simplefilter("ignore")
             fit = _mixed_linear if self.family == "linear" else _mixed_bayes
             fixed, random = fit(x, y, codes, self.family)
@@ -159,7 +160,7 @@ def _linear(rows: Rows, penalty: str) -> Array:
     elif len(y) < _FOLDS or np.ptp(y) == 0:
         return np.append(np.zeros(x.shape[1]), y.mean())
     else:
-        model = LassoCV(alphas=30, cv=_FOLDS, max_iter=5000)
+        model = LassoCV(alphas=30, cv=_FOLDS, max_iter=5000, random_state=0)
     return _fitted(model, x, y)
 
 
@@ -192,14 +193,14 @@ def _poisson(rows: Rows, penalty: str) -> Array:
     if len(y) < _FOLDS or not y.any():
         return np.append(np.zeros(x.shape[1]), _constant(rows, "poisson"))
     search = GridSearchCV(PoissonRegressor(max_iter=300), {"alpha": _STRENGTHS}, cv=_FOLDS)
-    with warnings.catch_warnings():
+    with filtering():
         warnings.simplefilter("ignore")
         best = search.fit(x, y).best_estimator_
     return np.append(best.coef_, best.intercept_)
 
 
 def _fitted(model: Any, x: Array, y: Array) -> Array:
-    with warnings.catch_warnings():
+    with filtering():
         warnings.simplefilter("ignore")  # of fits that are not chosen
         model.fit(x, y)
     return np.append(np.ravel(model.coef_), model.intercept_)

@@ -158,7 +158,7 @@ def qualities_table(rows: Sequence[Row]) -> list[Printed]:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Says why some methods could not be fitted."""
+    """Returns why some methods could not be fitted, in words."""
     return [
         f"{row['method']} was not fitted in {row['failed']} of {len(row['splits'])} splits: "
         f"{row['reason']}"

@@ -87,7 +87,7 @@ def test_a_users_network_leaves_as_it_predicts(tmp_path):
     )
     e, store = run.experiment, RamStore()
     store.restore(run.learned.checkpoint.memories)
-    host = UserSites(e, drawn_arrivals(e), store)
+    host = UserSites(e, drawn_arrivals(e), store, e.num_clients)
     user = next(client for client in range(4) if store.newest(client, before=99))
     arms = np.random.default_rng(0).normal(size=(5, host.arrivals.dim))
     expected, _ = host.predictions([user], arms, 99)

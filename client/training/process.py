@@ -1,0 +1,58 @@
+"""Threads and memory of a process that trains."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import torch
+
+from engram.process import Shared, on_threads
+
+__all__ = ["training", "training_from_now_on"]
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+_KEPT: Final = 2**28  # free bytes at the heap's end that a process keeps
+_MAPPED: Final = 2**25  # larger blocks get pages of their own; glibc allows no larger value
+
+
+def training_from_now_on(threads: int) -> None:
+    """Sets a process up that does nothing but train: on so many threads, keeping freed memory."""
+    torch.set_num_threads(threads)
+    _keep(_KEPT)
+
+
+@contextmanager
+def training(threads: int) -> Iterator[None]:
+    """Context in which clients are trained: on so many threads, keeping freed memory."""
+    with on_threads(threads), _KEEPING():
+        yield
+
+
+@contextmanager
+def _keeping() -> Iterator[None]:
+    """Context in which freed memory is kept; then up to glibc's own limit for such large blocks."""
+    _keep(_KEPT)
+    try:
+        yield
+    finally:
+        _keep(2 * _MAPPED)
+
+
+_KEEPING: Final = Shared(_keeping)
+
+
+def _keep(size: int) -> None:
+    """Makes this process keep the memory of freed tensors, to use it again for the next ones.
+
+    By default glibc returns it to the kernel at once, and the next step's tensors get pages that
+    the kernel clears first. As measured in benchmarks/NOTES.md, that takes up to a fourth of the
+    time of a recurrent network. Other C libraries than glibc are not changed.
+
+    Args:
+        size: Bytes that are kept at most.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # there is no mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _MAPPED)
+        mallopt(_TRIM_THRESHOLD, size)

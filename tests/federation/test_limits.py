@@ -1,0 +1,198 @@
+"""Every number of every method has a range, and memory is known before it is taken."""
+
+from math import inf, isfinite, nan
+
+import pytest
+import torch
+
+from engram.models import keep
+from federation import machine
+from federation.aggregation import aggregate_of
+from federation.data.federated import federated_data, model_for
+from federation.demand import check_kept, check_server
+from federation.errors import Refused, RunStopped
+from federation.experiment import Experiment
+from federation.methods import METHODS
+from federation.methods.base import family
+from federation.settings.fields import key_of
+from federation.settings.shared import SharedSettings
+from federation.streams import Stream, torch_generator
+from simulations.engine import simulate
+from tests.support import size_of, small_of_any
+
+HUGE = (2**31, 2**63, 2**64 - 1, 1e308, -1, 0, nan, inf)
+LARGER = {"seed": 2**32}  # than a million: the root of random streams, and no count
+STEPS = {"local_steps", "local_epochs", "adapt_steps", "inner_steps"}  # which take as much time
+NEEDED = {  # settings without which a setting is not looked at
+    "adapt_shots": {"protocol": "few-shot"},
+    "classes_per_client": {"partition": "iid"},
+    "momentum": {"optimizer": "adam"},
+    "noise_multiplier": {"privacy": "central", "clip": 1.0},
+    "num_malicious": {"merge": "trimmed-mean"},
+    "server_radius": {"server_step": "universal"},
+}
+FOR_BATCH_NORM = {"model": "resnet", "hidden": "4"}
+
+
+def numbers():
+    """Each setting that is a number: its method, its field's name, and its least and largest."""
+    for name, group in {"": SharedSettings, **METHODS}.items():
+        for field, info in group.model_fields.items():
+            if info.annotation in (int, float):
+                low, high = (
+                    [getattr(m, end) for m in info.metadata for end in ends if hasattr(m, end)]
+                    for ends in (("ge", "gt"), ("le", "lt"))
+                )
+                yield name, field, info, max(low, default=-inf), min(high, default=inf)
+
+
+NUMBERS = list(numbers())
+
+
+@pytest.mark.parametrize(("name", "field", "info", "low", "high"), NUMBERS)
+def test_every_number_has_a_range_that_a_node_can_bear(name, field, info, low, high):
+    assert isfinite(low)
+    assert low >= 0
+    assert high <= LARGER.get(field, 10**6 if info.annotation is int else 1e30)
+
+
+def settings(name, field, value):
+    method = name or "fedavg"
+    more = FOR_BATCH_NORM if method == "fedbn" else {}
+    return {"method": method, "num_rounds": 1, **more, **NEEDED.get(field, {}), field: value}
+
+
+@pytest.mark.parametrize(("name", "field", "info", "low", "high"), NUMBERS)
+def test_a_number_out_of_its_range_is_refused_in_one_line_that_names_it(
+    name, field, info, low, high
+):
+    key = f"{name}.{key_of(field)}" if name else key_of(field)
+    strict = {bound for m in info.metadata for bound in ("gt", "lt") if hasattr(m, bound)}
+    for value in HUGE:
+        above = low < value if "gt" in strict else low <= value
+        below = value < high if "lt" in strict else value <= high
+        if above and below:
+            continue
+        with pytest.raises(Refused) as caught:
+            Experiment.from_config({"method": name or "fedavg", key: value})
+        assert "\n" not in str(caught.value)
+        assert key_of(field) in str(caught.value)
+
+
+def extremes():
+    """The largest value of each number of methods of networks, but for numbers of steps."""
+    for name, field, info, _, high in NUMBERS:
+        unread = {"num_clients", "num_rounds", "cpu_threads"}  # which the test sets, or cost time
+        if (name or "fedavg") in family("local") and field not in STEPS | unread:
+            top = high if high > 1 else 0.999
+            yield pytest.param(name, field, info.annotation(top), id=f"{name}.{field}")
+
+
+@pytest.mark.parametrize(("name", "field", "value"), extremes())
+def test_the_largest_value_runs_or_is_refused_and_leaves_nothing(tmp_path, name, field, value):
+    folder, told, left = tmp_path / "run", "", False
+    try:
+        simulate(small_of_any(**settings(name, field, value)), folder)
+    except RunStopped as stopped:  # it diverged
+        told = str(stopped)
+    except Refused as refused:
+        told = str(refused)
+        left = folder.exists()
+    assert not left
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("least", [{"noise_multiplier": 1e-6}, {"delta": 1e-100}])
+def test_the_least_noise_and_delta_have_an_epsilon(tmp_path, least):
+    given = {"method": "fedavg", "num_rounds": 1, "privacy": "central", "clip": 1.0}
+    assert isfinite(simulate(small_of_any(**given, **least), tmp_path / "run")["epsilon"])
+
+
+# --- Memory -----------------------------------------------------------------------------------
+
+
+def built(method, **more):
+    more = (FOR_BATCH_NORM if method == "fedbn" else {}) | more
+    e = small_of_any(method=method, **more)
+    network = model_for(e, federated_data(e).kind)
+    whole = network.init(torch_generator(e.seed, Stream.MODEL))
+    return e, network, whole
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets the bytes that are free."""
+
+    def of(count):
+        monkeypatch.setattr(machine, "available", lambda device: count)
+
+    return of
+
+
+@pytest.mark.parametrize("method", family("local"))
+def test_the_servers_arrays_are_known_to_the_byte(method, free):
+    """Its state, what is exchanged, the models of a round, and what it makes for each client."""
+    e, network, whole = built(method)
+    model = keep(whole, network.personal, personal=False)
+    aggregate = aggregate_of(e, network=network)
+    replies = 1 if aggregate.additive else e.clients_per_round
+    needed = size_of(aggregate.init(model)) + (1 + replies) * size_of(model)
+    if aggregate.tailored is not None:
+        made = aggregate.tailored(model, aggregate.init(model), range(e.num_clients))
+        needed += size_of(made)
+    free(needed)
+    check_server(e, aggregate, model, network.tailored)
+    free(needed - 1)
+    with pytest.raises(Refused, match=f"the server of {method} needs"):
+        check_server(e, aggregate, model, network.tailored)
+
+
+@pytest.mark.parametrize("method", family("local"))
+def test_a_clients_models_are_known_before_they_are_made(method, free):
+    e, _, whole = built(method)
+    kind = federated_data(e).kind
+    free(3 * size_of(whole))
+    model_for(e, kind)
+    free(3 * size_of(whole) - 1)
+    with pytest.raises(Refused, match=r"(a client of|a model of) .* needs"):
+        model_for(e, kind)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "advice"),
+    [
+        ("ifca", {"clusters": 100}, "lower ifca.clusters"),
+        ("fedem", {"components": 100}, "lower fedem.components"),
+        ("pfedhn", {"embedding": 50, "layer_width": 200}, "pfedhn.embedding or pfedhn.layer-width"),
+        ("meta-ban", {"dataset": "linear-groups", "hidden": "4000,4000"}, "lower hidden"),
+    ],
+)
+def test_too_much_is_refused_where_a_run_is_started_and_leaves_nothing(
+    tmp_path, free, method, given, advice
+):
+    folder = tmp_path / "run"
+    free(400_000)  # rows and a network of 610 parameters fit, and not so many of them
+    with pytest.raises(Refused, match=f"{method} needs .* 0.000373 GiB are free: .*{advice}"):
+        simulate(small_of_any(method=method, **given), folder)
+    assert not folder.exists()
+
+
+def test_what_clients_keep_in_this_process_is_known(free):
+    e = small_of_any(method="ditto", num_rounds=100)
+    kept = {"a": torch.zeros(100, dtype=torch.float64)}
+    free(e.num_clients * 800)
+    check_kept(e, kept)
+    free(e.num_clients * 800 - 1)
+    with pytest.raises(Refused, match=f"what {e.num_clients} clients of ditto keep"):
+        check_kept(e, kept)
+    check_kept(small_of_any(method="ditto", num_rounds=1), kept)  # 4 clients train
+
+
+def test_a_state_that_reads_values_is_not_known_beforehand():
+    e, network, whole = built("fedavg")
+    aggregate = aggregate_of(e, network=network)
+
+    def reads(model):
+        return {"first": torch.full((2,), float(model["dense0.bias"][0]))}
+
+    check_server(e, aggregate._replace(init=reads), whole, frozenset())
