@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from federation.data.federated import federated_data
-from federation.errors import DataError
+from federation.errors import DataError, Refused
+from federation.experiment import Experiment
 from simulations.engine import simulate
 from tests.federation.test_own_data import TABLE, WARDS, arrays_of, everything, read
 from tests.support import small_of_any, write_npz
@@ -314,3 +315,18 @@ def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
     with pytest.raises(DataError, match=says):
         read(other, **own | {"data_dir": str(data)})
     assert sorted(data.rglob("*")) == before
+
+
+def test_a_run_whose_network_does_not_fit_leaves_nothing_unpacked(tmp_path):
+    from client.hosts import Opening, host_of
+    from client.memory import RamStore
+    from simulations.tuning.runs import LockStep
+
+    dataset = stored("parquet", femnist()[1], tmp_path)
+    data = tmp_path / "new" / "data"
+    own = WRITERS | {"data_dir": str(data), "memory_budget": 1e-9, "method": "fedavg"}
+    e = Experiment(dataset=dataset, **own)
+    for begin in (lambda: host_of(Opening(e, RamStore())), lambda: LockStep([e, e])):
+        with pytest.raises(Refused, match="memory-budget"):
+            begin()
+        assert not (tmp_path / "new").exists()
