@@ -330,3 +330,18 @@ def test_a_run_whose_network_does_not_fit_leaves_nothing_unpacked(tmp_path):
         with pytest.raises(Refused, match="memory-budget"):
             begin()
         assert not (tmp_path / "new").exists()
+
+
+def test_an_arrow_file_whose_offsets_lead_out_of_it_is_refused(tmp_path):
+    import pyarrow as pa
+
+    table = pa.table({"x": ["one", "two", "three", "four"], "y": [0, 1, 0, 1]})
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    content = (tmp_path / "rows.arrow").read_bytes()
+    offsets = np.array([0, 3, 6, 11, 15], dtype=np.int32).tobytes()
+    assert content.count(offsets) == 1
+    far = np.array([0, 3, 6, 2**30, 2**30 + 4], dtype=np.int32).tobytes()
+    (tmp_path / "rows.arrow").write_bytes(content.replace(offsets, far))
+    with pytest.raises(DataError, match=r"rows.arrow cannot be read as arrow: ArrowInvalid"):
+        read(f"arrow:{tmp_path / 'rows.arrow'}", target_column="y")
