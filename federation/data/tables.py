@@ -97,8 +97,8 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
         return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
     if table.task is None:
-        own = f"a column of {experiment.dataset} that names each row's client, and no other"
-        raise DataError(must("task-column", experiment.task_column, own))
+        wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
+        raise DataError(must("task-column", experiment.task_column, wanted))
     tasks, codes = distinct(table.task)
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
