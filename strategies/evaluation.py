@@ -148,8 +148,8 @@ def outlying(
 
     Such a client alone moves the mean over n clients by more than the median itself, and by more
     than ten times the median distance from it: its own distance is more than n of the one, and 10 n
-    of the other. (Of few clients, two may be alike by chance.) A metric whose range has two ends has
-    no such client, and is left out, as is one without any.
+    of the other. (Of few clients, two may be alike by chance.) A metric whose range has two ends
+    has no such client, and is left out, as is one without any.
     """
     seen = np.array([client not in unseen for client in evaluation.clients])
     found: dict[str, list[int]] = {}
