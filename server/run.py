@@ -129,6 +129,7 @@ class _Run(NamedTuple):
         # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
         checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
         if self.experiment.resume:  # num-rounds may be larger than before
+            record.scores()  # refused, where they cannot be read, before anything changes
             record.write_config(self.experiment, engine=engine, training=self.training)
         if checkpoint is None:
             return self._begin_anew(arrays)

@@ -124,7 +124,7 @@ def run_on(
     else:
         experiment = _for_federation(overrides, read_server(federation).settings.clients)
         folder = out or folder_of_command(None, f"{experiment.method}-{data_name(experiment)}")
-    if (folder / "config.json").is_file():
+    if resume is not None or (folder / "config.json").is_file():
         settings, _ = begun(folder, overrides.get("method"))
         experiment = Experiment.from_config({**settings, **overrides})
         RunRecord.open(folder).check_resumable(experiment, engine="flower")

@@ -146,8 +146,9 @@ def outlying(
 ) -> dict[str, list[int]]:
     """Returns, by metric, clients each of which owns the mean of the models that serve clients.
 
-    Such a client alone moves the mean over n clients by more than ten times the median distance
-    from the median: its own distance is more than 10 n of these. A metric whose range has two ends
+    Such a client alone moves the mean over n clients by more than the median itself, and by more
+    than ten times the median distance from it: its own distance is more than n of the one, and 10 n
+    of the other. (Of few clients, two may be alike by chance.) A metric whose range has two ends
     has no such client, and is left out, as is one without any.
     """
     seen = np.array([client not in unseen for client in evaluation.clients])
@@ -161,7 +162,8 @@ def outlying(
         with np.errstate(invalid="ignore"):  # of infinity less itself, where most have diverged
             away = np.abs(scores - median)
             usual = np.median(away[known])
-            far = np.flatnonzero(known & (away > _FAR * known.sum() * usual))
+            most = known.sum() * max(_FAR * usual, abs(median))
+            far = np.flatnonzero(known & (away > most))
         if far.size:
             found[metric.name] = [evaluation.clients[i] for i in far]
     return found

@@ -1,6 +1,7 @@
 """The protocol of hosts of clients, which each family of methods implements."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from flwr.app import Message, RecordDict
@@ -8,6 +9,7 @@ from flwr.app import Message, RecordDict
 from client.memory import MemoryStore
 from client.requests import Request
 from client.training.trainer import Engine
+from federation.data.unpacked import unless_refused
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 
@@ -75,4 +77,6 @@ def host_of(opening: Opening) -> Host:
         DataError: Data cannot be read, or are too few.
         Refused: The settings do not fit the data or the machine.
     """
-    return HOSTS[opening.experiment.own.plug_in](opening)
+    e = opening.experiment
+    with unless_refused(opening.own or e.dataset, Path(e.data_dir)):
+        return HOSTS[e.own.plug_in](opening)

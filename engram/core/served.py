@@ -9,7 +9,8 @@ __all__ = ["has_common", "has_tuned"]
 def has_common(method: Method, network: Network) -> bool:
     """Returns whether the server has a common model: a slot ``model`` with all parameters."""
     common, _ = sent_to(method, method.server.start, [0])
-    return common.get("model", {}).keys() == network.initial.keys()
+    whole: bool = common.get("model", {}).keys() == network.initial.keys()
+    return whole
 
 
 def has_tuned(method: Method) -> bool:

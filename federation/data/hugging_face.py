@@ -207,11 +207,16 @@ def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
         return dict(datasets.load_dataset("parquet", **_place(path), cache_dir=cache))
     if path.is_dir():
         found = datasets.load_from_disk(str(path))
-        return found if isinstance(found, Mapping) else {"train": found}
+        parts = found if isinstance(found, Mapping) else {"train": found}
+        for part in parts.values():
+            part.data.table.validate(full=True)
+        return parts
     mapped = pa.memory_map(str(path))
     ipc = pa.ipc.open_file if mapped.read(len(_IPC_FILE)) == _IPC_FILE else pa.ipc.open_stream
     mapped.seek(0)
-    return {"train": datasets.Dataset(datasets.table.InMemoryTable(ipc(mapped).read_all()))}
+    table = ipc(mapped).read_all()
+    table.validate(full=True)  # offsets that lead out of a mapped file would end the process
+    return {"train": datasets.Dataset(datasets.table.InMemoryTable(table))}
 
 
 def _kind(feature: Any) -> str:

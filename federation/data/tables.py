@@ -96,7 +96,10 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
         everyone = range(experiment.num_clients)
         return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
-    tasks, codes = distinct(table.labels)
+    if table.task is None:
+        wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
+        raise DataError(must("task-column", experiment.task_column, wanted))
+    tasks, codes = distinct(table.task)
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
         raise DataError(must("num-clients", experiment.num_clients, wanted))

@@ -68,20 +68,23 @@ Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
 """A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""
 
 
-def registered(key: str, known: Collection[str], built_in: Collection[str] = ()) -> _Check:
+def registered(
+    key: str, known: Collection[str], built_in: Collection[str] = (), *, empty: bool = False
+) -> _Check:
     """Returns the check of a setting that names something of the platform's, or of a user's.
 
     Args:
         key: The setting.
         known: All that it may name, which plug-ins and callers add to.
         built_in: What it may name besides.
+        empty: Whether it may name nothing.
     """
 
     def check(value: str) -> str:
         names = [*built_in, *known]
         some = f"one of {', '.join(names)}, or one" if names else "one"
         own = "of your own: a function, in Python, or a plug-in's (--plugin NAME)"
-        fits = not value or value in names
+        fits = value in names or (empty and not value)
         require(fits, key, value, f"{some} {own}{nearest(value, names)}")
         return value
 

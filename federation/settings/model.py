@@ -40,7 +40,7 @@ class ModelSettings(Settings):
         "classification",
         description="what it learns: classification, regression, multi-label or next-token",
     )
-    loss: Annotated[str, AfterValidator(registered("loss", LOSSES))] = Field(
+    loss: Annotated[str, AfterValidator(registered("loss", LOSSES, empty=True))] = Field(
         "", description="a loss of your own, by its name, in place of the task's"
     )
     norm: Literal["batch", "group"] = Field(

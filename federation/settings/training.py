@@ -37,10 +37,12 @@ class TrainingSettings(Settings):
         "client's next ones; a round passes for all clients, whether they train or not, and after "
         "the last row comes the first again)",
     )
-    augment: Annotated[str, AfterValidator(registered("augment", AUGMENTATIONS))] = Field(
-        "",
-        description="how training rows are changed at random each time that they are drawn: "
-        "flip-crop (images), or an augmentation of your own, by its name; empty: not at all",
+    augment: Annotated[str, AfterValidator(registered("augment", AUGMENTATIONS, empty=True))] = (
+        Field(
+            "",
+            description="how training rows are changed at random each time that they are drawn: "
+            "flip-crop (images), or an augmentation of your own, by its name; empty: not at all",
+        )
     )
     optimizer: Optimizer = Field(
         "sgd",

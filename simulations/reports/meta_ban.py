@@ -37,7 +37,7 @@ def _table(found: Row) -> Table:
 
 
 def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
-    rows = record.rows()
+    rows = [row for row in record.rows() if {"told", TOTAL.name} <= row.keys()]
     if not rows:  # damaged, which has been warned of
         return {}
     labels = {"xlabel": "turns that clients have reported", "ylabel": TOTAL.meaning}

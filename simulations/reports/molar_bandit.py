@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     del found
-    rows = record.rows()
+    rows = [row for row in record.rows() if REGRETS.name in row]
     if not rows:  # damaged, which has been warned of
         return {}
     first = record.config["settings"][f"{MolarBandit.name}.first-batch"]

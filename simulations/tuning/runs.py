@@ -4,7 +4,9 @@ Each run gives the numbers that it gives by itself, to rounding.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
 from logging import getLogger
+from pathlib import Path
 
 from client.memory import RamStore
 from client.training.outcome import Trained
@@ -20,6 +22,7 @@ from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
+from federation.data.unpacked import unless_refused
 from federation.demand import check_server
 from federation.experiment import Experiment
 from federation.methods.network import PERSONALIZED, VALIDATION
@@ -188,7 +191,10 @@ class LockStep:
             Refused: Data, network and settings do not fit each other.
         """
         first = len(self.members)
-        self.members += [Member(e, self._data.of(e)) for e in experiments]
+        with ExitStack() as stack:
+            for dataset, data_dir in {(e.dataset, e.data_dir) for e in experiments}:
+                stack.enter_context(unless_refused(dataset, Path(data_dir)))
+            self.members += [Member(e, self._data.of(e)) for e in experiments]
         return range(first, len(self.members))
 
     def advance(

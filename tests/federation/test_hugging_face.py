@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from federation.data.federated import federated_data
-from federation.errors import DataError
+from federation.errors import DataError, Refused
+from federation.experiment import Experiment
 from simulations.engine import simulate
 from tests.federation.test_own_data import TABLE, WARDS, arrays_of, everything, read
 from tests.support import small_of_any, write_npz
@@ -314,3 +315,33 @@ def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
     with pytest.raises(DataError, match=says):
         read(other, **own | {"data_dir": str(data)})
     assert sorted(data.rglob("*")) == before
+
+
+def test_a_run_whose_network_does_not_fit_leaves_nothing_unpacked(tmp_path):
+    from client.hosts import Opening, host_of
+    from client.memory import RamStore
+    from simulations.tuning.runs import LockStep
+
+    dataset = stored("parquet", femnist()[1], tmp_path)
+    data = tmp_path / "new" / "data"
+    own = WRITERS | {"data_dir": str(data), "memory_budget": 1e-9, "method": "fedavg"}
+    e = Experiment(dataset=dataset, **own)
+    for begin in (lambda: host_of(Opening(e, RamStore())), lambda: LockStep([e, e])):
+        with pytest.raises(Refused, match="memory-budget"):
+            begin()
+        assert not (tmp_path / "new").exists()
+
+
+def test_an_arrow_file_whose_offsets_lead_out_of_it_is_refused(tmp_path):
+    import pyarrow as pa
+
+    table = pa.table({"x": ["one", "two", "three", "four"], "y": [0, 1, 0, 1]})
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    content = (tmp_path / "rows.arrow").read_bytes()
+    offsets = np.array([0, 3, 6, 11, 15], dtype=np.int32).tobytes()
+    assert content.count(offsets) == 1
+    far = np.array([0, 3, 6, 2**30, 2**30 + 4], dtype=np.int32).tobytes()
+    (tmp_path / "rows.arrow").write_bytes(content.replace(offsets, far))
+    with pytest.raises(DataError, match=r"rows.arrow cannot be read as arrow: ArrowInvalid"):
+        read(f"arrow:{tmp_path / 'rows.arrow'}", target_column="y")

@@ -196,3 +196,10 @@ def test_a_state_that_reads_values_is_not_known_beforehand():
         return {"first": torch.full((2,), float(model["dense0.bias"][0]))}
 
     check_server(e, aggregate._replace(init=reads), whole, frozenset())
+
+
+@pytest.mark.parametrize("key", ["schedule", "optimizer", "adapt-optimizer"])
+def test_a_name_that_something_must_have_is_not_empty(key):
+    with pytest.raises(Refused, match=f"{key.removeprefix('adapt-')} must be one of"):
+        Experiment.from_config({key: ""})
+    assert Experiment.from_config({"augment": "", "loss": "", "metrics": ""}).augment == ""

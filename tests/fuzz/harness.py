@@ -134,7 +134,9 @@ def judge(ended: Ended) -> tuple[str, str]:
     strange = _CONTROL.search(printed)
     if strange or (refused and not _clear(last) and "Usage:" not in printed):
         return "unclear", f"status {ended.status}, {strange}, and the last line is {last!r}"
-    if ended.left or (refused and ended.changed and not trains):
+    # A cache that is complete stays where memory runs out later.
+    stays = "memory ran out" in last and all(name.startswith("data") for name in ended.changed)
+    if ended.left or (refused and ended.changed and not trains and not stays):
         return "half-written", f"{ended.left} left, {ended.changed[:6]} changed: {last}"
     return ("refused" if refused else "accepted"), last
 

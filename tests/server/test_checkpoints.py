@@ -253,12 +253,20 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
 def test_a_run_that_cannot_be_gone_on_with_stays_as_it_is(tmp_path):
     folder = tmp_path / "run"
     run(folder, num_rounds=2, **CARRY)
+
+    def refused(words):
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        with pytest.raises(Refused, match=words):
+            run(folder, resume=str(folder), num_rounds=3, **CARRY)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+    scores = folder / "scores.jsonl"
+    scores.rename(tmp_path / "elsewhere")
+    scores.symlink_to(tmp_path / "elsewhere")
+    refused(r"scores\.jsonl cannot be read")
     for path in folder.glob("checkpoints/*/model.safetensors"):
         flip(path, 4)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(Refused, match=r"each checkpoint in .* is damaged"):
-        run(folder, resume=str(folder), num_rounds=3, **CARRY)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    refused(r"each checkpoint in .* is damaged")
 
 
 def test_rows_that_are_lost_are_said_and_trained_again(tmp_path, warnings_of_engram):

@@ -120,6 +120,13 @@ def test_resume_goes_on(engram):
     assert json.loads(out.splitlines()[-1])["methods"][0]["rounds"] == 4
 
 
+def test_a_folder_that_is_no_run_is_not_resumed_on_a_federation(engram):
+    status, out, err = engram("run", "fedavg", "--federation", "nowhere", "--resume", "")
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "config.json" in err
+
+
 def test_resume_keeps_the_engine(engram):
     engram("run", *SETS, "--set", "num-rounds=2", "--engine", "sequential", "--out", "parts")
     assert engram("run", "--resume", "parts", "--set", "num-rounds=4")[0] == 0

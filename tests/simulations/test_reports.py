@@ -1,5 +1,7 @@
 """What reports make of runs: rows for each model that a method shows, winners, and gains."""
 
+import json
+
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
@@ -129,6 +131,21 @@ def test_a_run_of_sites_draws_what_its_report_draws(tmp_path):
     run = engram.simulate(method="molar-bandit", out=tmp_path / "run", **settings)
     (line,) = run.plot().axes[0].lines
     assert [*line.get_ydata()] == [0, *run.metrics["regret"]]
+
+
+@pytest.mark.parametrize("method", ["molar-bandit", "meta-ban"])
+def test_rows_of_a_damaged_record_that_lack_regret_are_not_drawn(tmp_path, method):
+    own = {
+        "molar-bandit": {"dataset": "sparse-linear", "num_clients": 3, "num_rounds": 4},
+        "meta-ban": {"dataset": "linear-groups", "num_clients": 6, "num_rounds": 4, "hidden": "4"},
+    }[method]
+    folder = tmp_path / "run"
+    engram.simulate(method=method, out=folder, progress=False, **own)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    del rows[1]["regret"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawn = engram.load_run(folder).plot().axes[0].lines[0]
+    assert len(drawn.get_ydata()) == len(rows) + (method == "meta-ban")  # one less, and the start
 
 
 def test_references_are_drawn_beside_a_runs_regret():

@@ -220,7 +220,7 @@ def test_rounds_with_clients_missing_are_merged_as_well_as_they_can_be(protectio
 
 
 def test_a_client_missing_from_a_private_round_counts_as_one_that_changed_nothing():
-    e = experiment("central", noise_multiplier=1e-9)
+    e = experiment("central", noise_multiplier=1e-6)
     model, models = honest(experiment("mean"))
     merged, _ = rounds(e, spoil=lambda replies: replies[:6])
     held = [clip(m, model, 0.05) for m in models[:6]] + [model] * 3
@@ -233,7 +233,7 @@ def test_the_noise_of_a_private_round_has_the_derived_deviation(method):
     mix = 0.7 if method == "pfedme" else 1.0
     settings = {"method": method, "server_mix": 0.7, "hidden": "64"}
     noisy, quiet = (
-        rounds(experiment("central", noise_multiplier=z, **settings))[0] for z in (2.0, 1e-9)
+        rounds(experiment("central", noise_multiplier=z, **settings))[0] for z in (2.0, 1e-6)
     )
     added = torch.cat([(noisy[k] - quiet[k]).flatten() for k in noisy])
     deviation = mix * 2.0 * 0.05 / 9

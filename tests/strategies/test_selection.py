@@ -134,8 +134,8 @@ def test_who_owns_a_mean_is_named():
         return outlying(Evaluation([0, 2, 3, 5, 7], columns), metrics, unseen)
 
     # Distances from the median 1.15: 0.15, 0.05, 0.05 and x - 1.15, of which 0.1 is the median.
-    assert named(1.15 + 4.1) == {"rmse": [7]}  # more than 10 * 4 * 0.1
-    assert named(1.15 + 3.9) == {}
+    assert named(1.15 + 4.7) == {"rmse": [7]}  # more than 4 * max(10 * 0.1, 1.15)
+    assert named(1.15 + 4.5) == {}
     assert named(-1e30) == named(np.inf) == {"rmse": [7]}
     assert named(1e30, unseen=[7]) == {}
     pair = Evaluation([0, 1], {"rmse-served": np.array([1.0, 1e30])})
@@ -228,3 +228,11 @@ def test_a_model_is_picked_by_its_own_scores(tmp_path):
         assert scored[rounds[key]][f"validation-accuracy-{which}"] == best
         assert found[key]["accuracy-before"] == scored[rounds[key]]["accuracy-before"]
     assert rounds["selected"] != rounds["selected-before"]
+
+
+def test_clients_that_differ_as_clients_do_are_not_named():
+    metric = METRICS["log-loss"]
+    column = {f"{metric.name}{SERVED}": np.array([0.5, 0.5001, 0.9]), "queries": np.full(3, 9.0)}
+    assert outlying(Evaluation([0, 1, 2], column), [metric]) == {}
+    column[f"{metric.name}{SERVED}"][2] = 3.0  # more than thrice the median away
+    assert outlying(Evaluation([0, 1, 2], column), [metric]) == {"log-loss": [2]}
