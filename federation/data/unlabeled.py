@@ -15,11 +15,10 @@ from engram.tasks import TASKS
 from federation.data.arrays import Own, held_out
 from federation.data.cells import check_there, known, numbers, typed
 from federation.data.csv_rows import TableRows, framed, indicators, parted, usual
-from federation.data.datasets import DATASETS, read_named
+from federation.data.datasets import read_given
 from federation.data.federated import seen_as
 from federation.data.frames import is_frame, read_frame
 from federation.data.images import decoded_images, images_in
-from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
@@ -29,7 +28,6 @@ from federation.data.values import Columns, Values, listed
 from federation.errors import DataError, few_names
 from federation.experiment import Experiment
 from federation.roster import Kind
-from federation.settings.data import COLUMNS
 from federation.shapes import described
 
 __all__ = ["InputColumn", "Unlabeled", "input_columns", "read_unlabeled"]
@@ -108,24 +106,20 @@ def input_columns(experiment: Experiment, client: int | None = None) -> list[Inp
 
 def _table_of(e: Experiment) -> TableRows | list[str]:
     """Returns the table of an experiment, or of one that is not in memory its columns' names."""
-    kind, _, name = e.dataset.partition(":")
+    source, path = e.source, e.source.path
     split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
     columns, targets = Columns.of(e), TASKS[e.task].targets
-    if kind == "csv":
-        return parted(Path(name), read_frame(Path(name)), columns, targets, split)
-    if kind in COLUMNS:
+    if source.kind == "csv":
+        return parted(path, read_frame(path), columns, targets, split)
+    if source.has_columns:
         from federation.data.hugging_face import read_names  # noqa: PLC0415 - slow to import
 
-        read = read_names(kind, Path(name), columns, targets, split, Path(e.data_dir))
+        read = read_names(source.kind, path, columns, targets, split, Path(e.data_dir))
         return read.table or (read.names if read.plain and _are_float(read.types, e) else [])
-    arrays: Mapping[str, Any] = {}
-    if e.dataset.startswith(IN_MEMORY):
-        arrays = held(e.dataset)
-    elif e.dataset in DATASETS:
-        arrays = read_named(e.dataset, range(e.num_clients))
+    arrays = read_given(source, range(e.num_clients)) if source.is_given else {}
     if not is_frame(arrays.get("x")):
         return []
-    return framed(Path(e.dataset), arrays, columns, targets, split)
+    return framed(path, arrays, columns, targets, split)
 
 
 def _are_float(types: Collection[str], e: Experiment) -> bool:
