@@ -20,7 +20,7 @@ from engram.tasks import TASKS
 from engram.types import Candidates, Params
 from federation.checksums import checked, summed
 from federation.data.federated import FederatedData, model_for
-from federation.data.unlabeled import InputColumn, input_columns
+from federation.data.new_rows import InputColumn, input_columns
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from federation.exported import Exported

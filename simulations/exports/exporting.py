@@ -16,7 +16,7 @@ from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
 from federation.data.federated import model_for
-from federation.data.unlabeled import InputColumn, input_columns
+from federation.data.new_rows import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, check_format
 from federation.roster import Kind
