@@ -176,16 +176,17 @@ def read_table(
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
             return _csv(path, target, task, drop, one_task)
-    if source.kind == "npz" and source.place:
-        return _without(drop, path, _own(path, read_npz(path), target, task, one_task))
     if source.is_given:
         arrays = read_given(source, [client])
-        if isinstance(arrays.get("x"), Lazy):
-            raise DataError("tables must be given as arrays (x, y), got data sets of torch")
-        if is_frame(arrays.get("x")):
-            return _held_frame(path, arrays, task, drop, one_task)
-        return _without(drop, path, _own(path, arrays, target, task, one_task))
-    raise DataError(must("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+    elif source.kind == "npz" and source.place:
+        arrays = read_npz(path)
+    else:
+        raise DataError(must("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+    if isinstance(arrays.get("x"), Lazy):
+        raise DataError("tables must be given as arrays (x, y), got data sets of torch")
+    if is_frame(arrays.get("x")):
+        return _held_frame(path, arrays, task, drop, one_task)
+    return _without(drop, path, _own(path, arrays, target, task, one_task))
 
 
 def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:

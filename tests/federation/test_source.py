@@ -7,6 +7,7 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import engram
@@ -117,3 +118,20 @@ def test_a_run_that_is_opened_again_is_given_its_rows_again(tmp_path):
     with pytest.raises(Refused, match=r"^data must be those of the run, memory:\w+, got 'memory:"):
         engram.load_run(run.folder, clients(seed=1))
     assert not (run.folder / "client-1-model").exists()
+
+
+def test_a_newcomer_needs_the_columns_of_frames_that_were_given(tmp_path):
+    frames = [(pd.DataFrame(x, columns=["a", "b", "c"]), y) for x, y in clients()]
+    run = engram.simulate(frames, method="fedavg", out=tmp_path / "run", **QUICK)
+    path = tmp_path / "new.csv"
+    frames[0][0].assign(y=frames[0][1])[["c", "y", "a", "b"]].to_csv(path, index=False)
+    with pytest.raises(Refused, match=r"^the rows of memory:\w+ were given in memory: [^\n]*$"):
+        engram.load_run(run.folder).adapt(path, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    again = engram.load_run(run.folder, frames).adapt(path, out=tmp_path / "again")
+    one, other = (
+        engram.load_model(folder).state_dict()
+        for folder in (run.adapt(path, out=tmp_path / "model"), again)
+    )
+    for name, leaf in one.items():
+        np.testing.assert_array_equal(leaf, other[name])
