@@ -214,8 +214,7 @@ def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> Non
 
 def data_name(experiment: Experiment) -> str:
     """Returns a short name of the data set, for folders."""
-    kind, _, path = experiment.dataset.partition(":")
-    return (Path(path).stem if path else kind)[:_LONGEST]
+    return experiment.source.short_name[:_LONGEST]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import ClassVar, Self, TypeVar
 
 from engram.checks import must, require
 from engram.metrics import Metric
+from federation.data.source import Source
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings, nearest
 from federation.settings.model import ModelSettings
@@ -63,9 +64,9 @@ class Method(Settings):
     decisive: ClassVar[frozenset[str]] = frozenset()
     compared: ClassVar[bool] = False
 
-    def datasets(self, shared: SharedSettings) -> list[str]:
+    def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns the data sets that ``dataset`` names."""
-        return [shared.dataset]
+        return [shared.source]
 
     def holds_rows(self, shared: SharedSettings) -> bool:
         """Returns whether clients hold rows before the first round."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from engram.checks import must
 from engram.metrics import Metric
+from federation.data.source import Source
 from federation.machine import check_room
 from federation.methods.base import NO_NETWORK, Method, method
 from federation.methods.turns import LEAST_REPORTED, REGRET, ReportEvery
@@ -80,13 +81,13 @@ class MetaBan(Method):
         del shared
         return [TOTAL]
 
-    def datasets(self, shared: SharedSettings) -> list[str]:
+    def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns one data set, or several with commas, where clients are classes of images."""
-        return [shared.dataset] if self.holds_rows(shared) else shared.dataset.split(",")
+        return [shared.source] if self.holds_rows(shared) else shared.source.each
 
     def holds_rows(self, shared: SharedSettings) -> bool:
         """Returns whether the data set is a table of what arms paid, not one of classes."""
-        return shared.dataset.startswith("csv:")
+        return shared.source.kind == "csv"
 
     def on_a_node(self) -> Self:
         """Returns the method with reports of several turns: fewer would say too much of one."""
