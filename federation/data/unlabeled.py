@@ -203,9 +203,9 @@ def _table(
             given = known(frame[column.name], missing_values)
             parts += _inputs(path, given, raw[column.name], column, missing)
         except DataError as error:
-            faults.append(str(error))
+            faults += error.faults
     if faults:
-        raise DataError("; ".join(faults))
+        raise DataError(*faults)
     x = np.stack(parts, axis=1).astype(dtype)
     return Unlabeled(torch.from_numpy(x), len(frame), {n: frame[n].tolist() for n in others})
 
