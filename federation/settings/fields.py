@@ -58,7 +58,6 @@ _KINDS: Final = {
     "bool_parsing": "a valid boolean",
     **dict.fromkeys(("dict_type", "model_type"), "an object"),
     "list_type": "a list",
-    "greater_than_equal": "greater than or equal to {ge:.16g}",
     "less_than_equal": "less than or equal to {le:.16g}",
 }
 """Expected values by pydantic's types of errors, where its own words say something else."""

@@ -266,6 +266,7 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
         ({"num_rounds": True}, "num-rounds must be a number, got True"),
         ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
         ({"num_rounds": "9" * 5000}, "num-rounds must be a valid integer, got '999"),
+        ({"eta": 1e31}, r"eta must be less than or equal to 1e\+30, got 1e\+31"),
         ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
         ({"eta": float("nan")}, "eta must be .*, got nan"),
         ({"alpha": float("inf")}, "alpha must be a finite number, got inf"),
