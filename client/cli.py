@@ -143,7 +143,7 @@ def _machine(sets: list[str]) -> dict[str, Any]:
     try:
         return MachineSettings.model_validate(found).model_dump(by_alias=True, exclude_unset=True)
     except ValidationError as error:
-        raise Refused("; ".join(wrong_values(error))) from error
+        raise Refused(*wrong_values(error)) from error
 
 
 def _absolute(data: str) -> Source:

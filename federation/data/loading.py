@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must
+from engram.checks import clash, must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, HeldOut, Own, held_out, part
@@ -85,7 +85,7 @@ def load(
         return _torchvision(source, data_dir)
     files = (f"{kind}:PATH" for kind in FILES)
     known = ", ".join(["digits", *_TORCHVISION, *files, f"{HUB}:NAME", *DATASETS])
-    raise DataError(f"dataset must be one of {known}, got {brief(source)}")
+    raise DataError(clash("dataset", source, f"one of {known}"))
 
 
 def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) -> Mapping[str, Any]:

@@ -219,9 +219,9 @@ def _table(
             given = known(frame[column.name], missing_values)
             parts += _inputs(path, given, raw[column.name], column, missing)
         except DataError as error:
-            faults.append(str(error))
+            faults += error.faults
     if faults:
-        raise DataError("; ".join(faults))
+        raise DataError(*faults)
     x = np.stack(parts, axis=1).astype(dtype)
     beside = {name: frame[name] for name in others}
     targets = {"y": beside[target]} if target in beside else {}

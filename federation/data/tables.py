@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must, require
+from engram.checks import clash, must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
@@ -17,7 +17,7 @@ from federation.data.frames import check_columns, is_frame, read_frame
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.source import SPARSE, Source
-from federation.errors import UNNAMED, DataError, brief, few_names
+from federation.errors import UNNAMED, DataError, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, check_rows, rows_in_memory
 from federation.names import Names, checked_names
@@ -181,7 +181,7 @@ def read_table(
     elif source.kind == "npz" and source.place:
         arrays = read_npz(path)
     else:
-        raise DataError(must("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+        raise DataError(clash("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
     if isinstance(arrays.get("x"), Lazy):
         raise DataError("tables must be given as arrays (x, y), got data sets of torch")
     if is_frame(arrays.get("x")):
@@ -295,10 +295,8 @@ def _simulated(experiment: Experiment) -> TableData:
     family = experiment.source.place
     expected = getattr(experiment.own, "family", "linear")  # of models, where there are several
     if family != expected:
-        raise DataError(
-            f"dataset must be sparse-{expected} for family = {expected}, got "
-            f"{brief(experiment.dataset)}"
-        )
+        wanted = f"sparse-{expected} for family = {expected}"
+        raise DataError(clash("dataset", experiment.dataset, wanted, "family"))
     size = experiment.num_clients * _ROWS * _COLUMNS * 8
     check_room(experiment.dataset, size, "lower num-clients", kind=DataError)
     rng = generator(experiment.seed, Stream.PARTITION)

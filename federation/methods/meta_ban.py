@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from engram.metrics import Metric
 from federation.data.source import Source
 from federation.machine import check_room
@@ -132,8 +132,8 @@ class MetaBan(Method):
             dtype=torch.float64,
         )
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Says what is wrong with settings that depend on each other."""
         yield from super().problems(shared)
         if not shared.hidden_widths:
-            yield must("hidden", shared.hidden, f"one or more for {self.name}")
+            yield clash("hidden", shared.hidden, f"one or more for {self.name}")

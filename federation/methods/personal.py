@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from engram.checks import must
+from engram.checks import Fault, must
 from federation.methods.base import method
 from federation.methods.local import KEPT, LocalMethod
 from federation.settings.fields import Float, Int, searched
@@ -177,11 +177,13 @@ class PFedMe(LocalMethod):
         """Always: its state is the personal model that it exists for."""
         return True
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Says what is wrong with settings that depend on each other."""
         yield from super().problems(shared)
         if self.alpha * self.lambda_ >= 2:  # else the inner steps diverge
-            yield must("alpha * lambda", self.alpha * self.lambda_, "below 2")
+            text = must("alpha * lambda", self.alpha * self.lambda_, "below 2")
+            yield Fault(("alpha", "lambda"), text)
         if self.server_mix != 1 and shared.server_step == "universal":
             # The ensemble makes the same of gradients and of their multiples.
-            yield must(f"{self.name}.server-mix", self.server_mix, _EUCLIDEAN)
+            text = must(f"{self.name}.server-mix", self.server_mix, _EUCLIDEAN)
+            yield Fault(("server-mix", "server-step"), text)
