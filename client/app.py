@@ -21,14 +21,12 @@ from client.training.process import training_from_now_on
 from client.trainings import prune
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
-from federation.data.datasets import DATASETS
-from federation.data.sources import PERMUTED
+from federation.data.source import HUB
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.plugins import load_plugins
 from federation.roster import Kind, read_entry
-from federation.settings.data import COLUMNS, FILES, HUB
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of, units_of
 
 __all__ = ["app"]
@@ -165,9 +163,9 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     try:
         return host_of(opening)
     except DataError as error:
-        own = config.state is not None and (config.data or experiment.dataset) in DATASETS
-        columns = config.data.partition(":")[0] in COLUMNS
-        if not (experiment.own.tables or columns or own):
+        source = opening.own or experiment.source
+        by_function = config.state is not None and source.function is not None
+        if not (experiment.own.tables or opening.own.has_columns or by_function):
             raise
         # The message may quote values of a row, which must not reach the coordinator.
         _log.error("%s", error)
@@ -177,12 +175,12 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
 def _check_place(experiment: Experiment) -> None:
     """Refuses data sets that a coordinator must not make a node's machine read, or download."""
     allowed = Path(experiment.data_dir).resolve()
-    for name in experiment.own.datasets(experiment):
-        kind, _, path = name.removeprefix(PERMUTED).partition(":")
-        if kind == HUB:
-            raise Refused(f"{name} is not this node's: start it with --data {name}")
-        if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
+    for source in experiment.own.sources(experiment):
+        plain = source.unpermuted
+        if plain.kind == HUB:
+            raise Refused(f"{source} is not this node's: start it with --data {source}")
+        if plain.is_file and not plain.path.resolve().is_relative_to(allowed):
             raise Refused(
-                f"{name} is not in this node's data-dir, {allowed}: other files are opened only "
+                f"{source} is not in this node's data-dir, {allowed}: other files are opened only "
                 "if the node is started with them by --data"
             )

@@ -17,9 +17,9 @@ from client.sealed import new_key, read_key
 from federation.addresses import parse_address
 from federation.console import console
 from federation.credentials import read_node
+from federation.data.source import Source
 from federation.errors import Refused, printable
 from federation.proxies import direct
-from federation.settings.data import FILES
 from federation.settings.fields import wrong_values
 from federation.settings.machine import MachineSettings
 
@@ -99,7 +99,7 @@ def node(
         **machine,
     }
     if data is not None:
-        config["data"] = _absolute(data)
+        config["data"] = str(_absolute(data))
     # The machine, not the coordinator, chooses where downloads go.
     config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
     if "data-dir" in machine and not Path(config["data-dir"]).is_dir():
@@ -143,16 +143,16 @@ def _machine(sets: list[str]) -> dict[str, Any]:
     try:
         return MachineSettings.model_validate(found).model_dump(by_alias=True, exclude_unset=True)
     except ValidationError as error:
-        raise Refused("; ".join(wrong_values(error))) from error
+        raise Refused(*wrong_values(error)) from error
 
 
-def _absolute(data: str) -> str:
-    kind, colon, path = data.partition(":")
-    if kind not in FILES or not colon:
-        return data
-    if not Path(path).exists():
-        raise Refused(f"the data {path} are not there: name a file or folder, such as npz:PATH")
-    return f"{kind}:{Path(path).absolute()}"
+def _absolute(data: str) -> Source:
+    source = Source(data)
+    if source.is_file and not source.path.exists():
+        raise Refused(
+            f"the data {source.place} are not there: name a file or folder, such as npz:PATH"
+        )
+    return source.absolute()
 
 
 # --- Memories ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from engram.tasks import TASKS
 from engram.types import Candidates, Params
 from federation.checksums import checked, summed
 from federation.data.federated import FederatedData, model_for
-from federation.data.unlabeled import InputColumn, input_columns
+from federation.data.new_rows import InputColumn, input_columns
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from federation.exported import Exported
@@ -28,7 +28,6 @@ from federation.files import read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods.network import NetworkMethod
 from federation.roster import Kind
-from federation.settings.data import COLUMNS
 from federation.stored import readable
 from federation.streams import Stream, torch_generator
 
@@ -121,13 +120,13 @@ def remembered_package(training: Training, client: int, memory: Params) -> Packa
     exported = Exported(classes=classes, columns=columns, **known)
     # Only the coordinator knows how much privacy was spent.
     spent: dict[str, Any] | None = {} if e.privacy == "none" else None
-    text = card(exported, made={}, rows=e.dataset, scores={}, privacy=spent)
+    text = card(exported, made={}, rows=e.source.described, scores={}, privacy=spent)
     return Package(exported, module, text, [], table=table)
 
 
 def _network(training: Training, client: int, memory: Params) -> nn.Module:
     e, network = training.experiment, model_for(training.experiment, training.kind)
-    table = e.privacy != "none" and e.dataset.partition(":")[0] in COLUMNS
+    table = e.privacy != "none" and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
         raise Refused(
             f"client {client} has learned from columns standardized by its own rows, which "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engram.steps import schedule as schedule
     from engram.tasks import loss as loss
     from engram.types import LocalRule as LocalRule
-    from federation.data.datasets import data as data
+    from federation.data.source import data as data
     from federation.experiment import Experiment as Experiment
     from federation.exported import load_model as load_model
     from federation.methods.base import method as method

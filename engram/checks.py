@@ -1,11 +1,28 @@
 """The check of arguments: an error names the argument, its value, and what is accepted."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engram.brief import brief
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class Fault(NamedTuple):
+    """Something that is wrong with settings.
+
+    Attributes:
+        keys: Keys of the settings that it depends on; none where these are not known.
+        text: The words for it.
+    """
+
+    keys: tuple[str, ...]
+    text: str
+
+
+def clash(key: str, value: object, expected: str, *others: str) -> Fault:
+    """Returns the fault of a setting that is impossible beside others, whose keys these are."""
+    return Fault((key, *others), must(key, value, expected))
 
 
 def must(name: str, value: object, expected: str) -> str:

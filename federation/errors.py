@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from engram.brief import brief
+from engram.checks import Fault
 
 __all__ = [
     "BUSY",
@@ -43,10 +44,16 @@ _MESSAGE: Final = 2000  # characters of a message
 
 
 class EngramError(Exception):
-    """Base of all errors meant for a user: one line of bounded length, no traceback needed."""
+    """Base of all errors meant for a user: one line of bounded length, no traceback needed.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message, longest=_MESSAGE))
+    Attributes:
+        faults: Everything that is wrong, one by one.
+    """
+
+    def __init__(self, *faults: Fault | str) -> None:
+        self.faults = [each if isinstance(each, Fault) else Fault((), each) for each in faults]
+        texts = (fault.text for fault in self.faults)
+        super().__init__(one_line("; ".join(texts), longest=_MESSAGE))
 
 
 class Refused(EngramError, ValueError):
@@ -61,48 +68,50 @@ class RunStopped(EngramError):
     """A run that had started cannot go on; its last good checkpoint is kept."""
 
 
-def together(error: Refused, check: Callable[[], object]) -> Refused:
+def together(
+    error: Refused, check: Callable[[], object], told: Callable[[Fault], bool] = lambda fault: True
+) -> Refused:
     """Returns the error with what another check refuses added, so that both are told at once.
 
-    Where the check fails with a plain ``ValueError``, which the first fault may have caused, or
-    wants a setting that the first fault has left out, the error is returned unchanged.
+    Where the check fails with a plain ``ValueError``, which the first fault may have caused, the
+    error is returned unchanged. Of the check's faults, those are added for which ``told`` holds.
     """
     try:
         check()
     except Refused as other:
-        return type(error)(f"{error}; {other}")
-    except (ValueError, AttributeError):
+        return type(error)(*error.faults, *filter(told, other.faults))
+    except ValueError:
         return error
     return error
 
 
-def refusals(check: Callable[[], object]) -> list[str]:
-    """Returns what a check refuses: a line, or none."""
+def refusals(check: Callable[[], object]) -> list[Fault]:
+    """Returns what a check refuses."""
     try:
         check()
     except Refused as error:
-        return [str(error)]
+        return error.faults
     return []
 
 
-def told_with(wrong: Sequence[str], read: Callable[[], T]) -> T:
+def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
     """Returns what is read, unless something is wrong already; all faults are told at once.
 
     Args:
-        wrong: A line for each fault that was found before.
+        wrong: The faults that were found before.
         read: Reads, and changes nothing.
 
     Raises:
-        Refused: If there are such lines, or what is read is impossible.
+        Refused: If there are such faults, or what is read is impossible.
     """
     try:
         found = read()
     except Refused as error:
         if not wrong:
             raise
-        raise Refused("; ".join([*wrong, str(error)])) from error
+        raise Refused(*wrong, *error.faults) from error
     if wrong:
-        raise Refused("; ".join(wrong))
+        raise Refused(*wrong)
     return found
 
 

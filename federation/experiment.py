@@ -2,17 +2,20 @@
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
+from engram.checks import Fault
 from federation.errors import Refused, brief, one_line
 from federation.methods import METHODS, Method, unknown_method
+from federation.settings.data import DataSettings
+from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Scalar, Settings, closest, key_of, nearest, wrong_values
 from federation.settings.machine import MachineSettings
+from federation.settings.model import ModelSettings
 from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
@@ -39,6 +42,10 @@ _ASIDE: Final = frozenset(  # how far, how and where to run; they do not affect 
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
     | (MachineSettings.model_fields.keys() - {"data_dir"})
 )
+_LOOKED_AT: Final = frozenset({"batch-size", "privacy", "seed"}).union(
+    *(g.all_keys() for g in (DataSettings, ModelSettings, EvaluationSettings, MachineSettings))
+)
+"""Shared settings on which a fault of data or network may depend."""
 
 ARGUMENTS: Final = ("out", "resume")
 """Shared settings that are explicit arguments of the functions that take settings."""
@@ -69,12 +76,17 @@ class Impossible(Refused):
     """Settings that are impossible, each by itself or together.
 
     Attributes:
-        experiment: What is left of them, to look at the data only: it lacks those that are
-            impossible by themselves, and to read one is an AttributeError. None where the data need
-            no look.
+        invalid: Keys of those that are impossible by themselves.
+        possible: The experiment in which these have their defaults, to look at the data only. None
+            where the data need no look.
     """
 
-    experiment: "Experiment | None" = None
+    invalid: Set[str] = frozenset()
+    possible: "Experiment | None" = None
+
+    def is_apart(self, fault: Fault) -> bool:
+        """Returns whether a fault of data or network depends on none of ``invalid``."""
+        return self.invalid.isdisjoint(fault.keys or _LOOKED_AT)
 
 
 class Experiment(SharedSettings):
@@ -109,15 +121,7 @@ class Experiment(SharedSettings):
         **settings: "Unpack[Given]",
     ) -> None:
         given = {"method": method, "out": out, "resume": resume, **settings}
-        read = _read({key_of(name): value for name, value in given.items()})
-        values = vars(read.shared) | {"method": read.own.name, "own": read.own}
-        if read.wrong:
-            error = Impossible("; ".join(read.wrong))
-            if read.look:
-                left = self.model_construct(**values | {"own": _without(read.bad, read.own)})
-                error.experiment = _without(read.bad, left)
-            raise error
-        super().__init__(**values)
+        super().__init__(**_read({key_of(name): value for name, value in given.items()}))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -202,29 +206,12 @@ def _keys_of(method: type[Method]) -> list[str]:
     return ["method", *shared, *(f"{method.name}.{key}" for key in method.all_keys())]
 
 
-class _Read(NamedTuple):
-    """Settings as they were read.
-
-    Attributes:
-        shared: The shared ones; those that are impossible have their defaults.
-        own: The method's own, likewise.
-        bad: Keys of those that are impossible by themselves, or that a misspelt one may have meant.
-        wrong: What is wrong, a line for each fault.
-        look: Whether to look at the data as well, which takes long: not where a key is none of the
-            method's, nor where the others have their defaults and fit together.
-    """
-
-    shared: SharedSettings
-    own: Method
-    bad: set[str]
-    wrong: list[str]
-    look: bool
-
-
-def _read(config: Mapping[str, Any]) -> _Read:
-    """Validates the shared settings and the method's own.
+def _read(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of an experiment: the shared settings, and the method with its own.
 
     Raises:
+        Impossible: As ``Experiment`` says. The data, which take long, need no look where a key is
+            none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
     name = config.get("method", FIRST)
@@ -232,44 +219,40 @@ def _read(config: Mapping[str, Any]) -> _Read:
     keys = SharedSettings.all_keys()
     given = {key: value for key, value in config.items() if key in keys}
     others = {key: value for key, value in config.items() if key not in keys and key != "method"}
-    shared, bad, wrong = validated(SharedSettings, given)
+    shared, invalid, wrong = validated(SharedSettings, given)
     if method is None:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
-        strange, _ = _strange(unowned, None)
-        raise Refused("; ".join([unknown_method("method", name), *wrong, *strange]))
+        raise Refused(unknown_method("method", name), *wrong, *_strange(unowned, None))
     prefix = f"{name}."
     own = {
         key.removeprefix(prefix): value
         for key, value in others.items()
         if key.removeprefix(prefix) in method.all_keys()
     }
-    chosen, bad_own, wrong_own = validated(method, own, prefix)
+    chosen, invalid_own, wrong_own = validated(method, own, prefix)
     unknown = {key: value for key, value in others.items() if key.removeprefix(prefix) not in own}
-    strange, meant = _strange(unknown, method)
-    unread = [
-        f"{key} is not a setting of {name}, which does not read it"
+    strange = _strange(unknown, method)
+    strange += [
+        Fault((key,), f"{key} is not a setting of {name}, which does not read it")
         for key in given
         if key in map(key_of, method.unread)
     ]
-    bad |= bad_own | meant
-    together = [line for line in chosen.problems(shared) if not _names(line, bad)]
-    faults = [*strange, *unread, *wrong, *wrong_own, *together]
-    special = any(group.model_dump(exclude_defaults=True) for group in (shared, chosen))
-    look = not (strange or unread) and (special or bool(together))
-    return _Read(shared, chosen, bad, faults, look)
-
-
-def _without(keys: Collection[str], settings: S) -> S:
-    """Returns settings that lack some: to read one of these is an AttributeError."""
-    left = settings.model_copy()
-    for field in filter(lambda field: key_of(field) in keys, vars(settings)):
-        del vars(left)[field]
-    return left
+    invalid |= invalid_own.union(*(fault.keys for fault in strange))
+    together = [fault for fault in chosen.problems(shared) if invalid.isdisjoint(fault.keys)]
+    fields = vars(shared) | {"method": name, "own": chosen}
+    if faults := [*strange, *wrong, *wrong_own, *together]:
+        error = Impossible(*faults)
+        error.invalid = invalid
+        special = any(group.model_dump(exclude_defaults=True) for group in (shared, chosen))
+        if not strange and (special or together):
+            error.possible = Experiment.model_construct(**fields)
+        raise error
+    return fields
 
 
 def validated(
     group: type[S], values: Mapping[str, Any], prefix: str = ""
-) -> tuple[S, set[str], list[str]]:
+) -> tuple[S, set[str], list[Fault]]:
     """Validates a group of settings.
 
     Returns:
@@ -281,29 +264,22 @@ def validated(
     except ValidationError as error:
         if not values:
             raise
+        faults = wrong_values(error, prefix)
         # A fault that is in no field may be in any of those given.
-        bad = {str(key) for fault in error.errors() for key in fault["loc"][:1] or values}
+        bad = {key for fault in faults for key in fault.keys or values}
         rest = {key: value for key, value in values.items() if key not in bad}
         settings, worse, _ = validated(group, rest)  # whose faults the defaults may have caused
-        return settings, bad | worse, wrong_values(error, prefix)
+        return settings, bad | worse, faults
 
 
-def _names(line: str, keys: Collection[str]) -> bool:
-    """Returns whether a line names one of the settings."""
-    return any(re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])", line) for key in keys)
+def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[Fault]:
+    """Returns faults of settings that the method lacks: of the first ones, and how many there are.
 
-
-def _strange(
-    settings: Mapping[str, Any], method: type[Method] | None
-) -> tuple[list[str], set[str]]:
-    """Returns a fault for settings that the method lacks: the first ones, and how many.
-
-    Returns:
-        The lines, and the keys of the settings that may have been meant.
+    Their keys are those of the settings that may have been meant.
     """
-    found, meant = [], set()
+    found = []
     for key, value in [*settings.items()][:_TOLD]:
-        owners = owners_of(key)
+        owners, meant = owners_of(key), list[str]()
         known = [*SharedSettings.all_keys(), *(method.all_keys() if method is not None else ())]
         known += default_config() if "." in key else ()
         if method is not None and owners:
@@ -311,18 +287,18 @@ def _strange(
             words = f"is a setting of {', '.join(owners)}, and the method is {method.name}{default}"
         elif key in _RENAMED:
             words = f"is called {_RENAMED[key]} now"
-            meant.add(_RENAMED[key])
+            meant = [_RENAMED[key]]
         elif key in METHODS:
             expected = f"a table of settings, [{key}], or {key}.KEY = VALUE"
             words = f"must be {expected}, got {brief(value)}"
         else:
             plain = key.replace("_", "-")
             words = f"is not a setting{nearest(plain, known)}"
-            meant |= {name.rpartition(".")[2] for name in closest(plain, known)}
-        found.append(f"{one_line(key)} {words}")
+            meant = [name.rpartition(".")[2] for name in closest(plain, known)]
+        found.append(Fault(tuple(meant), f"{one_line(key)} {words}"))
     if len(settings) > _TOLD:
-        found.append(f"... {len(settings)} keys are not settings")
-    return found, meant
+        found.append(Fault((), f"... {len(settings)} keys are not settings"))
+    return found
 
 
 def owners_of(key: str) -> list[str]:

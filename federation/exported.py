@@ -26,8 +26,8 @@ from engram.tree import part
 from engram.types import Params
 from federation.checksums import checked, summed
 from federation.data.federated import model_for, parameters_for
+from federation.data.new_rows import InputColumn
 from federation.data.ranges import Range
-from federation.data.unlabeled import InputColumn
 from federation.errors import Refused, brief, one_line
 from federation.experiment import Experiment
 from federation.files import open_file, read_json, replace_file

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from federation.data.source import Source
 from federation.errors import Refused, brief
 from federation.experiment import Experiment
 
@@ -29,7 +30,7 @@ class NodeConfig(NamedTuple):
 
     partition_id: int
     num_partitions: int
-    data: str = ""
+    data: Source = Source("")
     state: Path | None = None
     memory_key: Path | None = None
     memory_limit: float = 0.0
@@ -51,7 +52,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
     return NodeConfig(
         own,
         among,
-        data=_text(config, "data"),
+        data=Source(_text(config, "data")),
         state=_path(config, "state"),
         memory_key=_path(config, "memory-key"),
         memory_limit=_bound(config, "memory-limit"),

@@ -18,10 +18,9 @@ from pydantic import (
     ValidationError,
 )
 
-from engram.checks import must
 from federation.errors import Refused, one_line
 from federation.files import read_json
-from federation.settings.fields import Scalar, key_of
+from federation.settings.fields import Scalar, expect, in_words, key_of
 
 __all__ = [
     "Clients",
@@ -40,9 +39,6 @@ __all__ = [
 _LARGEST: Final = 1e150  # of a figure: its square is finite
 
 
-_KINDS: Final = {"dict_type": "an object", "model_type": "an object", "list_type": "a list"}
-
-
 class Stored(BaseModel):
     """A model of a file's contents; it may have more entries than it names."""
 
@@ -53,8 +49,7 @@ S = TypeVar("S", bound=Stored)
 
 
 def _within(name: str) -> str:
-    if name in (".", "..") or len(name.encode()) > 255:
-        raise ValueError("must be the name of a folder")
+    expect(name not in (".", "..") and len(name.encode()) <= 255, "the name of a folder")
     return name
 
 
@@ -99,17 +94,11 @@ def of_kind(kind: type[S], contents: Any, path: Path) -> S:
     try:
         return kind.model_validate(contents)
     except ValidationError as error:
-        raise Refused(f"{path} is damaged: {_in_words(error)}") from error
-
-
-def _in_words(error: ValidationError) -> str:
-    """Returns the first thing that is wrong."""
-    detail = error.errors()[0]
-    where, kind = one_line(".".join(map(str, detail["loc"]))), detail["type"]
-    if kind == "missing":
-        return f"it lacks {where}"
-    expected = _KINDS.get(kind, detail["msg"].removeprefix("Input should be "))
-    return must(where, detail["input"], expected)
+        first = error.errors()[0]
+        where = one_line(".".join(map(str, first["loc"])))
+        lacks = first["type"] == "missing"
+        why = f"it lacks {where}" if lacks else in_words(where, dict(first))
+        raise Refused(f"{path} is damaged: {why}") from error
 
 
 def fits(kind: type[Stored], contents: Any) -> bool:

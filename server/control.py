@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,18 @@ from server.launch import flwr_command
 
 _PATIENCE = 60.0
 _COLOR = re.compile(r"\x1b\[[\d;]*m")  # which FORCE_COLOR asks for, as notebooks set it
+_CODE = re.compile(r"\[code: (\d+)\]")
 _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines, down to the lower edge
 
 
 class Declined(RunStopped):
-    """The SuperLink answered that it will not do what was asked."""
+    """The SuperLink answered that it will not do what was asked.
+
+    Attributes:
+        codes: Flower's numbers of its reasons.
+    """
+
+    codes: Sequence[str] = ()
 
 
 def ask(
@@ -43,7 +51,9 @@ def ask(
             return answer
         message = reason(answer["error-message"])
         if "unavailable" not in message:
-            raise Declined(f"{what}: {message}")
+            declined = Declined(f"{what}: {message}")
+            declined.codes = _CODE.findall(message)
+            raise declined
         if time.monotonic() >= end:
             raise RunStopped(
                 f"no SuperLink of this federation answers at {control or CONTROL}: start it with "

@@ -19,8 +19,8 @@ from server.folders import replace_file
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # most bytes of a file with a node id
-_IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
-_NOT_FOUND = "[code: 24]"  # Flower's NODE_NOT_FOUND
+_IN_USE = "23"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
+_NOT_FOUND = "24"  # Flower's NODE_NOT_FOUND
 _GONE = re.compile(r"(client-\d+)\.(\d+)\.unregistered")
 
 
@@ -119,7 +119,7 @@ def _register(folder: Path, path: Path, control: str | None) -> int | None:
             patience=_STARTING,
         )
     except Declined as error:
-        if _IN_USE in str(error):
+        if _IN_USE in error.codes:
             return None
         raise
     before, node_id = _number(path), int(answer["node-id"])
@@ -135,7 +135,7 @@ def _take(folder: Path, name: str, number: int, control: str | None) -> bool:
     try:
         ask(folder, *words, control=control, what=f"{name} cannot be unregistered")
     except Declined as error:
-        if _NOT_FOUND not in str(error):
+        if _NOT_FOUND not in error.codes:
             raise
         return False
     return True

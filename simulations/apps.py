@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from flwr.app import Context, Message
 
 from engram.process import own_modes
+from federation.data.source import Source
 from federation.experiment import lists_settings
 from federation.plugins import add_plugins
 from simulations.given import settings_of
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from federation.settings.given import Given, MethodName
 
 __all__ = ["make_client_app", "make_server_app"]
+
+_ROWS: Final[dict[str, Source]] = {}
+"""Rows that apps of this process were given: Ray copies what an app holds for each message."""
 
 
 @lists_settings
@@ -89,9 +93,16 @@ def _given(
     module: str, data: "Data | None", method: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     add_plugins(module.partition(".")[0])
-    return settings_of(data, method, settings)
+    given = settings_of(data, method, settings)
+    if data is not None:
+        _ROWS[str(given["dataset"])] = given["dataset"]
+        given["dataset"] = str(given["dataset"])
+    return given
 
 
 def _with(given: Mapping[str, Any], context: Context) -> Context:
     """Returns a context in which settings that were given count where the run config has none."""
-    return replace(context, run_config={**given, **context.run_config})
+    config: dict[str, Any] = {**given, **context.run_config}
+    if (dataset := str(config.get("dataset"))) in _ROWS:
+        config["dataset"] = _ROWS[dataset]
+    return replace(context, run_config=config)

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from engram.checks import require
+from engram.checks import Fault
 from federation.errors import refusals
 from federation.experiment import validated
-from federation.settings.fields import Float, Int, Settings
+from federation.settings.fields import Float, Int, Settings, expect
 from simulations.options import check_unused
 
 __all__ = ["Arguments", "arguments"]
@@ -24,18 +24,18 @@ _ON_RAY: Final = (
 
 def _engine(value: object) -> object:
     more = _ON_RAY if value == "ray" else ""
-    require(value in _ENGINES, "value", value, f"{' or '.join(_ENGINES)}{more}")
+    expect(value in _ENGINES, f"{' or '.join(_ENGINES)}{more}")
     return value
 
 
 def _path(value: object) -> object:
-    require(isinstance(value, str | PathLike), "value", value, "a path")
+    expect(isinstance(value, str | PathLike), "a path")
     return value
 
 
 def _texts(value: object) -> object:
     each = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    require(all(isinstance(one, str) for one in each), "value", value, "text, or a list of texts")
+    expect(all(isinstance(one, str) for one in each), "text, or a list of texts")
     return each
 
 
@@ -59,11 +59,11 @@ class Arguments(Settings):
     ray: str | None = None
 
 
-def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[str]]:
-    """Returns arguments as they are meant, and what is wrong with them, a line for each fault.
+def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[Fault]]:
+    """Returns arguments as they are meant, and what is wrong with them.
 
     Args:
-        prefix: What stands before names in these lines: ``--`` on the command line.
+        prefix: What stands before names in the faults' texts: ``--`` on the command line.
         given: The arguments by name; ``out`` must be a new folder.
     """
     found, _, wrong = validated(Arguments, given, prefix)

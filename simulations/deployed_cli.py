@@ -13,7 +13,6 @@ from federation.errors import Refused
 from federation.experiment import FIRST, Experiment, read_by
 from federation.interrupts import end_at_once
 from federation.plugins import VARIABLE, plugins
-from federation.settings.data import FILES
 from server.record import RunRecord
 from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
@@ -135,10 +134,10 @@ def run_on(
 
 def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
     """Returns the options that tell nodes on this machine where the run's data are."""
-    kind, _, path = experiment.dataset.partition(":")
-    folder = Path(path).parent if kind in FILES else Path(experiment.data_dir)
+    source = experiment.source
+    folder = source.path.parent if source.is_file else Path(experiment.data_dir)
     where = json.dumps(str(folder.absolute()), ensure_ascii=False)
-    if kind not in FILES and not folder.is_dir():
+    if not source.is_file and not folder.is_dir():
         return []
     return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
 
@@ -150,11 +149,9 @@ def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
     given = in_project(overrides)
     method = str(given.get("method", FIRST))
     experiment = Experiment.from_config(read_by(method, base) | given)
-    kind, _, path = experiment.dataset.partition(":")
-    if kind in FILES:  # other processes have other working directories
-        dataset = f"{kind}:{Path(path).absolute()}"
-        return experiment.model_copy(update={"dataset": dataset})
-    return experiment
+    # Other processes have other working directories.
+    sources = [source.absolute() for source in experiment.own.sources(experiment)]
+    return experiment.model_copy(update={"dataset": ",".join(sources)})
 
 
 def _follow(

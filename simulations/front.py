@@ -12,6 +12,9 @@ from engram.checks import must
 from engram.process import named_here, own_modes
 from engram.types import Params
 from engram.units import Units
+from federation.data.datasets import arrays_of
+from federation.data.in_memory import hold
+from federation.data.source import Source
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
@@ -75,8 +78,8 @@ class Run:
         folder: Where it is recorded.
     """
 
-    def __init__(self, folder: Path, *, picked: bool = False) -> None:
-        self.folder, self._picked = folder, picked
+    def __init__(self, folder: Path, source: Source | None = None, *, picked: bool = False) -> None:
+        self.folder, self._source, self._picked = folder, source, picked
         self._record = RunRecord.open(folder)
         self._named = named_here()
 
@@ -92,7 +95,7 @@ class Run:
         are of the round that is best on validation rows for the common model and for the models
         that clients are served by; of a method that shows no common model, both are of the latter.
         """
-        return type(self)(self.folder, picked=True)
+        return type(self)(self.folder, self._source, picked=True)
 
     def __repr__(self) -> str:
         state = "finished" if self._record.results is not None else "not finished"
@@ -115,7 +118,8 @@ class Run:
             Refused: If it is about a network, a loss or another function that this process does
                 not know by its name.
         """
-        return Experiment.from_config(self._record.config["settings"])
+        given = {} if self._source is None else {"dataset": self._source}
+        return Experiment.from_config(self._record.config["settings"] | given)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -375,7 +379,7 @@ def _run(experiment: Experiment, folder: Path, engine: Engine, progress: bool) -
             raise KeyboardInterrupt from error
     else:
         execute(experiment, folder, lambda row: None)
-    return Run(folder)
+    return Run(folder, experiment.source)
 
 
 class Comparison:
@@ -488,14 +492,25 @@ def _drawn(runs: Runs, name: str) -> "Figure":
     return plots.draw_metric(runs, metrics[name])
 
 
-def load_run(run: str | Path) -> Run:
+def load_run(run: str | Path, data: "Data | None" = None) -> Run:
     """Opens a run: its folder, or its name in ``runs/``.
 
+    Args:
+        run: The run.
+        data: Those that the run was given in memory, for what needs the clients' rows, such as a
+            model that is fine-tuned on them.
+
     Raises:
-        Refused: If there is none.
+        Refused: If there is none, or it has learned from other data.
     """
     given, wrong = arguments(run=run)
-    return Run(told_with(wrong, lambda: find_run(str(given.run))))
+    folder = told_with(wrong, lambda: find_run(str(given.run)))
+    if data is None:
+        return Run(folder)
+    dataset, source = begun(folder, None)[0]["dataset"], hold(arrays_of(data))
+    if source != dataset:
+        raise Refused(must("data", source, f"those of the run, {dataset}"))
+    return Run(folder, source)
 
 
 def methods() -> dict[str, str]:

@@ -43,7 +43,7 @@ def settings_of(
     """Returns settings by key, with a name in place of everything that is given itself.
 
     Args:
-        data: As ``engram.simulate`` takes it; its rows are kept for the rest of the process.
+        data: As ``engram.simulate`` takes it; the setting ``dataset`` carries its rows.
         method: The method's name; None if it is not known yet.
         settings: Settings by name. ``model``, ``loss``, ``metrics``, ``optimizer``, ``schedule``
             and ``augment`` may be what they name.
@@ -111,7 +111,8 @@ def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) 
     if data is None:
         return {}
     arrays = arrays_of(data)
-    found: dict[str, Any] = {"dataset": hold(arrays)}
+    source = hold(arrays)
+    found: dict[str, Any] = {"dataset": source}
     y = np.asarray(arrays["y"])
     if {"task", "loss"} & given.keys() or not read_by(method, {"task": ""}):
         values = y.dtype.kind == "f"
@@ -119,7 +120,7 @@ def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) 
         values = likely_task(y) == REGRESSION.name
     found |= {"task": REGRESSION.name} if values else {}
     if isinstance(data, tuple | Dataset):
-        named = count_clients(found["dataset"], str(given.get("task-column", "task")), Path())
+        named = count_clients(source, str(given.get("task-column", "task")), Path())
         dealt = {"partition": "iid"} if (values or y.ndim > 2) and not named else {}
         return read_by(method, found | dealt)
     return read_by(method, found | {"partition": "natural", **of_clients(len(data), given)})

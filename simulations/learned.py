@@ -83,7 +83,7 @@ class Learned:
         """
         found = federated_data(self.experiment)
         if self._on_nodes and not self._trained_on(found):
-            dataset = self.experiment.dataset
+            dataset = self.experiment.source.described
             raise DataError(f"{dataset} has other rows here than on the run's nodes")
         recorded = self._recorded
         return found if recorded is None else found._replace(units=recorded.units)

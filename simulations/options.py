@@ -176,13 +176,13 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
     try:
         return Experiment.from_config(config)
     except Impossible as error:
-        if error.experiment is None:
+        if error.possible is None:
             raise
         with end_at_once():
             from client.hosts import Opening, host_of
             from client.memory import RamStore
-        opening = Opening(error.experiment, RamStore())
-        raise together(error, lambda: host_of(opening)) from error
+        opening = Opening(error.possible, RamStore())
+        raise together(error, lambda: host_of(opening), error.is_apart) from error
 
 
 def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
@@ -214,8 +214,7 @@ def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> Non
 
 def data_name(experiment: Experiment) -> str:
     """Returns a short name of the data set, for folders."""
-    kind, _, path = experiment.dataset.partition(":")
-    return (Path(path).stem if path else kind)[:_LONGEST]
+    return experiment.source.short_name[:_LONGEST]
 
 
 @contextmanager

@@ -346,5 +346,5 @@ def _resumed_plan(folder: Path) -> tuple["Engine", dict[str, Experiment]]:
     runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
     given, wrong = arguments(f"{folder / PLAN} is damaged: ", engine=plan["engine"] or "")
     if wrong or given.engine is None:
-        raise Refused("; ".join(wrong))
+        raise Refused(*wrong)
     return given.engine, runs

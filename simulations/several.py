@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from engram.checks import Fault
 from federation.errors import Refused
 from federation.experiment import Experiment, owners_of
 from federation.methods import METHODS, family, unknown_method
@@ -39,7 +40,7 @@ def named_methods(given: object) -> list[str]:
     names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     unknown = [name for name in names if not isinstance(name, str) or name not in METHODS]
     if unknown:
-        raise Refused("; ".join(unknown_method("method", name) for name in unknown))
+        raise Refused(*(unknown_method("method", name) for name in unknown))
     return list(dict.fromkeys(map(str, names)))
 
 
@@ -71,19 +72,19 @@ def possible(each: dict[str, dict[str, Any]], given: Iterable[str]) -> dict[str,
             and what is wrong with the others; with the data, as ``read_experiment`` says for the
             first method that it refuses.
     """
-    refused: list[str] = []
+    refused: list[Fault] = []
     for own in each.values():
         read = Experiment.from_config if refused else read_experiment
         try:
             read(own)
         except Refused as error:
-            refused += str(error).split("; ")
+            refused += error.faults
     if wrong := dict.fromkeys([*absent(list(each), given), *refused]):
-        raise Refused("; ".join(wrong))
+        raise Refused(*wrong)
     return each
 
 
-def absent(methods: Sequence[str], keys: Iterable[str]) -> list[str]:
+def absent(methods: Sequence[str], keys: Iterable[str]) -> list[Fault]:
     """Returns a fault for each setting that is for other methods than these."""
     found = []
     for full in keys if METHODS.keys() >= set(methods) else ():
@@ -91,7 +92,8 @@ def absent(methods: Sequence[str], keys: Iterable[str]) -> list[str]:
         owners = [owner] if dot else owners_of(full)
         if owners and not set(owners) & set(methods):
             owner = ", ".join(owners)
-            found.append(f"{full} is for a method that does not take part: {owner}")
+            text = f"{full} is for a method that does not take part: {owner}"
+            found.append(Fault((full,), text))
     return found
 
 

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from federation.data.source import Source
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
@@ -221,8 +222,8 @@ def show_found(folder: Path, as_json: bool) -> None:
 
     if not show_run(folder, as_json):
         local.show(folder, as_json)
-    if not as_json:
-        tell_next(_after(folder))
+    if not as_json and (command := _after(folder)):
+        tell_next(command)
 
 
 def tell_next(command: str) -> None:
@@ -233,14 +234,24 @@ def tell_next(command: str) -> None:
 
 
 def _after(folder: Path) -> str:
-    """Returns what one does after a run or a comparison: go on with it, or use its results."""
+    """Returns what one does after a run or a comparison: go on with it, or use its results.
+
+    It is nothing where that needs data that were given in memory.
+    """
     place = shlex.quote(str(folder))
     if (folder / PLAN).is_file():
-        finished = len(runs_of(folder, "results.json")) == len(read_plan(folder)["runs"])
-        return f"report {place}" if finished else f"compare --resume {place}"
+        runs = read_plan(folder)["runs"]
+        if len(runs_of(folder, "results.json")) == len(runs):
+            return f"report {place}"
+        return "" if _in_memory(next(iter(runs.values()))) else f"compare --resume {place}"
     record = RunRecord.open(folder)
+    in_memory = _in_memory(record.config["settings"])
     if record.results is None:
-        return f"run --resume {place}"
+        return "" if in_memory else f"run --resume {place}"
     exported = "clients" in record.results and record.config["engine"] != "flower"
     first = shlex.quote(record.names.get(0, "0"))
-    return f"export {place} --client {first}" if exported else f"report {place}"
+    return f"export {place} --client {first}" if exported and not in_memory else f"report {place}"
+
+
+def _in_memory(settings: Mapping[str, Any]) -> bool:
+    return Source.of(settings["dataset"]).in_memory

@@ -18,7 +18,7 @@ from engram.metrics import METRICS
 from engram.networks import NETWORKS
 from engram.steps import OPTIMIZERS, SCHEDULES
 from engram.tasks import LOSSES
-from federation.data.datasets import DATASETS
+from federation.data.source import DATASETS
 from federation.methods import METHODS
 from federation.plugins import plugins
 from simulations.__main__ import main

@@ -9,6 +9,7 @@ from flwr.app import Message, RecordDict
 from client.memory import MemoryStore
 from client.requests import Request
 from client.training.trainer import Engine
+from federation.data.source import Source
 from federation.data.unpacked import unless_refused
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
@@ -46,7 +47,7 @@ class Opening(NamedTuple):
 
     experiment: Experiment
     store: MemoryStore
-    own: str = ""
+    own: Source = Source("")
     client: int = 0
     hosted: Sequence[int] | None = None
     engine: Engine = "vectorized"
@@ -78,5 +79,5 @@ def host_of(opening: Opening) -> Host:
         Refused: The settings do not fit the data or the machine.
     """
     e = opening.experiment
-    with unless_refused(opening.own or e.dataset, Path(e.data_dir)):
+    with unless_refused(opening.own or e.source, Path(e.data_dir)):
         return HOSTS[e.own.plug_in](opening)

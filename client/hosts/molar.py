@@ -12,6 +12,7 @@ from client.hosts.base import Opening, hosts
 from client.hosts.rows import read_tables
 from client.memory import MemoryStore
 from client.requests import Request, answered, round_of, split
+from engram.checks import Fault
 from engram.molar.exchange import Told, tell
 from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
@@ -50,7 +51,8 @@ class TableSites:
     def __init__(self, experiment: Experiment, data: TableData, store: MemoryStore) -> None:
         self.own = experiment.of(Molar)
         if self.own.intercept and INTERCEPT in data.columns:
-            raise DataError(f"no column may be called {INTERCEPT}, unless intercept is false")
+            text = f"no column may be called {INTERCEPT}, unless intercept is false"
+            raise DataError(Fault(("intercept",), text))
         self.experiment = experiment
         self.data = data
         self._store = store

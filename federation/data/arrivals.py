@@ -79,7 +79,7 @@ def drawn_environment(experiment: Experiment) -> Environment:
             reward = GROUPED[e.dataset]
             environment = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
         else:
-            rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in own.datasets(e)]
+            rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in own.sources(e)]
             environment = classes(
                 rows, horizon=e.rounds, seed=e.seed, groups=own.user_groups or None
             )

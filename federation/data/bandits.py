@@ -12,20 +12,21 @@ from engram.bandits.environments.ratings import Rated, rated
 from engram.bandits.logged import Logged, logged
 from federation.data.cells import check_there, numbers
 from federation.data.frames import read_frame
+from federation.data.loading import load
 from federation.data.npz import read_npz
-from federation.data.sources import PERMUTED, load
+from federation.data.source import PERMUTED, Source
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
 __all__ = ["read_classes", "read_logged", "read_ratings"]
 
 
-def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> LabeledRows:
+def read_classes(source: Source, *, data_dir: Path, seed: int = 0, dim: int = 0) -> LabeledRows:
     """Reads a data set for ``engram.bandits.environments.classes``, all its rows.
 
     Args:
-        dataset: As the setting ``dataset``; and ``permuted-NAME`` for NAME with the pixels of all
-            images in an order of its own, the same for all.
+        source: The data set; of ``permuted-NAME``, the pixels of all images of NAME are in an order
+            of its own, the same for all.
         data_dir: As in ``load``.
         seed: Of that order, and of the projection; what they are is the same in all runs.
         dim: Projects inputs to so many features, by a Gaussian random matrix that is the same for
@@ -34,14 +35,13 @@ def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -
     Raises:
         DataError: As ``load`` says, or ``dim`` is not in 0, ..., d.
     """
-    name = dataset.removeprefix(PERMUTED)
-    parts = load(name, data_dir=data_dir, test_fraction=0.0, seed=seed)
+    parts = load(source.unpermuted, data_dir=data_dir, test_fraction=0.0, seed=seed)
     x = np.concatenate([parts.x_train, parts.x_test])
     x = x.reshape(len(x), -1)
-    if name != dataset:
+    if source.kind == PERMUTED:
         x = x[:, generator(seed, Stream.PARTITION).permutation(x.shape[1])]
     if not 0 <= dim <= x.shape[1]:
-        raise DataError(f"{dataset} has {x.shape[1]} features: dim must not exceed it, got {dim}")
+        raise DataError(f"{source} has {x.shape[1]} features: dim must not exceed it, got {dim}")
     if dim:
         from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - slow to import, not always needed
 

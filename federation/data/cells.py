@@ -143,9 +143,9 @@ def matrix(path: Path, frame: Any, advice: str) -> npt.NDArray[np.float64]:
         try:
             found[:, k] = numbers(path, name, frame[name], advice)
         except DataError as error:
-            faults.append(str(error))
+            faults += error.faults
     if faults:
-        raise DataError("; ".join(faults))
+        raise DataError(*faults)
     return found
 
 

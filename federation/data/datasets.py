@@ -1,16 +1,16 @@
-"""Data sets of users, by name; and what they may hold, as the arrays of an npz file."""
+"""Rows that Python gives, of a caller or of a user's function, as the arrays of an npz file."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must, require
+from engram.checks import must
 from federation.data.frames import is_column, is_frame, joined, targets_in, targets_of
 from federation.data.labels import is_text
 from federation.data.shaping import TYPES
+from federation.data.source import Source
 from federation.errors import DataError, brief, one_line
 
 if TYPE_CHECKING:
@@ -23,68 +23,40 @@ if TYPE_CHECKING:
     Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
     Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
 
-__all__ = ["BUILT_IN", "DATASETS", "arrays_of", "by_client", "data", "read_named"]
-
-BUILT_IN: Final = frozenset(
-    {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "cifar100-coarse"}
-    | {"sparse-linear", "sparse-logistic", "sparse-poisson", "linear-groups", "cosine-groups"}
-)
-"""Names of data sets that come with the platform."""
-
-DATASETS: dict[str, Callable[..., Any]] = {}
-"""Functions of users that return data, by name."""
+__all__ = ["arrays_of", "read_given"]
 
 _DATA: Final = "(x, y), or a list of each client's (x, y), or these by the clients' names"
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def data(function: _F) -> _F:
-    """Makes a function known as a data set, by its own name; to be used as a decorator.
-
-    ``two_cities`` is called ``two-cities`` in the setting ``dataset``. The function returns the
-    rows of all clients, as ``engram.simulate`` takes them. Or it has one argument, the number of a
-    client, and returns the rows ``(x, y)`` of that one: then a node reads those of the clients that
-    it hosts, and no others, and ``partition`` must be ``natural``.
-
-    Raises:
-        ValueError: If the function has several arguments, or the name is that of a built-in data
-            set.
-    """
-    name = getattr(function, "__name__", "").replace("_", "-")
-    require(name not in BUILT_IN, "name of a data set", name, "one that no built-in data set has")
-    count = len(inspect.signature(function).parameters)
-    require(count <= 1, f"arguments of {name}", count, "none, or one: the number of a client")
-    DATASETS[name] = function
-    return function
-
-
-def by_client(name: str) -> bool:
-    """Returns whether a data set is one whose clients are read one by one."""
-    return name in DATASETS and len(inspect.signature(DATASETS[name]).parameters) == 1
-
-
-def read_named(name: str, clients: Sequence[int]) -> "Arrays":
-    """Returns a user's data set, by the names that an npz file has for its arrays.
+def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
+    """Returns rows that Python gives, by the names that an npz file has for their arrays.
 
     Args:
-        name: A key of ``DATASETS``.
+        source: Rows of a caller, or the name of a user's function.
         clients: Whose rows are read, ascending, where clients are read one by one. The array
             ``task`` then has their numbers.
 
     Raises:
-        DataError: The function has failed, or returned something else than rows.
+        DataError: The function has failed, or returned something else than rows; or a caller has
+            given them in another process.
     """
-    function = DATASETS[name]
+    function = source.function
+    if function is None:
+        if source.rows is None:
+            raise DataError(
+                f"the rows of {source} were given in memory: give them again, in Python, by "
+                "engram.load_run(RUN, data) or engram.simulate(data, resume=RUN)"
+            )
+        return source.rows
     try:
-        if not by_client(name):
+        if not source.by_client:
             return arrays_of(function())
         arrays = arrays_of({client: function(client) for client in clients})
     except DataError as error:
-        raise DataError(f"dataset {name}: {error}") from error
+        raise DataError(f"dataset {source}: {error}") from error
     except Exception as error:  # anybody's function
         why = one_line(f"{type(error).__name__}: {error}")
-        raise DataError(f"dataset {name} cannot be read: {why}") from error
+        raise DataError(f"dataset {source} cannot be read: {why}") from error
     numbers = np.asarray(arrays.pop("task_names"))
     return {**arrays, "task": numbers[np.asarray(arrays["task"])]}
 

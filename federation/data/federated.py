@@ -26,12 +26,12 @@ from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from engram.units import Units
 from federation.data.arrays import Arrays
-from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
+from federation.data.loading import load
 from federation.data.partitions import RowNumbers, names_of, partition
 from federation.data.shaping import Shaping
 from federation.data.shortage import check_shortage, shortage
-from federation.data.sources import load
+from federation.data.source import Source
 from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
 from federation.demand import check_client
@@ -298,22 +298,22 @@ def federated_data(
             one, the others have no rows here.
 
     Raises:
-        DataError: As ``sources.load`` and ``partitions.partition`` say; along with what the network
+        DataError: As ``loading.load`` and ``partitions.partition`` say; along with what the network
             lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
-    with unless_refused(experiment.dataset, Path(experiment.data_dir)):
+    with unless_refused(experiment.source, Path(experiment.data_dir)):
         return _federated(experiment, named, hosted)
 
 
 def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None) -> FederatedData:
-    if by_client(experiment.dataset):
+    if experiment.source.by_client:
         one_by_one = f"natural for dataset {experiment.dataset}, whose clients are read one by one"
         if experiment.partition != "natural":
             raise DataError(must("partition", experiment.partition, one_by_one))
         everyone = range(experiment.num_clients)
-        return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
-    arrays = _load(experiment, experiment.dataset)
+        return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
+    arrays = _load(experiment, experiment.source)
     if not named:
         arrays = arrays._replace(task_names=())
     try:
@@ -325,27 +325,27 @@ def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None
     return _of_able(found, train, range(experiment.num_clients), experiment)
 
 
-def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData:
+def own_data(experiment: Experiment, source: Source, client: int) -> FederatedData:
     """Loads a data set that is one client's, and no other's, on the experiment's device.
 
     Args:
         experiment: The settings; ``num-classes`` says how many classes the federation has.
-        dataset: As the setting ``dataset``. A task column in it is not looked at.
+        source: The data set. A task column in it is not looked at.
         client: Whose it is. The others have no rows here.
 
     Raises:
-        DataError: As ``sources.load`` says; or it has too few rows.
+        DataError: As ``loading.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    with unless_refused(dataset, Path(experiment.data_dir)):
-        return _of_clients(experiment, dataset, [client])
+    with unless_refused(source, Path(experiment.data_dir)):
+        return _of_clients(experiment, source, [client])
 
 
-def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) -> FederatedData:
+def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) -> FederatedData:
     """Loads a data set of which every row is one of these clients'; the others have none here."""
-    several = by_client(dataset)
+    several = source.by_client
     clients = clients or [0]  # what rows are like, a node without clients says, too
-    arrays = _load(experiment, dataset, alone=True, clients=clients)
+    arrays = _load(experiment, source, alone=True, clients=clients)
     train, test = (
         _to_clients(task if several else None, len(y), clients, experiment.num_clients)
         for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
@@ -402,13 +402,13 @@ def _to_clients(
 
 
 def _load(
-    experiment: Experiment, dataset: str, *, alone: bool = False, clients: Sequence[int] = ()
+    experiment: Experiment, source: Source, *, alone: bool = False, clients: Sequence[int] = ()
 ) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    with rows_in_memory(one_line(dataset)):
+    with rows_in_memory(one_line(source)):
         return load(
-            dataset,
+            source,
             data_dir=Path(experiment.data_dir),
             test_fraction=experiment.test_fraction,
             task=experiment.task,

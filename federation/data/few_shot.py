@@ -6,8 +6,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from federation.data.loading import fetch, load
 from federation.data.npz import read_npz
-from federation.data.sources import fetch, load
+from federation.data.source import Source
 from federation.errors import DataError
 
 __all__ = ["WAYS", "FewShot", "load_few_shot"]
@@ -50,7 +51,7 @@ def load_few_shot(dataset: str, data_dir: Path) -> FewShot:
     if dataset not in WAYS:
         raise DataError(f"dataset must be one of {', '.join(WAYS)}, got {dataset!r}")
     if dataset == "cifar100":
-        arrays = load("cifar100", data_dir=data_dir, test_fraction=0.0, seed=0)
+        arrays = load(Source("cifar100"), data_dir=data_dir, test_fraction=0.0, seed=0)
         x = np.concatenate([arrays.x_train, arrays.x_test])
         y = np.concatenate([arrays.y_train, arrays.y_test])
     elif (path := data_dir / "omniglot28.npz").exists():

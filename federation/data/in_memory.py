@@ -1,4 +1,4 @@
-"""Arrays of this process as data sets: what a caller holds in memory goes by a name of its own."""
+"""Arrays of a caller as data sets."""
 
 import contextlib
 import hashlib
@@ -10,27 +10,21 @@ import numpy.typing as npt
 
 from federation.data.frames import hashed, is_frame
 from federation.data.lazy import Lazy, UnreadableRow
-from federation.errors import DataError
+from federation.data.source import MEMORY, Source
 
-__all__ = ["IN_MEMORY", "held", "hold"]
+__all__ = ["hold"]
 
-IN_MEMORY: Final = "memory:"
-
-_Arrays = dict[str, Any]
-_HELD: dict[str, _Arrays] = {}
 _LOOKED_AT: Final = 8  # rows
 
 
-def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> str:
-    """Keeps arrays for the rest of the process, by the names that an npz file would have.
+def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> Source:
+    """Returns arrays, by the names that an npz file would have, as the setting ``dataset``.
 
-    Of rows that are read as they are drawn, their number and a few of them are in the digest.
-
-    Returns:
-        The setting ``dataset``, ``memory:`` and a digest of them: a run that is resumed with other
-        data is refused as one with another setting is.
+    Its text is ``memory:`` and a digest of them, so that a run that is resumed with other data is
+    refused as one with another setting is. Of rows that are read as they are drawn, their number
+    and a few of them are in the digest.
     """
-    kept: _Arrays = {
+    kept: dict[str, Any] = {
         name: array if isinstance(array, Lazy) or is_frame(array) else np.asarray(array)
         for name, array in sorted(arrays.items())
     }
@@ -44,9 +38,7 @@ def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> str:
             continue
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
         digest.update(np.ascontiguousarray(array).data)
-    dataset = f"{IN_MEMORY}{digest.hexdigest()[:16]}"
-    _HELD[dataset] = kept
-    return dataset
+    return Source(f"{MEMORY}:{digest.hexdigest()[:16]}", kept)
 
 
 def _some(rows: Lazy) -> bytes:
@@ -57,14 +49,3 @@ def _some(rows: Lazy) -> bytes:
         with contextlib.suppress(UnreadableRow):  # whoever draws it is told
             found += tree_leaves(rows.take(number[None]))
     return b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in found)
-
-
-def held(dataset: str) -> _Arrays:
-    """Returns what ``hold`` was given.
-
-    Raises:
-        DataError: If this process holds no such arrays.
-    """
-    if dataset not in _HELD:
-        raise DataError(f"{dataset} is data of another process: give the same arrays again")
-    return _HELD[dataset]

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from federation.data.datasets import DATASETS, by_client, read_named
+from federation.data.datasets import read_given
 from federation.data.frames import is_frame, read_frame
 from federation.data.images import read_images
-from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
+from federation.data.source import HUB, Source
 from federation.errors import DataError
 from federation.experiment import FIRST, Experiment, read_by
-from federation.settings.data import FILES, HUB, DataSettings
+from federation.settings.data import DataSettings
 from federation.settings.machine import MachineSettings
 
 __all__ = ["count_clients", "follow_rows", "of_clients"]
@@ -39,11 +39,12 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     if not all(isinstance(value, str) for value in (dataset, column, folder)):
         return dict(given)
     method, partition = str(given.get("method", FIRST)), given.get("partition", "natural")
-    found: dict[str, Any] = {"partition": "natural"} if by_client(dataset) else {}
-    if count := count_clients(dataset, column, Path(folder)):
+    source = Source.of(dataset)
+    found: dict[str, Any] = {"partition": "natural"} if source.by_client else {}
+    if count := count_clients(source, column, Path(folder)):
         if partition != "natural" and read_by(method, {"partition": ""}):
             told = "%s names its rows' clients, %d of them, and partition=%s gives out rows anew"
-            _log.warning(told, dataset, count, partition)
+            _log.warning(told, source.described, count, partition)
         else:
             found = {"partition": "natural", **of_clients(count, given)}
     return read_by(method, found) | dict(given)
@@ -58,41 +59,38 @@ def of_clients(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"num-clients": count, "clients-per-round": max(1, min(able, most))}
 
 
-def count_clients(dataset: str, task_column: str, data_dir: Path) -> int:
+def count_clients(source: Source, task_column: str, data_dir: Path) -> int:
     """Returns how many clients a user's rows name.
 
     It is 0 if they name none, or cannot be read: whoever loads them says why.
 
     Args:
-        dataset: As the setting ``dataset``.
+        source: The rows.
         task_column: As the setting ``task-column``.
         data_dir: As the setting ``data-dir``.
     """
     try:
-        labels = _labels(dataset, task_column, data_dir)
+        labels = _labels(source, task_column, data_dir)
     except DataError:
         return 0
     return len(np.unique(np.concatenate(labels).astype(str))) if labels else 0
 
 
-def _labels(dataset: str, task_column: str, data_dir: Path) -> list[Any]:
+def _labels(source: Source, task_column: str, data_dir: Path) -> list[Any]:
     """Returns the names of rows' clients: of all rows, of training and test rows, or nothing."""
-    kind, colon, name = dataset.partition(":")
-    path = Path(name)
+    kind, path = source.kind, source.path
     arrays: Mapping[str, Any] = {}
-    if dataset.startswith(IN_MEMORY):
-        arrays = held(dataset)
-    elif dataset in DATASETS:
-        arrays = {} if by_client(dataset) else read_named(dataset, ())
-    elif colon and kind == "csv":
+    if source.is_given:
+        arrays = {} if source.by_client else read_given(source, ())
+    elif kind == "csv":
         arrays = {"x": read_frame(path, [task_column])}
-    elif colon and kind == "npz":
+    elif kind == "npz":
         arrays = with_task(path, read_npz(path, task_arrays(task_column)), task_column)
-    elif colon and kind == "npy":
+    elif kind == "npy":
         arrays = with_task(path, read_npy(path), task_column)
-    elif colon and kind == "images":
+    elif kind == "images":
         arrays = read_images(path)
-    elif colon and kind in (*FILES, HUB):
+    elif source.is_file or kind == HUB:
         from federation.data.hugging_face import read_column  # noqa: PLC0415 - slow to import
 
         return read_column(kind, path, task_column, data_dir)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from engram.process import filtering
 from engram.tasks import CLASSIFICATION
 from federation.data.arrays import Arrays
@@ -176,16 +176,14 @@ def _positions(
 
 # --- Too few rows ----------------------------------------------------------------------------
 
-Fault = tuple[str, str]  # a setting, and what is wrong with it
-
 
 def _refuse(faults: Iterable[Fault]) -> None:
     """Tells all faults at once: of each setting the first."""
-    found: dict[str, str] = {}
-    for setting, fault in faults:
-        found.setdefault(setting, fault)
-    if found:
-        raise DataError("; ".join(found.values()))
+    found: dict[str, Fault] = {}
+    for fault in faults:
+        found.setdefault(fault.keys[0], fault)
+    if found:  # without keys: what rows there are depends on more settings
+        raise DataError(*(fault.text for fault in found.values()))
 
 
 def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
@@ -196,17 +194,17 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
             "whose rows have no class" if arrays.y_train.ndim < 3 else "with several classes a row"
         )
         wanted = f"iid, natural or blocks for task {e.task}, {none}"
-        yield "partition", must("partition", e.partition, wanted)
+        yield clash("partition", e.partition, wanted)
         return
     if e.partition == "pathological" and e.classes_per_client > len(np.unique(arrays.y_train)):
         wanted = f"at most the number of classes, {len(np.unique(arrays.y_train))}"
-        yield "classes-per-client", must("classes-per-client", e.classes_per_client, wanted)
+        yield clash("classes-per-client", e.classes_per_client, wanted)
     rows = {"training": len(arrays.y_train), "test": len(arrays.y_test)}
     named = e.partition == "natural"  # clients with too few rows are left out by name
     too_many = [part for part, count in rows.items() if count < e.num_clients and not named]
     for part in too_many:
         wanted = f"at most the number of {part} rows, {rows[part]}"
-        yield "num-clients", must("num-clients", e.num_clients, wanted)
+        yield clash("num-clients", e.num_clients, wanted)
     if e.partition == "halves":
         if not too_many:
             yield from _too_few_of_a_class(arrays, e)
@@ -216,7 +214,7 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     elif too_many:
         if e.protocol == "few-shot" and rows["test"] <= e.adapt_shots:
             wanted = f"fewer than all {rows['test']} test rows"
-            yield "adapt-shots", must("adapt-shots", e.adapt_shots, wanted)
+            yield clash("adapt-shots", e.adapt_shots, wanted)
     elif classes and e.partition != "blocks":
         yield from _one_sided(arrays, e)
 
@@ -226,12 +224,12 @@ def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     train, test = arrays.task_train, arrays.task_test
     if train is None or test is None:
         needs = "partition natural needs a task column, which names each row's client,"
-        yield "partition", f"{needs} and dataset {e.dataset} has none"
+        yield Fault(("partition",), f"{needs} and dataset {e.dataset} has none")
         return
     tasks = 1 + int(max(train.max(initial=-1), test.max(initial=-1)))
     if tasks != e.num_clients:
         wanted = f"the number of clients in the data, {tasks}, for partition natural"
-        yield "num-clients", must("num-clients", e.num_clients, wanted)
+        yield clash("num-clients", e.num_clients, wanted)
 
 
 def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
@@ -245,8 +243,8 @@ def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     for value in np.setxor1d(arrays.y_train, arrays.y_test)[:1].tolist():
         part = "test" if value in arrays.y_train else "training"
         called = arrays.class_names[value] if arrays.class_names else f"{value} (counted from 0)"
-        yield (
-            "test-fraction",
+        yield Fault(
+            ("test-fraction",),
             f"class {called} has no {part} rows, which partition {e.partition} "
             "needs: add rows, leave the class out, or change test-fraction",
         )
@@ -267,8 +265,8 @@ def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
             else:
                 needed = 2 * a * len(range(label - first, n_odd, rest))
             if count < needed:
-                yield (
-                    setting,
+                yield Fault(
+                    (setting,),
                     f"class {called[label]} has {count} rows, but partition halves needs {needed} "
                     f"of it: lower {setting} (now {a}) or num-clients (now {e.num_clients})",
                 )
@@ -288,4 +286,4 @@ def _unscored_halves(classes: int, e: Experiment) -> Iterator[Fault]:
         sizes.append((n_even, a // 2 + 2 * a, b // 2 + 2 * b))
     for client, reason in shortage(sizes, e).unscored.items():
         advice = "lower adapt-shots, or raise test-rows-per-class"
-        yield "adapt-shots", f"client {client}: {reason}: {advice}"
+        yield Fault(("adapt-shots",), f"client {client}: {reason}: {advice}")

@@ -7,17 +7,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must, require
+from engram.checks import clash, must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
 from federation.data.cells import check_there, matrix, numbers
-from federation.data.datasets import DATASETS, by_client, read_named
+from federation.data.datasets import read_given
 from federation.data.frames import check_columns, is_frame, read_frame
-from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
-from federation.errors import UNNAMED, DataError, brief, few_names
+from federation.data.source import SPARSE, Source
+from federation.errors import UNNAMED, DataError, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, check_rows, rows_in_memory
 from federation.names import Names, checked_names
@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 _Array = npt.NDArray[Any]
-_SIMULATED: Final = "sparse-"
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
 _OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
@@ -90,12 +89,12 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     Raises:
         DataError: If it cannot be read, or its number of tasks differs from num-clients.
     """
-    if experiment.dataset.startswith(_SIMULATED):
+    if experiment.source.kind == SPARSE:
         return _simulated(experiment)
-    if by_client(experiment.dataset):
+    if experiment.source.by_client:
         everyone = range(experiment.num_clients)
-        return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
-    table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
+        return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
+    table = read_table(experiment.source, experiment.target_column, experiment.task_column)
     if table.task is None:
         wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
         raise DataError(must("task-column", experiment.task_column, wanted))
@@ -114,22 +113,22 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     return TableData(train, test, table.columns, names)
 
 
-def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
+def own_table(experiment: Experiment, source: Source, client: int) -> TableData:
     """Loads a table that is one client's, and no other's. A task column in it is not looked at.
 
     Raises:
         DataError: If the table cannot be read.
     """
-    return _of_clients(experiment, dataset, [client])
+    return _of_clients(experiment, source, [client])
 
 
-def _of_clients(e: Experiment, dataset: str, clients: Sequence[int]) -> TableData:
+def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableData:
     """Loads a table of each of these clients."""
     train: list[Rows | None] = [None] * e.num_clients
     test: list[Rows | None] = [None] * e.num_clients
     columns: list[str] = []
     for client in clients or [0]:  # what columns there are, a node without clients says, too
-        table = read_table(dataset, e.target_column, e.task_column, one_task=True, client=client)
+        table = read_table(source, e.target_column, e.task_column, one_task=True, client=client)
         train[client], test[client] = _held_out(table.x, table.y, e, client)
         columns = table.columns
     return TableData(train, test, columns)
@@ -149,7 +148,7 @@ def _held_out(
 
 
 def read_table(
-    dataset: str,
+    source: Source,
     target: str,
     task: str,
     *,
@@ -160,7 +159,7 @@ def read_table(
     """Reads a table.
 
     Args:
-        dataset: ``csv:PATH``, with a header; all columns but target and task are features. Or
+        source: ``csv:PATH``, with a header; all columns but target and task are features. Or
             ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and ``task``, and, if wanted, names of
             x's columns in ``x_names``. If ``y`` has several columns, ``y_names`` must name them.
             ``task_names`` are labels of tasks that ``task`` numbers from 0.
@@ -173,23 +172,21 @@ def read_table(
     Raises:
         DataError: If the file is not such a table, lacks a column, or a feature is not a number.
     """
-    kind, _, path = dataset.partition(":")
-    if kind == "csv" and path:
-        with rows_in_memory(path):
-            return _csv(Path(path), target, task, drop, one_task)
-    if kind == "npz" and path:
-        own = _own(Path(path), read_npz(Path(path)), target, task, one_task)
-        return _without(drop, Path(path), own)
-    if dataset.startswith(IN_MEMORY) or dataset in DATASETS:
-        in_memory = dataset.startswith(IN_MEMORY)
-        name = Path("data" if in_memory else dataset)
-        arrays: Mapping[str, Any] = held(dataset) if in_memory else read_named(dataset, [client])
-        if isinstance(arrays.get("x"), Lazy):
-            raise DataError("tables must be given as arrays (x, y), got data sets of torch")
-        if is_frame(arrays.get("x")):
-            return _held_frame(name, arrays, task, drop, one_task)
-        return _without(drop, name, _own(name, arrays, target, task, one_task))
-    raise DataError(must("dataset", dataset, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+    path = source.path
+    if source.kind == "csv" and source.place:
+        with rows_in_memory(source.place):
+            return _csv(path, target, task, drop, one_task)
+    if source.is_given:
+        arrays = read_given(source, [client])
+    elif source.kind == "npz" and source.place:
+        arrays = read_npz(path)
+    else:
+        raise DataError(clash("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+    if isinstance(arrays.get("x"), Lazy):
+        raise DataError("tables must be given as arrays (x, y), got data sets of torch")
+    if is_frame(arrays.get("x")):
+        return _held_frame(path, arrays, task, drop, one_task)
+    return _without(drop, path, _own(path, arrays, target, task, one_task))
 
 
 def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
@@ -295,13 +292,11 @@ def _names(path: Path, arrays: Mapping[str, _Array], key: str, count: int) -> li
 
 def _simulated(experiment: Experiment) -> TableData:
     """Makes sites whose coefficients differ from each other in two of twenty (Section 4.1)."""
-    family = experiment.dataset.removeprefix(_SIMULATED)
+    family = experiment.source.place
     expected = getattr(experiment.own, "family", "linear")  # of models, where there are several
     if family != expected:
-        raise DataError(
-            f"dataset must be sparse-{expected} for family = {expected}, got "
-            f"{brief(experiment.dataset)}"
-        )
+        wanted = f"sparse-{expected} for family = {expected}"
+        raise DataError(clash("dataset", experiment.dataset, wanted, "family"))
     size = experiment.num_clients * _ROWS * _COLUMNS * 8
     check_room(experiment.dataset, size, "lower num-clients", kind=DataError)
     rng = generator(experiment.seed, Stream.PARTITION)

@@ -7,22 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from federation.data.source import Source
+
 __all__ = ["CACHE", "unless_refused"]
 
 CACHE: Final = "huggingface"  # in the folder of data sets, where the library keeps what it unpacks
 
 
 @contextlib.contextmanager
-def unless_refused(dataset: str, data_dir: Path) -> Iterator[None]:
+def unless_refused(source: Source, data_dir: Path) -> Iterator[None]:
     """Removes what is unpacked by a block that fails, unless another process reads there, too.
 
     What is downloaded stays.
 
     Args:
-        dataset: As the setting ``dataset``.
+        source: The data set.
         data_dir: Folder of data sets; it is removed as well if it is new.
     """
-    if not dataset.startswith("parquet:"):
+    if source.kind != "parquet":
         yield
         return
     cache = data_dir / CACHE

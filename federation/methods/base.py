@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, Self, TypeVar
 
-from engram.checks import must, require
+from engram.checks import Fault, clash, must, require
 from engram.metrics import Metric
+from federation.data.source import Source
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings, nearest
 from federation.settings.model import ModelSettings
@@ -63,9 +64,9 @@ class Method(Settings):
     decisive: ClassVar[frozenset[str]] = frozenset()
     compared: ClassVar[bool] = False
 
-    def datasets(self, shared: SharedSettings) -> list[str]:
+    def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns the data sets that ``dataset`` names."""
-        return [shared.dataset]
+        return [shared.source]
 
     def holds_rows(self, shared: SharedSettings) -> bool:
         """Returns whether clients hold rows before the first round."""
@@ -90,15 +91,15 @@ class Method(Settings):
         """Least numbers of training rows of a client, by setting, where a partition is drawn."""
         return {}
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
-        """Yields the faults of settings that depend on each other, a line for each.
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the faults of settings that depend on each other.
 
-        A line names the settings that it depends on. Where one of them is impossible by itself, and
-        has its default here, the line is not told.
+        Where a setting of a fault's keys is impossible by itself, and has its default here, the
+        fault is not told.
         """
         if shared.min_clients > shared.num_clients:
             most = f"at most num-clients = {shared.num_clients}"
-            yield must("min-clients", shared.min_clients, most)
+            yield clash("min-clients", shared.min_clients, most, "num-clients")
 
 
 METHODS: dict[str, type[Method]] = {}

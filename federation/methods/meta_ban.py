@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from engram.metrics import Metric
+from federation.data.source import Source
 from federation.machine import check_room
 from federation.methods.base import NO_NETWORK, Method, method
 from federation.methods.turns import LEAST_REPORTED, REGRET, ReportEvery
@@ -80,13 +81,13 @@ class MetaBan(Method):
         del shared
         return [TOTAL]
 
-    def datasets(self, shared: SharedSettings) -> list[str]:
+    def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns one data set, or several with commas, where clients are classes of images."""
-        return [shared.dataset] if self.holds_rows(shared) else shared.dataset.split(",")
+        return [shared.source] if self.holds_rows(shared) else shared.source.each
 
     def holds_rows(self, shared: SharedSettings) -> bool:
         """Returns whether the data set is a table of what arms paid, not one of classes."""
-        return shared.dataset.startswith("csv:")
+        return shared.source.kind == "csv"
 
     def on_a_node(self) -> Self:
         """Returns the method with reports of several turns: fewer would say too much of one."""
@@ -131,8 +132,8 @@ class MetaBan(Method):
             dtype=torch.float64,
         )
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Says what is wrong with settings that depend on each other."""
         yield from super().problems(shared)
         if not shared.hidden_widths:
-            yield must("hidden", shared.hidden, f"one or more for {self.name}")
+            yield clash("hidden", shared.hidden, f"one or more for {self.name}")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from engram.metrics import Metric
 from engram.tasks import CLASSIFICATION
 from federation.columns import columns_of
@@ -74,8 +74,8 @@ class Molar(Thresholded):
         del shared
         return self.exchanges if self.sharing == "adaptive" else 1
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Also names a threshold of 0, by which adaptive sharing would share nothing."""
         yield from super().problems(shared)
         if self.sharing == "adaptive" and self.threshold_scale == 0:
-            yield must("threshold-scale", 0, "above 0 with sharing=adaptive")
+            yield clash("threshold-scale", 0, "above 0 with sharing=adaptive", "sharing")

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from engram.metrics import Metric
 from federation.columns import columns_of
 from federation.methods.base import method
@@ -85,10 +85,10 @@ class MolarBandit(Thresholded):
             max_weight=shared.max_weight,
         )
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Yields the faults of settings that depend on each other."""
         yield from super().problems(shared)
         most = (_MOST_TURNS // self.first_batch).bit_length()
         if shared.num_rounds > most:
             expected = f"at most {most} for {self.name} with first-batch = {self.first_batch}"
-            yield must("num-rounds", shared.num_rounds, expected)
+            yield clash("num-rounds", shared.num_rounds, expected, "first-batch")

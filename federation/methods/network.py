@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field, create_model
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from engram.metrics import METRICS, Metric, named
 from engram.steps import OPTIMIZERS
 from engram.tasks import TASKS, task_of
@@ -100,39 +100,39 @@ class NetworkMethod(Method):
         name = "initial_batch_size"
         return {f"{self.name}.{key_of(name)}": getattr(self, name)} if hasattr(self, name) else {}
 
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Yields a line for each fault of settings that depend on each other."""
         if shared.num_classes == 1:
-            yield must("num-classes", 1, "0, or at least 2")
+            yield clash("num-classes", 1, "0, or at least 2")
         yield from _impossible_cohorts(shared)
         if shared.local_epochs and shared.order == "stream":
-            yield must("local-epochs", shared.local_epochs, "0 where order is stream")
+            yield clash("local-epochs", shared.local_epochs, "0 where order is stream", "order")
         users = OPTIMIZERS.get(shared.optimizer)
         stateless = not users.remembers if users else shared.optimizer == "sgd"
         if stateless and shared.optimizer_state == "kept":
             expected = f"fresh where optimizer is {shared.optimizer}, which has none"
-            yield must("optimizer-state", "kept", expected)
+            yield clash("optimizer-state", "kept", expected, "optimizer")
         if shared.privacy != "none" and shared.standardize == "federation":
             expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
-            yield must("standardize", shared.standardize, expected)
+            yield clash("standardize", shared.standardize, expected, "privacy")
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         yield from _metrics_that_do_not_fit(shared)
 
-    def _unsuitable(self, shared: SharedSettings) -> Iterator[str]:
+    def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
         """Yields the shared settings that the method does not go with."""
         if self.tasks and shared.task not in self.tasks:
-            yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
+            yield clash("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if not shared.local_epochs and shared.local_steps < self.phases:
             expected = f"at least {self.phases} for {self.name} where local-epochs is 0"
-            yield must("local-steps", shared.local_steps, expected)
+            yield clash("local-steps", shared.local_steps, expected, "local-epochs")
         if shared.server_step != "replace" and (self.steps or self.each):
             expected = f"replace for {self.name}, whose server has a step of its own"
-            yield must("server-step", shared.server_step, expected)
+            yield clash("server-step", shared.server_step, expected)
         for key, value, plain in (("clip", shared.clip, 0), ("merge", shared.merge, "mean")):
             if self.each and value != plain:
                 expected = f"{plain} for {self.name}, whose server sees every update"
-                yield must(key, value, expected)
+                yield clash(key, value, expected)
 
 
 def method(name: str, **about: Any) -> Any:
@@ -180,30 +180,33 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     return found
 
 
-def _impossible_cohorts(shared: SharedSettings) -> Iterator[str]:
+def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
     asked = shared.clients_per_round
     unseen, seen = shared.unseen_clients, shared.num_clients - shared.unseen_clients
     if unseen and seen < 1:
-        yield must("unseen-clients", unseen, f"below num-clients = {shared.num_clients}")
+        below = f"below num-clients = {shared.num_clients}"
+        yield clash("unseen-clients", unseen, below, "num-clients")
     elif asked > seen:
         but = f" - unseen-clients = {seen}" if unseen else f" = {seen}"
-        yield must("clients-per-round", asked, f"at most num-clients{but}")
+        yield clash("clients-per-round", asked, f"at most num-clients{but}", "num-clients")
     if shared.patience and not shared.validates:
         expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
-        yield must("patience", shared.patience, expected)
+        yield clash("patience", shared.patience, expected, "protocol", "validation-fraction")
     if asked % shared.shards:
-        yield must("shards", shared.shards, f"a divisor of clients-per-round = {asked}")
+        divisor = f"a divisor of clients-per-round = {asked}"
+        yield clash("shards", shared.shards, divisor, "clients-per-round")
     if shared.min_clients > asked:
-        yield must("min-clients", shared.min_clients, f"at most clients-per-round = {asked}")
+        most = f"at most clients-per-round = {asked}"
+        yield clash("min-clients", shared.min_clients, most, "clients-per-round")
 
 
-def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[str]:
+def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:
     kind = TASKS[shared.task].targets
     fit = [name for name, metric in METRICS.items() if kind in (metric.targets or (kind,))]
     unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
     if unfit:
         expected = f"some of {', '.join(fit)} for task {shared.task}"
-        yield must("metrics", ",".join(unfit), expected)
+        yield clash("metrics", ",".join(unfit), expected, "task")
 
 
 for _entry in json.loads(files("engram").joinpath("methods/index.json").read_bytes()).values():

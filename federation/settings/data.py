@@ -1,21 +1,21 @@
 """Which data there are, and who holds which rows."""
 
-from typing import Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
+from federation.data.source import Source
 from federation.settings.fields import Float, Int, Settings
 
-# Kinds of data sets that are files, or folders: KIND:PATH.
-FILES: Final = ("npz", "npy", "csv", "images", "parquet", "arrow")
-HUB: Final = "hf"  # the Hugging Face Hub: hf:NAME
-COLUMNS: Final = ("csv", "parquet", "arrow", HUB)  # kinds whose rows have columns with names
+
+def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
+    return value if isinstance(value, Source) else Source(read(value))
 
 
 class DataSettings(Settings):
     """Which data there are, and who holds which rows."""
 
-    dataset: str = Field(
+    dataset: Annotated[str, WrapValidator(_source)] = Field(
         "digits",
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
         "cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own "
@@ -105,3 +105,8 @@ class DataSettings(Settings):
         "noise. Targets of task regression are standardized in training by federation, unless a "
         "loss of yours, privacy or none is set",
     )
+
+    @property
+    def source(self) -> Source:
+        """Where rows come from."""
+        return Source.of(self.dataset)

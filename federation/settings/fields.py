@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, NamedTuple, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from engram.brief import brief
-from engram.checks import require
+from engram.checks import Fault, must, require
 from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS
 from federation.errors import one_line
 
@@ -22,6 +23,8 @@ __all__ = [
     "Settings",
     "called_here",
     "closest",
+    "expect",
+    "in_words",
     "key_of",
     "nearest",
     "range_of",
@@ -39,7 +42,7 @@ Scalar = bool | int | float | str
 
 def no_bool(value: object) -> object:
     """Refuses a bool, which Python counts as an int: `num-rounds = true` is a slip, not 1."""
-    require(not isinstance(value, bool), "value", value, "a number")
+    expect(not isinstance(value, bool), "a number")
     return value
 
 
@@ -48,6 +51,16 @@ _DEEPEST = 64  # hidden layers
 
 _MOST: Final = 10**6
 _FAR: Final = 1e30
+
+_KINDS: Final = {
+    **dict.fromkeys(("int_parsing", "int_parsing_size", "int_from_float"), "a valid integer"),
+    "float_parsing": "a valid number",
+    "bool_parsing": "a valid boolean",
+    **dict.fromkeys(("dict_type", "model_type"), "an object"),
+    "list_type": "a list",
+    "less_than_equal": "less than or equal to {le:.16g}",
+}
+"""Expected values by pydantic's types of errors, where its own words say something else."""
 
 _OTHER_WORDS: Final = {
     **dict.fromkeys(("lr", "learning-rate", "learningrate", "step-size", "stepsize"), "eta"),
@@ -169,25 +182,34 @@ class Settings(BaseModel):
         return {key_of(name): field.default for name, field in cls.model_fields.items()}
 
 
-def wrong_values(error: ValidationError, owner: str = "") -> list[str]:
-    """Returns one line for each setting that pydantic found wrong.
+def wrong_values(error: ValidationError, owner: str = "") -> list[Fault]:
+    """Returns a fault for each setting that pydantic found wrong.
 
     Args:
         error: The error that pydantic raised.
         owner: Prefix of the settings' keys: the method that they belong to, and a dot.
     """
-    return [_in_words(dict(detail), owner) for detail in error.errors()]
+    faults = []
+    for detail in error.errors():
+        keys = tuple(key_of(str(field)) for field in detail["loc"][:1])
+        faults.append(Fault(keys, in_words(owner + "".join(keys), dict(detail))))
+    return faults
 
 
-def _in_words(detail: Mapping[str, Any], owner: str) -> str:
-    message = detail["msg"].removeprefix("Value error, ")
-    if not detail["loc"] or (" must be " in message and not message.startswith("value ")):
-        return str(message)  # a check across settings, in the words of engram.checks
-    key = owner + key_of(str(detail["loc"][0]))
-    message = message.removeprefix("Input should be ").removeprefix("value must be ")
-    message = re.split(", (got|unable) ", message.removeprefix("String should "))[0]
-    message = re.sub(r"\d[\d.]{15,}", lambda number: f"{float(number[0]):g}", message)
-    return f"{key} must be {message}, got {brief(detail['input'])}"
+def in_words(name: str, detail: Mapping[str, Any]) -> str:
+    """Returns the words for a named value that is wrong, as ``ValidationError.errors`` says."""
+    if detail["type"] == "value_error":  # of a check of ours, which names the value
+        return str(detail["ctx"]["error"])
+    expected = detail["msg"].removeprefix("Input should be ")
+    if detail["type"] in _KINDS:
+        expected = _KINDS[detail["type"]].format(**detail.get("ctx", {}))
+    return must(name, detail["input"], expected)
+
+
+def expect(ok: bool, expected: str) -> None:
+    """Refuses a field's value unless ``ok``: as ``require``, in words that name the field's key."""
+    if not ok:
+        raise PydanticCustomError("unfit", "{expected}", {"expected": expected})
 
 
 def called_here(key: str) -> str:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engram.checks import must
+from engram.checks import Fault, clash
 from federation.settings.fields import Float, Int, Settings
 
 
@@ -67,7 +67,7 @@ class ProtectionSettings(Settings):
         description="universal: radius of the ball around the initial model that models stay in",
     )
 
-    def protection_problems(self, asked: int) -> Iterator[str]:
+    def protection_problems(self, asked: int) -> Iterator[Fault]:
         """Yields settings that no round could meet, or that would not protect anybody.
 
         ``asked`` is the number of clients asked in a round.
@@ -75,9 +75,10 @@ class ProtectionSettings(Settings):
         least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
         if asked < least.get(self.merge, 1):
             attackers = f"{self.merge} with num-malicious = {self.num_malicious}"
-            yield must("clients-per-round", asked, f"at least {least[self.merge]} for {attackers}")
+            expected = f"at least {least[self.merge]} for {attackers}"
+            yield clash("clients-per-round", asked, expected, "merge", "num-malicious")
         if self.privacy != "none" and self.clip <= 0:
-            yield must("clip", self.clip, f"positive where privacy is {self.privacy}")
+            yield clash("clip", self.clip, f"positive where privacy is {self.privacy}", "privacy")
         if self.privacy == "central" and self.merge != "mean":
             # Its noise is calibrated to the influence of one client on a mean.
-            yield must("merge", self.merge, "mean where privacy is central")
+            yield clash("merge", self.merge, "mean where privacy is central", "privacy")

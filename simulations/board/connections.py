@@ -90,7 +90,7 @@ class _Connection(HTTPConnection):
             try:
                 self.socket.do_handshake()
             except (OSError, ValueError) as error:  # ValueError: it has been dropped
-                if "HTTP_REQUEST" in str(error):
+                if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
                     socket.socket.send(self.socket, _PLAIN)
                 return False
             self._shaken = True

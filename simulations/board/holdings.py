@@ -11,6 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Heatmap
 
+from federation.data.source import Source
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
@@ -20,7 +21,7 @@ from simulations.board.shelf import Shelf
 
 __all__ = ["holdings"]
 
-_LOCAL = ("digits", "npz", "npy", "csv", "images")  # kinds of data that are never downloaded
+_LOCAL = ("npz", "npy", "csv", "images")  # kinds of data that are never downloaded
 _LOCK = threading.Lock()
 _Held = tuple[np.ndarray, Mapping[int, str]]
 
@@ -30,8 +31,9 @@ def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component
     name = query["name"][0]
     record = shelf.record(name)
     settings, title = record.config["settings"], html.H1(f"Who holds which rows in {name}")
-    kind = settings["dataset"].partition(":")[0]
-    if record.config["engine"] == "flower" or kind not in _LOCAL:
+    source = Source.of(settings["dataset"])
+    here = source == "digits" or source.kind in _LOCAL
+    if record.config["engine"] == "flower" or not here:
         words = "The rows are with the clients, or elsewhere: engram data shows those of settings."
         return [title, html.P(words)]
     try:

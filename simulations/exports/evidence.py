@@ -18,9 +18,9 @@ from engram.models.plain import layered
 from engram.models.skeleton import called
 from engram.molar.families import FAMILIES
 from engram.tasks import TASKS
+from federation.data.new_rows import InputColumn
 from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.data.tables import table_data
-from federation.data.unlabeled import InputColumn
 from federation.errors import DataError
 from federation.methods.molar import Molar
 from federation.methods.network import COMMON, SERVED, NetworkMethod

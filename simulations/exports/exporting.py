@@ -16,8 +16,7 @@ from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
 from federation.data.federated import model_for
-from federation.data.in_memory import IN_MEMORY
-from federation.data.unlabeled import InputColumn, input_columns
+from federation.data.new_rows import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, check_format
 from federation.roster import Kind
@@ -56,11 +55,11 @@ def _network(learned: Learned, client: int | None) -> Package:
     module = common_model(learned) if client is None else personal_model(learned, client)
     notes = notes_on(learned, module, common=client is None)
     if client is None:
-        rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
+        rows = f"{e.source.described}, partition {e.partition}, {e.num_clients} clients"
         classes, columns = named_here(learned, None)
     else:
         name = learned.called(client)
-        rows = f"{e.dataset}, partition {e.partition}: rows of client {name}, and others'"
+        rows = f"{e.source.described}, partition {e.partition}: rows of client {name}, and others'"
         classes, columns = named_here(learned, client if e.partition == "natural" else None)
     found = of_network(learned, module, client, columns)
     known: dict[str, Any] = {"classes": classes, "columns": columns}
@@ -87,7 +86,7 @@ def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[Inp
         return classes, input_columns(learned.experiment, owner)
     except DataError:  # the rows are on the nodes alone, or were those of another process
         here = learned.checkpoint.memories is not None
-        if here and not learned.experiment.dataset.startswith(IN_MEMORY):
+        if here and not learned.experiment.source.in_memory:
             raise
         return classes, []
 
@@ -177,7 +176,7 @@ def of_table(
     known: dict[str, Any] = {"kind": kind, "classes": found.outputs, "columns": []}
     known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
     exported = exported_as(learned, "layers", client, **known)
-    package = with_card(learned, exported, module, e.dataset, evidence.scores, notes)
+    package = with_card(learned, exported, module, e.source.described, evidence.scores, notes)
     return package._replace(table=found.table)
 
 

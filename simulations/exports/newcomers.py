@@ -19,6 +19,7 @@ from engram.models import keep
 from engram.models.base import Outputs
 from engram.models.skeleton import called
 from federation.data.federated import model_for
+from federation.data.new_rows import input_columns
 from federation.data.newcomer import Newcomer, read_newcomer
 from federation.data.partitions import RowNumbers
 from federation.data.ranges import inputs_in, ranges_of
@@ -90,6 +91,8 @@ def adapted_into(
 def newcomer_of(learned: Learned, path: Path) -> Newcomer:
     """Reads a newcomer's rows."""
     classes, columns = named_here(learned, None)
+    if path.suffix == ".csv" and not columns:
+        columns = input_columns(learned.experiment)  # which says why they are not known
     return read_newcomer(path, learned.kind, columns, classes, learned.experiment)
 
 

@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from engram.checks import must, require
 from engram.process import own_modes
+from federation.data.new_rows import read_new_rows
 from federation.data.ranges import far_away, inputs_in
-from federation.data.unlabeled import read_unlabeled
 from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
 from federation.files import replace_file
@@ -52,7 +52,7 @@ def predict(
 
     Args:
         model: The folder of an exported model.
-        rows: As for ``read_unlabeled``.
+        rows: As for ``read_new_rows``.
         out: The file.
         level: The probability of intervals; by default 0.9, if the model has such.
         limits: What an ONNX file may take.
@@ -65,7 +65,7 @@ def predict(
     with runner(model, limits) as (exported, runs):
         interval = _interval(model, exported.intervals, level)
         missing = exported.settings.get("missing", "refuse")
-        found = read_unlabeled(rows, exported.kind, exported.columns, exported.settings)
+        found = read_new_rows(rows, exported.kind, exported.columns, exported.settings)
         with _fitting(model):
             outputs = outputs_of(runs, found.x, found.size)
             for leaf in tree_leaves(outputs):

@@ -1,6 +1,5 @@
 """Models of methods that train no network of the user's: coefficients, and users' networks."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +16,8 @@ from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.cells import numbers
-from federation.data.frames import read_frame
-from federation.data.npy import read_npy
-from federation.data.npz import read_npz
+from federation.data.new_rows import NewRows, read_new_rows
 from federation.data.tables import Table, TableData
-from federation.data.unlabeled import Unlabeled, read_unlabeled
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
@@ -83,7 +79,8 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
             f"{learned.experiment.method} learns by acting, and adapts to no rows: a newcomer "
             "joins its federation instead"
         )
-    e, rows = learned.experiment, read_unlabeled(path, learned.kind, [], {})
+    e = learned.experiment
+    rows = read_new_rows(path, learned.kind, [], e.to_config())
     if not rows.size:
         raise DataError(f"{path} must hold some rows")
     targets = _targets(path, rows, e.target_column)
@@ -120,20 +117,17 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
     return remembered(e, learned.kind, memory), found, []
 
 
-def _targets(path: Path, rows: Unlabeled, name: str) -> Array | None:
+def _targets(path: Path, rows: NewRows, name: str) -> Array | None:
     """Returns the targets of a newcomer's rows; None if they have none.
 
     Raises:
         DataError: If they are no numbers, or not one for each row.
     """
-    if path.suffix == ".csv":
-        if name not in rows.others:
-            return None
-        return numbers(path, name, read_frame(path, [name])[name], "code it by numbers")
-    arrays: Mapping[str, Any] = read_npy(path) if path.is_dir() else read_npz(path)
-    if "y" not in arrays:
+    if "y" not in rows.targets:
         return None
-    y, names = arrays["y"], list(map(str, arrays.get("y_names", ())))
+    if path.suffix == ".csv":
+        return numbers(path, name, rows.targets["y"], "code it by numbers")
+    y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
     y = y[:, names.index(name)] if name in names and y.ndim == 2 else y
     if y.shape != (rows.size,) or y.dtype.kind not in "buif":
         expected = f"numbers of shape ({rows.size},)"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from federation.data.source import Source
 from federation.experiment import default_config
 from simulations.comparison import PLAN, read_plan
 
@@ -36,19 +37,24 @@ def _values(folder: Path, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def repeating(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Returns the command that repeats the run, or the comparison of its methods."""
-    defaults = default_config()
+    """Returns the command that repeats the run, or the comparison of its methods.
+
+    Of data that were given in memory, it is a call in Python.
+    """
     if not (folder / PLAN).is_file():
-        return " ".join(["engram run", settings["method"], *_sets(settings, defaults)])
+        method, given = settings["method"], _given(settings)
+        if _in_memory(given):
+            return f"engram.simulate(data, method={method!r}, {_arguments(given)})"
+        return " ".join(["engram run", method, *_options(given)])
     plan = read_plan(folder)["runs"]
-    methods = dict.fromkeys(own["method"] for own in plan.values())
+    methods = [*dict.fromkeys(own["method"] for own in plan.values())]
     seeds = {own["seed"] for own in plan.values()}
-    given = dict.fromkeys(
-        word
-        for own in plan.values()
-        for word in _sets(_named_apart(own | {"seed": min(seeds)}, plan), defaults)
-    )
-    return " ".join(["engram compare", *methods, f"--seeds {len(seeds)}", *given])
+    given = {}
+    for own in plan.values():
+        given |= _given(_named_apart(own | {"seed": min(seeds)}, plan))
+    if _in_memory(given):
+        return f"engram.compare(data, {methods=}, seeds={len(seeds)}, {_arguments(given)})"
+    return " ".join(["engram compare", *methods, f"--seeds {len(seeds)}", *_options(given)])
 
 
 def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,14 +69,26 @@ def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _sets(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Returns the options that give what differs from the defaults."""
-    passed = {"method", "resume", "out"}
-    return [
-        f"--set {shlex.quote(f'{key}={_text(value)}')}"
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that differ from the defaults."""
+    passed, defaults = {"method", "resume", "out"}, default_config()
+    return {
+        key: value
         for key, value in settings.items()
         if key.rpartition(".")[2] not in passed and value != defaults.get(key)
-    ]
+    }
+
+
+def _in_memory(given: Mapping[str, Any]) -> bool:
+    return Source(given.get("dataset", "")).in_memory
+
+
+def _options(given: Mapping[str, Any]) -> list[str]:
+    return [f"--set {shlex.quote(f'{key}={_text(value)}')}" for key, value in given.items()]
+
+
+def _arguments(given: Mapping[str, Any]) -> str:
+    return f"**{ {key: value for key, value in given.items() if key != 'dataset'} }"
 
 
 def _text(value: Any) -> str:

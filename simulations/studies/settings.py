@@ -80,7 +80,7 @@ class StudySettings:
                 object.__setattr__(self, each.name, tuple(told.allowed))
         faults = chain(*(_faults(each, getattr(self, each.name)) for each in fields(self)))
         if wrong := list(faults) or list(self.problems()):
-            raise Refused("; ".join(wrong))
+            raise Refused(*wrong)
 
     def problems(self) -> Iterator[str]:
         """Says what is wrong with settings that depend on each other, a line for each fault."""

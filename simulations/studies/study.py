@@ -190,4 +190,4 @@ def read_plan(folder: Path, study: Study) -> StudySettings:
     try:
         return TypeAdapter(study.settings).validate_python(given)
     except ValidationError as error:
-        raise Refused(f"{path} is damaged: {wrong_values(error)[0]}") from error
+        raise Refused(f"{path} is damaged: {wrong_values(error)[0].text}") from error

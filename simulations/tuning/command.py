@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from federation.data.in_memory import IN_MEMORY
 from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
@@ -81,8 +80,11 @@ def run_tuning(
         return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 
     def hint() -> str:
-        begun = (folder / SEARCHED).is_file()
-        return f"go on with: {resume}" if begun else "nothing has been written"
+        if not (folder / SEARCHED).is_file():
+            return "nothing has been written"
+        if tuning.first.source.in_memory:
+            return "it cannot go on: its data were given in memory"
+        return f"go on with: {resume}"
 
     with progress_lines("rounds", hint) as begin:
         best = tuning.run(folder, begin, processes, ray)
@@ -129,7 +131,9 @@ def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "best": found}))
-    elif BEST in files and not tuning.first.dataset.startswith(IN_MEMORY):
+    elif tuning.first.source.in_memory:
+        return  # no command has the data
+    elif BEST in files:
         tell_next(_with_best(folder, list(found)))
     elif left:
         tell_next(f"tune --resume {shlex.quote(str(folder))}")

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from federation.data.datasets import read_given
 from federation.errors import EngramError, Refused, RunStopped
 from federation.experiment import Experiment, Impossible
 from federation.files import replace_file
@@ -142,10 +143,13 @@ class Tuning(NamedTuple):
                 machines must have the folder.
 
         Raises:
-            Refused: Time was up before anything was known; there is no cluster, or a machine of it
-                lacks the folder; or both ``processes`` and ``ray`` are given.
+            Refused: Data in memory are not given again; time was up before anything was known;
+                there is no cluster, or a machine of it lacks the folder; or both ``processes`` and
+                ``ray`` are given.
             RunStopped: All trials of a method diverged; or a process was lost.
         """
+        if self.first.source.in_memory:
+            read_given(self.first.source, ())  # which a search that goes on may lack
         plans = self.searches()
         found: dict[str, dict[str, Scalar]] = {}
         pool = Pool(

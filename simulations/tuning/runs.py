@@ -192,8 +192,8 @@ class LockStep:
         """
         first = len(self.members)
         with ExitStack() as stack:
-            for dataset, data_dir in {(e.dataset, e.data_dir) for e in experiments}:
-                stack.enter_context(unless_refused(dataset, Path(data_dir)))
+            for source, data_dir in {(e.source, e.data_dir) for e in experiments}:
+                stack.enter_context(unless_refused(source, Path(data_dir)))
             self.members += [Member(e, self._data.of(e)) for e in experiments]
         return range(first, len(self.members))
 

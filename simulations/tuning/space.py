@@ -89,7 +89,7 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
             ranges[key] = _typed(key, within, method)
         except ValidationError as error:
             owner = f"{name}." if key in method.all_keys() else ""
-            wrong = "; ".join(wrong_values(error, owner))
+            wrong = "; ".join(fault.text for fault in wrong_values(error, owner))
             raise Refused(f"search {brief(text)}: {wrong}") from error
     if not ranges:
         raise Refused(

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from federation.data.bandits import read_classes, read_logged, read_ratings
+from federation.data.source import Source
 from federation.errors import DataError
 from tests.support import write_npz
 
@@ -12,8 +13,8 @@ from tests.support import write_npz
 
 
 def test_digits_and_the_same_with_permuted_pixels(tmp_path):
-    plain = read_classes("digits", data_dir=tmp_path)
-    mixed = read_classes("permuted-digits", data_dir=tmp_path)
+    plain = read_classes(Source("digits"), data_dir=tmp_path)
+    mixed = read_classes(Source("permuted-digits"), data_dir=tmp_path)
     assert plain.x.shape == mixed.x.shape == (1797, 64)
     assert np.array_equal(plain.y, mixed.y)
     assert not np.array_equal(plain.x, mixed.x)
@@ -27,23 +28,23 @@ def test_digits_and_the_same_with_permuted_pixels(tmp_path):
 def test_rows_of_a_file_and_its_parts(tmp_path):
     x, y = np.arange(24, dtype=np.uint8).reshape(4, 2, 3), np.array([0, 1, 0, 1])
     name = write_npz(tmp_path / "a.npz", x_train=x[:3], y_train=y[:3], x_test=x[3:], y_test=y[3:])
-    found = read_classes(name, data_dir=tmp_path)
+    found = read_classes(Source(name), data_dir=tmp_path)
     assert found.x.tolist() == x.reshape(4, 6).tolist()
     assert found.y.tolist() == [0, 1, 0, 1]
 
 
 def test_projected_features(tmp_path):
-    found, again = (read_classes("digits", data_dir=tmp_path, dim=20) for _ in range(2))
+    found, again = (read_classes(Source("digits"), data_dir=tmp_path, dim=20) for _ in range(2))
     assert found.x.shape == (1797, 20)
     assert np.array_equal(found.x, again.x)
-    whole = read_classes("digits", data_dir=tmp_path).x.astype(float)
+    whole = read_classes(Source("digits"), data_dir=tmp_path).x.astype(float)
     # One matrix, with lengths about as they were.
     matrix = np.linalg.lstsq(whole, found.x)[0]
     np.testing.assert_allclose(whole @ matrix, found.x, atol=1e-4)
     ratio = np.linalg.norm(found.x, axis=1) / np.linalg.norm(whole, axis=1)
     assert 0.6 < ratio.mean() < 1.5
     with pytest.raises(DataError, match="digits has 64 features: dim must not exceed it, got 65"):
-        read_classes("digits", data_dir=tmp_path, dim=65)
+        read_classes(Source("digits"), data_dir=tmp_path, dim=65)
 
 
 # --- Ratings -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from datasets import Dataset
 from federation.data.datasets import arrays_of
 from federation.data.federated import federated_data, own_data
 from federation.data.in_memory import hold
+from federation.data.source import Source
 from federation.data.tables import read_table
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -134,8 +135,8 @@ def test_a_nodes_own_file_is_read_alike(tmp_path):
     table.to_csv(tmp_path / "own.csv", index=False)
     dataset = f"csv:{tmp_path}/own.csv"
     with pytest.raises(DataError, match=r"age has '\?' in row 3 among numbers"):
-        own_data(Experiment(**OWN), dataset, 0)
-    known = own_data(Experiment(**OWN, missing="median", missing_values="?"), dataset, 0)
+        own_data(Experiment(**OWN), Source(dataset), 0)
+    known = own_data(Experiment(**OWN, missing="median", missing_values="?"), Source(dataset), 0)
     assert known.kind.features == ("age", "dose")
 
 
@@ -144,7 +145,7 @@ def test_tables_of_numbers_name_all_that_is_none(tmp_path):
     table.to_csv(tmp_path / "wards.csv", index=False)
     message = r"age must hold numbers, got '\?' in row 3, 'x' in row 5: .*; .*column dose must"
     with pytest.raises(DataError, match=message):
-        read_table(f"csv:{tmp_path}/wards.csv", "died", "ward")
+        read_table(Source(f"csv:{tmp_path}/wards.csv"), "died", "ward")
 
 
 def test_a_column_of_a_long_file_has_one_type(tmp_path):
@@ -153,5 +154,5 @@ def test_a_column_of_a_long_file_has_one_type(tmp_path):
     with (tmp_path / "long.csv").open("w") as file:
         file.write("code,died\n" + "01,0\n02,1\n" * (rows // 2) + "b,0\nb,1\n")
     e = Experiment(**OWN, categories="code=01|02|b", num_classes=2)
-    x = own_data(e, f"csv:{tmp_path}/long.csv", 0).train.x
+    x = own_data(e, Source(f"csv:{tmp_path}/long.csv"), 0).train.x
     assert x.sum(1).unique().tolist() == [1]

@@ -8,10 +8,11 @@ from torch.utils.data import IterableDataset, TensorDataset
 import engram
 from client.hosts import Opening, host_of
 from client.memory import RamStore
-from federation.data.datasets import BUILT_IN, DATASETS, arrays_of
+from federation.data.datasets import arrays_of
 from federation.data.federated import federated_data, own_data
 from federation.data.in_memory import hold
-from federation.data.sources import _TORCHVISION
+from federation.data.loading import _TORCHVISION
+from federation.data.source import BUILT_IN, DATASETS, Source
 from federation.data.tables import table_data
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -79,7 +80,7 @@ def test_a_node_reads_its_own_clients_and_holds_what_one_process_has_of_them():
                 torch.testing.assert_close(
                     everything(split, client), everything(other, client), rtol=0, atol=0
                 )
-    assert len(own_data(e, "some-sites", 3).train.rows[3]) == len(whole.train.rows[3]) == 14
+    assert len(own_data(e, Source("some-sites"), 3).train.rows[3]) == len(whole.train.rows[3]) == 14
     assert federated_data(e, hosted=[]).kind == whole.kind
 
 

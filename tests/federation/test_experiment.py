@@ -7,6 +7,7 @@ import pytest
 
 import engram
 from engram.aggregates import mean
+from engram.metrics import METRICS
 from federation.aggregation import aggregate_of
 from federation.errors import Refused
 from federation.experiment import Experiment, default_config
@@ -208,6 +209,52 @@ def test_what_depends_on_an_impossible_setting_is_not_told(settings, message):
 
 
 @pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ({"clients-per-round": 21}, "clients-per-round num-clients"),
+        ({"unseen-clients": 20}, "unseen-clients num-clients"),
+        ({"min-clients": 11}, "min-clients clients-per-round"),
+        ({"shards": 3}, "shards clients-per-round"),
+        ({"patience": 1, "protocol": "few-shot"}, "patience protocol validation-fraction"),
+        ({"local-epochs": 1, "order": "stream"}, "local-epochs order"),
+        ({"optimizer-state": "kept"}, "optimizer-state optimizer"),
+        ({"standardize": "federation", "privacy": "local", "clip": 1.0}, "standardize privacy"),
+        ({"metrics": "accuracy", "task": "regression"}, "metrics task"),
+        ({"merge": "krum", "num-malicious": 4}, "clients-per-round merge num-malicious"),
+        ({"privacy": "central"}, "clip privacy"),
+        ({"privacy": "central", "clip": 1.0, "merge": "median"}, "merge privacy"),
+        ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
+        ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
+        (
+            {"method": "pfedme", "server-mix": 0.5, "server-step": "universal"},
+            "server-mix server-step",
+        ),
+        ({"method": "molar-bandit", "num-rounds": 40}, "num-rounds first-batch"),
+        (
+            {"method": "molar", "sharing": "adaptive", "threshold-scale": 0},
+            "threshold-scale sharing",
+        ),
+    ],
+)
+def test_a_fault_has_the_settings_that_it_depends_on(settings, keys):
+    with pytest.raises(Refused) as caught:
+        Experiment.from_config(settings)
+    (fault,) = caught.value.faults
+    assert fault.keys == tuple(keys.split())
+    assert fault.text == str(caught.value)
+    for key in fault.keys:  # none of which may be a list
+        with pytest.raises(Refused) as caught:
+            Experiment.from_config(settings | {key: []})
+        assert [told.keys for told in caught.value.faults] == [(key,)]
+
+
+def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
+    monkeypatch.setitem(METRICS, "loss", METRICS["rmse"])
+    told = refusal(task="regression", metrics="accuracy", loss="none")
+    assert re.search("loss must be .*; metrics must be some of .*loss.* for task regression", told)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
@@ -218,6 +265,8 @@ def test_what_depends_on_an_impossible_setting_is_not_told(settings, message):
         ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
         ({"num_rounds": True}, "num-rounds must be a number, got True"),
         ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
+        ({"num_rounds": "9" * 5000}, "num-rounds must be a valid integer, got '999"),
+        ({"eta": 1e31}, r"eta must be less than or equal to 1e\+30, got 1e\+31"),
         ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
         ({"eta": float("nan")}, "eta must be .*, got nan"),
         ({"alpha": float("inf")}, "alpha must be a finite number, got inf"),

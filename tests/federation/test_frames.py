@@ -12,6 +12,7 @@ import engram
 from federation.data.datasets import arrays_of
 from federation.data.federated import federated_data, own_data
 from federation.data.in_memory import hold
+from federation.data.source import Source
 from federation.data.tables import table_data
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
@@ -302,7 +303,7 @@ def test_nodes_with_columns_of_other_names_or_in_another_order_differ(tmp_path):
             y=y.to_numpy()
         ).to_csv(path, index=False)
         e = Experiment(method="fedavg", protocol="standard", num_classes=2, **THREE)
-        return own_data(e, f"csv:{path}", 0).kind
+        return own_data(e, Source(f"csv:{path}"), 0).kind
 
     north = kind("north", ["age", "stay", "icu"])
     assert north.features == ("age", "stay", "icu")

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from federation.data.federated import federated_data
+from federation.data.source import Source
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from simulations.engine import simulate
@@ -302,8 +303,8 @@ def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
 
     dataset = stored("parquet", femnist()[1], tmp_path)
     own = WRITERS | {"data_dir": str(tmp_path / "new" / "data")} | settings
-    assert count_clients(dataset, "writer_id", tmp_path / "new" / "data") == 4
-    assert count_clients(dataset, "nobody", tmp_path / "new" / "data") == 0
+    assert count_clients(Source(dataset), "writer_id", tmp_path / "new" / "data") == 4
+    assert count_clients(Source(dataset), "nobody", tmp_path / "new" / "data") == 0
     with pytest.raises(DataError, match=says):
         read(dataset, **own)
     assert not (tmp_path / "new").exists()

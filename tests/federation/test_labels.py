@@ -9,6 +9,7 @@ from federation.data.datasets import arrays_of
 from federation.data.federated import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.data.labels import likely_task
+from federation.data.source import Source
 from federation.errors import DataError
 from federation.experiment import Experiment
 from tests.support import write_npz
@@ -160,9 +161,9 @@ def test_a_node_numbers_no_classes_by_its_own_rows(plug_ins, tmp_path):
     e = Experiment(**GIVEN)
     words = "from 0 without gaps, got 3, 7: other nodes may hold others: declare them for the run, "
     with pytest.raises(DataError, match=words + r"as categories=y=A\|B"):
-        own_data(e, dataset, 1)
+        own_data(e, Source(dataset), 1)
     e = Experiment(**GIVEN, categories="y=-1|3|7")
-    found = own_data(e, dataset, 1)
+    found = own_data(e, Source(dataset), 1)
     assert (found.outputs, found.kind.classes) == (3, ("-1", "3", "7"))
     assert sorted(set(found.train.y.tolist())) == [1, 2]
 

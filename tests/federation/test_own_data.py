@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from federation.data.federated import federated_data, own_data
+from federation.data.source import Source
 from federation.errors import DataError
 from federation.experiment import Experiment
 from tests.support import write_npz
@@ -26,7 +27,7 @@ def read(dataset, client=None, **settings):
     experiment = Experiment.from_config(FOUR | {"dataset": dataset} | given)
     if client is None:
         return federated_data(experiment)
-    return own_data(experiment, dataset, client)
+    return own_data(experiment, Source(dataset), client)
 
 
 def everything(split):

@@ -10,6 +10,7 @@ import engram
 from federation.data.federated import federated_data
 from federation.data.in_memory import hold
 from federation.data.owners import count_clients, follow_rows
+from federation.data.source import Source
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from tests.support import small, write_npz
@@ -75,7 +76,7 @@ def test_images_and_rows_in_memory_and_of_functions_name_their_clients(tmp_path,
             folder = tmp_path / "images" / user / label
             folder.mkdir(parents=True)
             Image.new("L", (2, 2)).save(folder / "1.png")
-    assert count_clients(f"images:{tmp_path}/images", "task", tmp_path) == 3
+    assert count_clients(Source(f"images:{tmp_path}/images"), "task", tmp_path) == 3
     assert count_clients(hold(arrays(task=USERS)), "task", tmp_path) == 3
 
     @engram.data
@@ -101,7 +102,7 @@ def test_rows_that_name_nobody_and_those_that_are_not_there_are_left_to_the_load
 @pytest.mark.parametrize("kind", ["npz", "npz of parts", "npy"])
 def test_what_names_nobody_is_refused(kind, named, tmp_path):
     dataset = written(kind, tmp_path, named)
-    assert count_clients(dataset, "user", tmp_path) == 0
+    assert count_clients(Source(dataset), "user", tmp_path) == 0
     e = small(dataset=dataset, task_column="user", partition="natural", num_clients=60)
     with pytest.raises(DataError, match=r"user(_train)? must be one column of numbers or text"):
         federated_data(e)

@@ -6,7 +6,7 @@ import torch
 
 from federation.data import partitions
 from federation.data.federated import Split, federated_data
-from federation.data.sources import Arrays
+from federation.data.loading import Arrays
 from federation.errors import DataError, Refused
 from tests.support import small, write_npz
 

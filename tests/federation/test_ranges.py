@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from federation.data.new_rows import InputColumn
 from federation.data.ranges import SIZE, Range, far_away, inputs_in, ranges_of
-from federation.data.unlabeled import InputColumn
 from federation.roster import Kind
 
 HEIGHT = [Range("height", 1.5, 1.9)]

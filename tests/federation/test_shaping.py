@@ -141,7 +141,7 @@ def test_a_node_alone_has_what_one_process_has(plug_ins):
         e = mixed.experiment(function)
         whole = everyone(federated_data(e))
         for client in range(mixed.CLIENTS):
-            for part in (federated_data(e, hosted=[client]), own_data(e, e.dataset, client)):
+            for part in (federated_data(e, hosted=[client]), own_data(e, e.source, client)):
                 rows = part.train.rows[client], part.test.rows[client]
                 found = [
                     split.take(torch.from_numpy(own))[0]

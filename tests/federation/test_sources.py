@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from federation.data.sources import load
+from federation.data.loading import load
+from federation.data.source import Source
 from federation.errors import DataError
 from tests.support import write_npz
 
 
 def read(dataset, data_dir="data", test_fraction=0.4, seed=0):
-    return load(dataset, data_dir=Path(data_dir), test_fraction=test_fraction, seed=seed)
+    return load(Source(dataset), data_dir=Path(data_dir), test_fraction=test_fraction, seed=seed)
 
 
 def test_digits_are_all_there_once_and_split_within_classes():

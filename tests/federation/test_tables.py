@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from federation.data.source import Source
 from federation.data.tables import own_table, read_table, table_data
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -28,7 +29,7 @@ def csv(path, data):
 
 
 def test_a_csv_file(tmp_path):
-    table = read_table(csv(tmp_path / "a.csv", frame()), "pressure", "hospital")
+    table = read_table(Source(csv(tmp_path / "a.csv", frame())), "pressure", "hospital")
     assert table.columns == ["age", "dose", "smoker"]
     assert table.x.tolist()[0] == [50, 0.5, 1]
     assert table.y.tolist() == [120, 140, 130, 125, 150, 160]
@@ -45,35 +46,35 @@ def test_an_npz_file_with_names(tmp_path):
         y_names=np.array(["math", "reading", "science"]),
         task_names=np.array(["north", "south"]),
     )
-    table = read_table(path, "reading", "task")
+    table = read_table(Source(path), "reading", "task")
     assert table.columns == ["age", "dose"]
     assert table.y.tolist() == [1, 4, 7, 10, 13, 16]
     assert table.task.tolist() == ["south", "north", "south", "north", "north", "south"]
     with pytest.raises(DataError, match="y has the columns math, reading, science: choose one"):
-        read_table(path, "y", "task")
+        read_table(Source(path), "y", "task")
 
 
 def test_an_npz_file_without(tmp_path):
     path = write_npz(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.arange(4))
-    table = read_table(path, "y", "task", one_task=True)
+    table = read_table(Source(path), "y", "task", one_task=True)
     assert (table.columns, table.task) == (["x0", "x1", "x2"], None)
 
 
 def test_columns_that_are_left_out(tmp_path):
     dataset = csv(tmp_path / "a.csv", frame().assign(name="Ann"))
-    table = read_table(dataset, "pressure", "hospital", drop=["name", "dose"])
+    table = read_table(Source(dataset), "pressure", "hospital", drop=["name", "dose"])
     assert table.columns == ["age", "smoker"]
     assert table.x[0].tolist() == [50, 1]
     with pytest.raises(DataError, match="no feature 'nam' to be left out; it has age, dose"):
-        read_table(dataset, "pressure", "hospital", drop=["nam"])
+        read_table(Source(dataset), "pressure", "hospital", drop=["nam"])
     x, y = np.arange(6).reshape(3, 2), np.arange(3)
     numbers = write_npz(tmp_path / "a.npz", x=x, y=y, task=y)
-    table = read_table(numbers, "y", "task", drop=["x0"])
+    table = read_table(Source(numbers), "y", "task", drop=["x0"])
     assert (table.columns, table.x.tolist()) == (["x1"], [[1], [3], [5]])
     with pytest.raises(DataError, match="no feature 'task' to be left out; it has x0, x1"):
-        read_table(numbers, "y", "task", drop=["task"])
+        read_table(Source(numbers), "y", "task", drop=["task"])
     with pytest.raises(DataError, match="y is one column, y: there is no 'z'"):
-        read_table(numbers, "z", "task")
+        read_table(Source(numbers), "z", "task")
 
 
 def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
@@ -99,7 +100,7 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
     assert np.array_equal(again.train[0].x, held.train[0].x)
     # A node that brings the same rows as its own holds the same rows out.
     alone = csv(tmp_path / "south.csv", data[data["hospital"] == "south"])
-    own = own_table(e, alone, 1)
+    own = own_table(e, Source(alone), 1)
     assert np.array_equal(own.train[1].x, held.train[1].x)
     assert own.train[0] is None
 
@@ -110,7 +111,7 @@ def test_tables_that_cannot_be(tmp_path):
     with pytest.raises(DataError, match=r"must have a task column, 'task', .* it has age"):
         table_data(e)
     with pytest.raises(DataError, match="column hospital must hold numbers, got 'north' in row 0"):
-        own_table(e, good, 0)
+        own_table(e, Source(good), 0)
     nobodys = csv(tmp_path / "nobodys.csv", frame().drop(columns="hospital"))
     with pytest.raises(DataError, match=r"nobodys\.csv must have a task column, 'task'"):
         table_data(e.model_copy(update={"dataset": nobodys}))
@@ -131,7 +132,7 @@ def test_rows_longer_than_the_header_are_no_table(tmp_path):
     # Else pandas takes the first columns for an index, and the others for what they are not.
     (tmp_path / "a.csv").write_text("x,y,task\n1,2,3,4\n1,2,3,4\n")
     with pytest.raises(DataError, match="its first row is longer than its header"):
-        read_table(f"csv:{tmp_path}/a.csv", "y", "task")
+        read_table(Source(f"csv:{tmp_path}/a.csv"), "y", "task")
 
 
 @pytest.mark.parametrize(
@@ -151,19 +152,19 @@ def test_rows_longer_than_the_header_are_no_table(tmp_path):
 )
 def test_csv_files_that_cannot_be(tmp_path, change, message):
     with pytest.raises(DataError, match=message):
-        read_table(csv(tmp_path / "a.csv", change(frame())), "pressure", "hospital")
+        read_table(Source(csv(tmp_path / "a.csv", change(frame()))), "pressure", "hospital")
 
 
 def test_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"no\.csv cannot be read: No such file"):
-        read_table(f"csv:{tmp_path / 'no.csv'}", "y", "task")
+        read_table(Source(f"csv:{tmp_path / 'no.csv'}"), "y", "task")
     (tmp_path / "empty.csv").touch()
     with pytest.raises(DataError, match=r"empty\.csv is no table"):
-        read_table(f"csv:{tmp_path / 'empty.csv'}", "y", "task")
+        read_table(Source(f"csv:{tmp_path / 'empty.csv'}"), "y", "task")
     with pytest.raises(
         DataError, match="dataset must be csv:PATH, npz:PATH, or simulated: sparse-l"
     ):
-        read_table("digits", "y", "task")
+        read_table(Source("digits"), "y", "task")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_files_that_are_none(tmp_path):
 )
 def test_npz_files_that_cannot_be(tmp_path, arrays, message):
     with pytest.raises(DataError, match=message):
-        read_table(write_npz(tmp_path / "a.npz", **arrays), "y", "task", one_task=True)
+        read_table(Source(write_npz(tmp_path / "a.npz", **arrays)), "y", "task", one_task=True)
 
 
 def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():

@@ -19,6 +19,7 @@ from PIL import Image
 from federation.data.bandits import read_classes, read_logged, read_ratings
 from federation.data.federated import own_data
 from federation.data.few_shot import load_few_shot
+from federation.data.source import Source
 from federation.experiment import Experiment
 from tests.fuzz.folders import SMALL, copied, sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file
@@ -382,11 +383,11 @@ def ratings_csv(rng: random.Random, here: Path) -> None:
     if name == "omniglot28.npz":
         load_few_shot("omniglot", here)
     elif rng.random() < 0.5:
-        read_classes("npz:mine.npz", data_dir=here, dim=rng.choice((0, 1, 4)))
+        read_classes(Source("npz:mine.npz"), data_dir=here, dim=rng.choice((0, 1, 4)))
     else:
         settings = SMALL | {"dataset": "npz:mine.npz"}
         e = Experiment.from_config({key: settings[key] for key in ("dataset", "num-clients")})
-        own_data(e, e.dataset, rng.choice((0, 3)))
+        own_data(e, e.source, rng.choice((0, 3)))
 
 
 _COLUMNS: Final[tuple[Callable[[int], Any], ...]] = (

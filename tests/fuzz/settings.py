@@ -109,7 +109,7 @@ def run_config(rng: random.Random, here: Path) -> None:
         del config[rng.choice(list(config))]
     e = Experiment.from_run_config(config)
     e.on_machine({rng.choice(MachineSettings.all_keys()): value(rng)})
-    _ = (e.identity(), e.hidden_widths, e.own.datasets(e), e.rounds)
+    _ = (e.identity(), e.hidden_widths, e.own.sources(e), e.rounds)
 
 
 def node_config(rng: random.Random, here: Path) -> None:

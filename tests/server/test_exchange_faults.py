@@ -7,6 +7,7 @@ from flwr.app import MessageType
 from client import app
 from client.hosts.molar import TableSites
 from client.memory import RamStore
+from federation.data.source import Source
 from federation.data.tables import TableData, table_data
 from federation.errors import Refused, RunStopped
 from federation.estimates import SITES
@@ -159,7 +160,7 @@ def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog)
     (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
     e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
     with pytest.raises(Refused, match="this node's data cannot be used: its log") as caught:
-        app._host(e, NodeConfig(2, 12, data=own), RamStore())
+        app._host(e, NodeConfig(2, 12, data=Source(own)), RamStore())
     assert "Miller" not in str(caught.value)
     assert "Miller" in caplog.text
 

@@ -152,6 +152,18 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
             ["run", "molar-bandit"],
             "num-rounds must be at most 17 .*; dataset must be .*sparse-linear, .*, got 'digits'",
         ),
+        (
+            ["run", "molar", *let("family=x", "dataset=sparse-logistic")],
+            "molar.family must be [^;]*, got 'x'(?=\n)",
+        ),
+        (
+            ["run", "molar", *let("threshold-scale=-1", "dataset=x")],
+            "molar.threshold-scale must be [^;]*; dataset must be csv:PATH, [^;]*, got 'x'",
+        ),
+        (
+            ["compare", "fedavg", "ditto", *let("hidden=a; b; b; c")],
+            "hidden must be [^;]*, got 'a; b; b; c'(?=\n)",
+        ),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
         (["show", "full"], "full is not the folder of a run"),
         (["compare", "--out", "file/x"], "file/x cannot be made"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import engram
 from federation.errors import Refused
 from federation.experiment import Experiment
 from server.record import RunRecord
@@ -72,8 +73,10 @@ def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
     (mean,) = [row[1] for row in table if row[0] == "ditto"]
     assert mean == f"{50 * sum(run['accuracy-served'] for run in results):.1f}"
     assert {"accuracy against rounds", "What each client gains over local"} <= set(found.texts)
-    (command,) = [line for line in found.texts if line.startswith("engram compare")]
-    assert command.startswith("engram compare fedavg local ditto --seeds 2 --set dataset=memory:")
+    (call,) = [line for line in found.texts if line.startswith("engram.compare")]
+    start = "engram.compare(data, methods=['fedavg', 'local', 'ditto'], seeds=2, **{"
+    assert call.startswith(start)
+    assert "dataset" not in call
     settings = {row[0]: row[1:] for row in found.rows if len(row) == 3}
     assert settings["num-rounds"] == ["4", "100"]
     assert settings["seed"] == ["0, 1", "0"]
@@ -149,3 +152,16 @@ def test_settings_that_methods_have_otherwise_are_given_for_each(tmp_path):
         "engram compare fedavg ditto --seeds 2 --set seed=3 --set fedavg.adapt-lr=0.1 "
         "--set num-rounds=4 --set ditto.adapt-lr=0.02"
     )
+
+
+def test_what_repeats_a_run_on_data_in_memory_does(compared, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {"park": rows(0), "<b>hill</b>": rows(1), "lake": rows(2)}
+    for folder in (compared, compared / "ditto-seed1"):
+        first = RunRecord.open(next(iter(find_runs(folder).values()))[0].folder)
+        call = repeating(folder, first.config["settings"])
+        again = eval(call, {"engram": engram, "data": data})
+        found = {name: [r.results for r in each] for name, each in find_runs(again.folder).items()}
+        for name, records in find_runs(folder).items():
+            expected = [record.results["clients"] for record in records]
+            assert [result["clients"] for result in found[name]] == expected

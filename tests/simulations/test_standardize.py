@@ -12,8 +12,8 @@ import engram
 from client.hosts import Opening, host_of
 from client.memory import RamStore
 from engram.units import Moments, Units
-from federation.data.datasets import DATASETS
 from federation.data.federated import own_data
+from federation.data.source import DATASETS, Source
 from federation.data.standards import own_units
 from federation.errors import Refused
 from federation.experiment import Experiment
@@ -252,7 +252,7 @@ class Apart:
     """Hosts that each have one client's rows alone, as nodes do."""
 
     def __init__(self, experiment, own):
-        opened = [Opening(experiment, RamStore(), own(c), c, [c]) for c in range(CLIENTS)]
+        opened = [Opening(experiment, RamStore(), Source(own(c)), c, [c]) for c in range(CLIENTS)]
         self.hosts = [host_of(opening) for opening in opened]
 
     def describe(self, hosted):
@@ -306,7 +306,7 @@ def test_nodes_with_tables_of_their_own_fit_one_scale(tmp_path):
 
     run = run_apart(tmp_path / "run", own, dataset=own(0), model="linear")
     e = run.experiment
-    data = [own_data(e, own(client), client).train for client in range(CLIENTS)]
+    data = [own_data(e, Source(own(client)), client).train for client in range(CLIENTS)]
     seen = [split.x[split.rows[client]].double() for client, split in enumerate(data)]
     mean, deviation = standards(seen)
     np.testing.assert_allclose(run.units.inputs.mean, mean, rtol=1e-6)

@@ -1,6 +1,7 @@
 """`engram tune`: what it writes and prints, and what it refuses; and `engram.tune`."""
 
 import json
+import re
 import shlex
 import sys
 import tomllib
@@ -287,3 +288,34 @@ def test_data_in_memory_are_tuned_on(tmp_path):
     assert found.plot("fedavg").axes[0].get_xscale() == "log"
     with pytest.raises(Refused, match="tune takes methods that train networks, got molar"):
         library.tune(data, methods=["molar"], **quick)
+
+
+def test_no_command_is_named_that_lacks_data_in_memory(engram, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for _ in range(2)]
+    quick = {"num_rounds": 2, "hidden": "4", "clients_per_round": 2, "progress": False}
+    library.simulate(data, method="fedavg", out="run", **quick)
+    library.compare(data, methods="fedavg", seeds=1, out="both", **quick)
+    for name in ("run", "both"):
+        assert engram("show", name)[1].splitlines()[-1] == f"next: engram report {name}"
+        Path(name if name == "run" else "both/fedavg-seed0", "results.json").unlink()
+        assert "next:" not in engram("show", name)[1]
+    advance = LockStep.advance
+
+    def interrupted(self, rounds, some, on_round):
+        advance(self, rounds, some, on_round)
+        if Path("t").exists() and read_trials(Path("t/fedavg")):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LockStep, "advance", interrupted)
+    search = {"methods": "fedavg", "trials": 8, "seeds": 1, "out": "t", "progress": True}
+    with pytest.raises(KeyboardInterrupt):
+        library.tune(data, **quick | search, validation_fraction=0.5)
+    assert "interrupted; it cannot go on: its data were given in memory" in capsys.readouterr().err
+    assert "next:" not in engram("show", "t")[1]
+    before = Path("t/fedavg/trials.jsonl").read_bytes()
+    for command in ("tune --resume t", "run --resume run"):
+        status, _, err = engram(*command.split())
+        assert status == 2
+        assert re.fullmatch(r"engram: the rows of memory:\w+ were given in memory: [^\n]*\n", err)
+    assert Path("t/fedavg/trials.jsonl").read_bytes() == before

@@ -10,6 +10,7 @@ from engram.bandits.environments.environment import Environment
 from engram.bandits.environments.ratings import Rated, ratings
 from federation.data.arrivals import GROUPED, grouped_users
 from federation.data.bandits import read_classes, read_ratings
+from federation.data.source import Source
 from federation.errors import Refused
 
 
@@ -50,7 +51,7 @@ def _grouped(spec: EnvironmentSpec, horizon: int, seed: int) -> Environment:
 
 @functools.cache
 def _rows(name: str, data_dir: str) -> LabeledRows:
-    return read_classes(name, data_dir=Path(data_dir))
+    return read_classes(Source(name), data_dir=Path(data_dir))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from engram.checks import must
+from federation.data.source import Source
 from simulations.studies.meta_learning.published import (
     FEDERATED_ROWS,
     FEDERATED_SETTINGS,
@@ -143,7 +144,7 @@ class FederatedSettings(StudySettings):
 
     def problems(self) -> Iterator[str]:
         """Names a data set that is not known."""
-        if self.dataset not in FEDERATED_ROWS and not self.dataset.startswith("npz:"):
+        if self.dataset not in FEDERATED_ROWS and Source(self.dataset).kind != "npz":
             known = f"one of {', '.join(FEDERATED_ROWS)}, or npz:PATH"
             yield must("dataset", self.dataset, known)
 

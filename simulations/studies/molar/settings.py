@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from federation.data.source import Source
 from simulations.studies.settings import StudySettings, argument, option
 
 _KINDS: Final = {".csv": "csv", ".npz": "npz"}
@@ -136,6 +137,6 @@ class MolarTableSettings(StudySettings):
         return f"-{self.path.stem}"
 
     @property
-    def dataset(self) -> str:
-        """The table as a data set's name: ``csv:PATH`` or ``npz:PATH``."""
-        return f"{_KINDS[self.path.suffix.lower()]}:{self.path}"
+    def source(self) -> Source:
+        """The table as a data set: ``csv:PATH`` or ``npz:PATH``."""
+        return Source(f"{_KINDS[self.path.suffix.lower()]}:{self.path}")

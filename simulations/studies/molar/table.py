@@ -41,7 +41,7 @@ class TableResults(NamedTuple):
 def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
     s, family = settings, cast("FamilyName", settings.family)
-    table = read_table(s.dataset, s.target, s.task, drop=s.drop)
+    table = read_table(s.source, s.target, s.task, drop=s.drop)
     table = complete(table, family, indicators=s.missing == "indicator")
     table, dropped = independent(table)
     if dropped and (s.columns == "strict" or not table.columns):

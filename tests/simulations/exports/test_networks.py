@@ -14,13 +14,13 @@ from engram import networks
 from engram.metrics import METRICS
 from engram.models.skeleton import called
 from federation import onnx
-from federation.data import in_memory
 from federation.errors import Refused
 from federation.exported import load_model, runner
 from federation.methods import family
 from federation.predicted import outputs_of
 from simulations.engine import simulate
 from simulations.exports.predicting import predict
+from simulations.front import Run
 from tests.client.networks import CASES
 from tests.client.test_modules import experiment
 from tests.support import small_of_any
@@ -101,7 +101,7 @@ def test_onnx_computes_the_same(settings, run_of, tmp_path):
 def test_any_network_comes_back(case, tmp_path):
     e = experiment(case, method="ditto", num_rounds=1, clients_per_round=4)
     simulate(e, tmp_path / "run", engine="sequential")
-    run = engram.load_run(tmp_path / "run")
+    run = Run(tmp_path / "run", e.source)
     learned = run.learned
     module = load_model(run.export(2, out=tmp_path / "model"))
     (params,), _ = learned.personal(2)
@@ -113,8 +113,9 @@ def test_any_network_comes_back(case, tmp_path):
 
 @pytest.mark.usefixtures("plug_ins")
 def test_onnx_of_a_network_with_several_inputs(tmp_path):
-    simulate(experiment("two inputs", method="fedavg", num_rounds=1), tmp_path / "run")
-    run = engram.load_run(tmp_path / "run")
+    e = experiment("two inputs", method="fedavg", num_rounds=1)
+    simulate(e, tmp_path / "run")
+    run = Run(tmp_path / "run", e.source)
     module = load_model(run.export(out=tmp_path / "plain"))
     x, _ = run.learned.data.test.take(torch.arange(5))
     with runner(run.export(out=tmp_path / "onnx", format="onnx")) as (_, runs):
@@ -165,15 +166,14 @@ def test_intervals_hold_the_figure_and_shrink_with_rows():
     assert few[0].high - few[0].low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 100), rel=0.2)
 
 
-def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path, monkeypatch):
+def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(rng.normal(size=(30, 4)).astype("f"), np.arange(30) % 2) for _ in range(3)]
     run = engram.simulate(
         rows, method="ditto", num_rounds=1, clients_per_round=3, out="run", progress=False
     )
     with_rows = run.export(1, out="one")
-    monkeypatch.setattr(in_memory, "_HELD", {})  # as in another process
-    again = engram.load_run("run")
+    again = engram.load_run("run")  # which has no rows
     without = again.export(1, out="other")
     one, other = (load_model(folder).state_dict() for folder in (with_rows, without))
     assert all(torch.equal(leaf, other[name]) for name, leaf in one.items())
@@ -284,8 +284,9 @@ def test_fine_tuning_that_diverges_leaves_no_model(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("plug_ins")
 def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
-    simulate(experiment("convolutions", method="fedavg", num_rounds=1), tmp_path / "run")
-    run = engram.load_run(tmp_path / "run")
+    e = experiment("convolutions", method="fedavg", num_rounds=1)
+    simulate(e, tmp_path / "run")
+    run = Run(tmp_path / "run", e.source)
     folder = run.export(out=tmp_path / "model", format="onnx")
     x, _ = run.learned.data.test.take(torch.arange(4))
     expected = run.learned.network.apply(run.learned.common, x).softmax(-1)

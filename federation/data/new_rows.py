@@ -1,8 +1,9 @@
-"""Rows without targets, read as the rows were that a model has learned from."""
+"""Rows that a model has not seen, read as those were that it has learned from."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -15,11 +16,10 @@ from engram.tasks import TASKS
 from federation.data.arrays import Own, held_out
 from federation.data.cells import check_there, known, numbers, typed
 from federation.data.csv_rows import TableRows, framed, indicators, parted, usual
-from federation.data.datasets import DATASETS, read_named
+from federation.data.datasets import read_given
 from federation.data.federated import seen_as
 from federation.data.frames import is_frame, read_frame
 from federation.data.images import decoded_images, images_in
-from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
@@ -29,10 +29,9 @@ from federation.data.values import Columns, Values, listed
 from federation.errors import DataError, few_names
 from federation.experiment import Experiment
 from federation.roster import Kind
-from federation.settings.data import COLUMNS
 from federation.shapes import described
 
-__all__ = ["InputColumn", "Unlabeled", "input_columns", "read_unlabeled"]
+__all__ = ["InputColumn", "NewRows", "input_columns", "read_new_rows"]
 
 _LACKING: Final = "the model has learned from rows where none is missing"
 
@@ -62,18 +61,23 @@ class InputColumn(NamedTuple):
         return cls(found["name"], None if values is None else tuple(values), found["fill"])
 
 
-class Unlabeled(NamedTuple):
-    """Rows to predict targets of.
+class NewRows(NamedTuple):
+    """Rows that a model has not seen.
 
     Attributes:
         x: As a network takes them.
         size: How many there are.
-        others: Columns that are no inputs, by name.
+        others: Columns of a table that are no inputs, by name, or ``file`` of images.
+        targets: ``y`` and ``y_names`` as the source has them, as far as it does: of a table a
+            column of ``others``, of images the names of their folders.
+        columns: The inputs of a table, with what stands for a missing value here.
     """
 
     x: Inputs
     size: int
-    others: Mapping[str, Sequence[Any]]
+    others: Mapping[str, Any] = MappingProxyType({})
+    targets: Mapping[str, Any] = MappingProxyType({})
+    columns: Sequence[InputColumn] = ()
 
 
 def input_columns(experiment: Experiment, client: int | None = None) -> list[InputColumn]:
@@ -108,24 +112,20 @@ def input_columns(experiment: Experiment, client: int | None = None) -> list[Inp
 
 def _table_of(e: Experiment) -> TableRows | list[str]:
     """Returns the table of an experiment, or of one that is not in memory its columns' names."""
-    kind, _, name = e.dataset.partition(":")
+    source, path = e.source, e.source.path
     split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
     columns, targets = Columns.of(e), TASKS[e.task].targets
-    if kind == "csv":
-        return parted(Path(name), read_frame(Path(name)), columns, targets, split)
-    if kind in COLUMNS:
+    if source.kind == "csv":
+        return parted(path, read_frame(path), columns, targets, split)
+    if source.has_columns:
         from federation.data.hugging_face import read_names  # noqa: PLC0415 - slow to import
 
-        read = read_names(kind, Path(name), columns, targets, split, Path(e.data_dir))
+        read = read_names(source.kind, path, columns, targets, split, Path(e.data_dir))
         return read.table or (read.names if read.plain and _are_float(read.types, e) else [])
-    arrays: Mapping[str, Any] = {}
-    if e.dataset.startswith(IN_MEMORY):
-        arrays = held(e.dataset)
-    elif e.dataset in DATASETS:
-        arrays = read_named(e.dataset, range(e.num_clients))
+    arrays = read_given(source, range(e.num_clients)) if source.is_given else {}
     if not is_frame(arrays.get("x")):
         return []
-    return framed(Path(e.dataset), arrays, columns, targets, split)
+    return framed(path, arrays, columns, targets, split)
 
 
 def _are_float(types: Collection[str], e: Experiment) -> bool:
@@ -142,9 +142,14 @@ def fill_of(column: Any, *, text: bool) -> float | str | None:
     return str(usual(column)) if text else float(usual(column))
 
 
-def read_unlabeled(
-    path: Path, kind: Kind, columns: Sequence[InputColumn], settings: Mapping[str, Any]
-) -> Unlabeled:
+def read_new_rows(
+    path: Path,
+    kind: Kind,
+    columns: Sequence[InputColumn],
+    settings: Mapping[str, Any],
+    *,
+    of_one_client: bool = False,
+) -> NewRows:
     """Reads rows: a .csv or .npz file, a folder of .npy files, or one of images.
 
     Args:
@@ -152,42 +157,51 @@ def read_unlabeled(
         kind: What the rows are like that the model has learned from.
         columns: The inputs, where those were a table's.
         settings: Those of the run, by key, as its exports have them.
+        of_one_client: Whether medians of these rows stand for values that are missing in them.
 
     Raises:
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
     """
     if path.suffix == ".csv":
+        target = settings.get("target-column", "")
         if kind.columns:
-            return _table(path, [InputColumn(name) for name in kind.columns], np.float64)
+            return _table(path, [InputColumn(name) for name in kind.columns], target, np.float64)
         if not columns:
             expected = "an .npz file or a folder, since the model's inputs have no names"
             raise DataError(f"{path} must be {expected}")
         missing_values = listed(settings.get("missing-values", ""), "|")
-        return _table(path, columns, np.float32, settings.get("missing", "refuse"), missing_values)
+        missing = settings.get("missing", "refuse")
+        return _table(path, columns, target, np.float32, missing, missing_values, of_one_client)
     if path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         found: Mapping[str, Any] = {"x": decoded_images(files)}
         others = {"file": [str(file) for file in files]}
+        folders = [file.parent for file in files]
+        names = np.array([folder.name for folder in folders])
+        targets: Mapping[str, Any] = {} if path in folders else {"y": names}
     else:
         found, others = read_npy(path) if path.is_dir() else read_npz(path), {}
+        targets = {name: found[name] for name in ("y", "y_names") if name in found}
     if kind.columns:
-        return _matrix(path, found, kind)
+        return _matrix(path, found, kind)._replace(targets=targets)
     shaping = Shaping.of(settings.get("model", ""), settings.get("images", "auto"))
     whole = kind.inputs.startswith("int64")  # the network may be unknown here
     own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole))
     x = seen_as(own.inputs(found))
     if described(x) != kind.inputs:
         raise DataError(f"{path} must hold rows of {kind.inputs}, got {described(x)}")
-    return Unlabeled(x, len(tree_leaves(x)[0]), others)
+    return NewRows(x, len(tree_leaves(x)[0]), others, targets)
 
 
 def _table(
     path: Path,
     columns: Sequence[InputColumn],
+    target: str,
     dtype: Any,
     missing: str = "refuse",
-    missing_values: Collection[str] = (),
-) -> Unlabeled:
+    missing_values: tuple[str, ...] = (),
+    of_one_client: bool = False,
+) -> NewRows:
     frame = read_frame(path)
     raw = read_frame(path, text=True)  # as numbers, 01 would be 1
     wanted = [column.name for column in columns]
@@ -196,6 +210,8 @@ def _table(
     if lacking:
         but = f"; it has {few_names(others)}, which the model does not know" if others else ""
         raise DataError(f"{path} lacks the columns {few_names(lacking)}{but}")
+    if of_one_client and missing == "median":
+        columns = _filled(path, frame, columns, missing_values)
     parts: list[npt.NDArray[Any]] = []
     faults = []
     for column in columns:
@@ -203,11 +219,29 @@ def _table(
             given = known(frame[column.name], missing_values)
             parts += _inputs(path, given, raw[column.name], column, missing)
         except DataError as error:
-            faults.append(str(error))
+            faults += error.faults
     if faults:
-        raise DataError("; ".join(faults))
+        raise DataError(*faults)
     x = np.stack(parts, axis=1).astype(dtype)
-    return Unlabeled(torch.from_numpy(x), len(frame), {n: frame[n].tolist() for n in others})
+    beside = {name: frame[name] for name in others}
+    targets = {"y": beside[target]} if target in beside else {}
+    return NewRows(torch.from_numpy(x), len(frame), beside, targets, columns)
+
+
+def _filled(
+    path: Path, frame: Any, columns: Sequence[InputColumn], missing_values: tuple[str, ...]
+) -> list[InputColumn]:
+    """Returns the columns with the frame's own values for what is missing in it."""
+    texts = {column.name: column.values for column in columns if column.values is not None}
+    read = Columns(values=Values(texts), missing_values=missing_values)
+    own = typed(path, frame[[column.name for column in columns]], read)
+
+    def filled(column: InputColumn) -> InputColumn:
+        if own[column.name].isna().all():  # the run's stands for it
+            return column
+        return column._replace(fill=fill_of(own[column.name], text=column.values is not None))
+
+    return list(map(filled, columns))
 
 
 def _inputs(
@@ -230,7 +264,7 @@ def _inputs(
     return [np.where(lacks, column.fill or 0.0, values), *flags]
 
 
-def _matrix(path: Path, found: Mapping[str, Any], kind: Kind) -> Unlabeled:
+def _matrix(path: Path, found: Mapping[str, Any], kind: Kind) -> NewRows:
     """Returns rows of columns, as arrays have them: those without names are in the run's order."""
     if "x" not in found:
         raise DataError(f"{path} must hold x; it holds {few_names(found) or 'no arrays'}")
@@ -246,4 +280,4 @@ def _matrix(path: Path, found: Mapping[str, Any], kind: Kind) -> Unlabeled:
     if not (finite := np.isfinite(x)).all():
         place = Place(path, "x")
         raise place.fault("finite", place.first(x, ~finite))
-    return Unlabeled(torch.from_numpy(x.astype(np.float64)), len(x), {})
+    return NewRows(torch.from_numpy(x.astype(np.float64)), len(x))

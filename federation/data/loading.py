@@ -1,44 +1,40 @@
-"""Where rows come from: scikit-learn's digits, torchvision's data sets, or a user's arrays."""
+"""Rows of any source: scikit-learn's digits, torchvision's data sets, or a user's arrays."""
 
 import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
-from importlib.metadata import distribution
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must
+from engram.checks import clash, must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, HeldOut, Own, held_out, part
 from federation.data.csv_rows import framed, parted
-from federation.data.datasets import DATASETS, by_client, read_named
+from federation.data.datasets import read_given
 from federation.data.frames import is_frame, read_frame
 from federation.data.images import CLASS, read_images
-from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
 from federation.data.shaping import Shaping
+from federation.data.source import DATASETS, FILES, HUB, Source
 from federation.data.values import Columns
 from federation.errors import DataError, brief
-from federation.settings.data import FILES, HUB
 
-__all__ = ["PERMUTED", "fetch", "load"]
+__all__ = ["fetch", "load"]
 
 _Array = npt.NDArray[Any]
-PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
 _PLAIN: Final = Columns()
 _AS_GIVEN: Final = Shaping()
 _TASKS: Final = frozenset(task_arrays("task"))
-_DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 
 
 def load(
-    dataset: str,
+    source: Source,
     *,
     data_dir: Path,
     test_fraction: float,
@@ -49,10 +45,10 @@ def load(
     columns: Columns = _PLAIN,
     clients: Sequence[int] = (),
 ) -> Arrays:
-    """Loads a data set by name.
+    """Loads a data set.
 
     Args:
-        dataset: As the setting ``dataset``.
+        source: The data set.
         data_dir: Folder of torchvision's data sets, and where it downloads them to.
         test_fraction: Share of the rows held out, within each class (and task), where the
             source has no test rows of its own.
@@ -68,31 +64,28 @@ def load(
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
     """
-    kind, colon, name = dataset.partition(":")
-    in_memory, named = dataset.startswith(IN_MEMORY), dataset in DATASETS
-    if named or (colon and (in_memory or kind in (*FILES, HUB))):
-        path = Path(dataset if named else "data" if in_memory else name)
-        target = CLASS if kind == "images" else columns.target
-        alone = clients if by_client(dataset) else None
+    if source.is_given or source.is_file or source.kind == HUB:
+        target = CLASS if source.kind == "images" else columns.target
+        alone = clients if source.by_client else None
         targets, values = TASKS[task].targets, columns.values
-        own = Own(path, targets, num_classes, shaping, target, values, alone)
+        own = Own(source.path, targets, num_classes, shaping, target, values, alone)
         split = partial(held_out, fraction=test_fraction, seed=seed, clients=alone)
-        if named:
-            arrays: Mapping[str, Any] = read_named(dataset, clients)
+        if source.is_given:
+            arrays = read_given(source, clients)
         else:
-            arrays = held(dataset) if in_memory else _read(kind, own, columns, split, data_dir)
+            arrays = _read(source.kind, own, columns, split, data_dir)
         if is_frame(arrays.get("x")):
-            arrays = framed(path, arrays, columns, own.targets, split).arrays()
+            arrays = framed(source.path, arrays, columns, own.targets, split).arrays()
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
-        raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
-    if dataset == "digits":
+        raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
+    if source == "digits":
         return _digits(test_fraction, seed)
-    if dataset in _TORCHVISION:
-        return _torchvision(dataset, data_dir)
+    if source in _TORCHVISION:
+        return _torchvision(source, data_dir)
     files = (f"{kind}:PATH" for kind in FILES)
     known = ", ".join(["digits", *_TORCHVISION, *files, f"{HUB}:NAME", *DATASETS])
-    raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
+    raise DataError(clash("dataset", source, f"one of {known}"))
 
 
 def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) -> Mapping[str, Any]:
@@ -113,16 +106,11 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     return read_columns(kind, own.path, columns, own.targets, split, cache)
 
 
-@lru_cache(maxsize=1)
-def _digits_table() -> npt.NDArray[np.float64]:
-    # What sklearn.datasets.load_digits reads: importing that takes a second.
-    return np.loadtxt(str(distribution("scikit-learn").locate_file(_DIGITS)), delimiter=",")
-
-
 def _digits(test_fraction: float, seed: int) -> Arrays:
-    table = _digits_table()
-    x = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
-    y = table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import, not always needed
+
+    pixels, y = load_digits(return_X_y=True)
+    x = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
     return part(x, y, None, 10, test_fraction, seed)
 
 
