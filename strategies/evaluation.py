@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 
 from engram.metrics import Metric
 from federation.columns import Column
-from federation.methods.network import COMMON, KEPT, PERSONALIZED, SERVED, UNSEEN, VALIDATION
+from federation.methods.network import COMMON, TUNED, UNSEEN, VALIDATION
 from federation.wire import read_list
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "outlying",
     "read_scores",
     "summary",
-    "with_served",
 ]
 
 _MOST_ROWS = 2**31  # a client must have fewer
@@ -100,34 +99,6 @@ def read_scores(
     return {c: dict(zip(names, row, strict=True)) for c, row in zip(ids, table, strict=True)}
 
 
-def with_served(
-    evaluation: Evaluation, metrics: Sequence[Metric], serves: str, unseen: Collection[int] = ()
-) -> Evaluation:
-    """Adds the columns of the model that the method serves each client by.
-
-    Clients that lack this model, because they never trained, are served by the fine-tuned one,
-    unless the method keeps a model for them, too. Where fine-tuning diverges, which a method that
-    keeps models is not about, they are served by the common model.
-
-    Args:
-        evaluation: The scores.
-        metrics: The metrics.
-        serves: ``NetworkMethod.serves`` of the method.
-        unseen: Clients that never train.
-    """
-    columns = dict(evaluation.columns)
-    new = np.array([client in unseen and serves != KEPT for client in evaluation.clients])
-    for rows in (PERSONALIZED, VALIDATION):
-        for name in (rows + metric.name for metric in metrics if rows + metric.name in columns):
-            own, tuned = columns[name + serves], columns[name + PERSONALIZED]
-            if serves == KEPT:
-                lost = np.isinf(columns[rows + metrics[-1].name + PERSONALIZED])
-                tuned = np.where(lost, columns[name + COMMON], tuned)
-            lacking = np.isnan(own) | (new & (serves != KEPT))
-            columns[name + SERVED] = np.where(lacking, tuned, own)
-    return evaluation._replace(columns=columns)
-
-
 def center(values: npt.NDArray[np.float64], metric: Metric) -> float:
     """Returns ``Metric.center`` of the clients that were scored; NaN if none was."""
     known = values[~np.isnan(values)]
@@ -154,7 +125,7 @@ def outlying(
     seen = np.array([client not in unseen for client in evaluation.clients])
     found: dict[str, list[int]] = {}
     for metric in metrics:
-        scores = evaluation.columns[metric.name + SERVED]
+        scores = evaluation.columns[metric.name]
         known = seen & ~np.isnan(scores)
         if metric.center == "mean" or not known.any():
             continue
@@ -174,10 +145,9 @@ def summary(
 ) -> dict[str, Any]:
     """Summarizes an evaluation over all clients that train.
 
-    For each metric, such as ``accuracy``: ``accuracy`` is its mean over clients after fine-tuning,
-    ``accuracy-before`` that of the common model, ``accuracy-own`` that of the own models that
-    ``own-clients`` clients keep, and ``accuracy-served`` that of whichever of these the method
-    serves each client by. Each name may end in ``-std``, the standard deviation over clients;
+    For each metric, such as ``accuracy``: ``accuracy`` is its mean over clients of the models that
+    serve them, ``accuracy-common`` that of the common model, and ``accuracy-tuned`` that of the
+    served models after fine-tuning, where there are such. Each name may end in ``-std``, the standard deviation over clients;
     ``-median``; ``-p10``, the 10th percentile, or ``-p90``, the 90th, where lower is better; and
     ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
     of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is
@@ -188,11 +158,9 @@ def summary(
     n clients moves a mean by at most a metric's range over n, and fewer than half cannot move the
     median out of the range of the others.
     """
-    found: dict[str, Any] = {"scored": len(evaluation.clients), "own-clients": 0}
+    found: dict[str, Any] = {"scored": len(evaluation.clients)}
     new = np.array([client in unseen for client in evaluation.clients])
     for metric in metrics:
-        kept = evaluation.columns[metric.name + KEPT]
-        found["own-clients"] = max(found["own-clients"], int((~np.isnan(kept)).sum()))
         found |= _figures(evaluation.columns, metric, metric.name, ~new)
         if unseen:
             found |= {
@@ -220,7 +188,7 @@ def _figures(
         "-worst": np.min if metric.better == "higher" else np.max,
     }
     found: dict[str, float | None] = {}
-    for which in (PERSONALIZED, COMMON, KEPT, SERVED):
+    for which in ("", COMMON, TUNED):
         name = rows + which
         if name in columns:
             values = columns[name][clients]

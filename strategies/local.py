@@ -9,23 +9,24 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
-from engram.aggregates import Aggregate
+from engram.core.method import Slots
+from engram.core.rounds import sent_to
+from engram.core.shapes import Shapes
+from engram.core.slots import flat, unflat
 from engram.metrics import METRICS, Metric
-from engram.models import keep
 from engram.networks import FLAT
 from engram.tasks import CLASSIFICATION, task_of
 from engram.tree import is_finite
 from engram.types import Params
-from federation.aggregation import aggregate_of, server_step_notes
-from federation.data.federated import model_for
+from federation.aggregation import Merge, merge_of, server_step_notes
 from federation.demand import check_server
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.methods.network import COMMON, PERSONALIZED, SERVED, NetworkMethod
+from federation.learning import server_side
+from federation.methods.network import COMMON, TUNED, NetworkMethod
 from federation.noise import Noise
 from federation.roster import Roster
-from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies
 from strategies.cohorts import draw_cohort
@@ -47,15 +48,16 @@ _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 @strategies(NetworkMethod.plug_in)
 class Federated(RunStrategy):
-    """Asks a random cohort to train, and replaces the model by an aggregate of the replies.
+    """Asks a random cohort to train, and merges the replies into the server's slots.
 
-    The parts specific to a method are in ``aggregate``, a record of pure functions; there is no
+    The parts specific to a method are in ``merge.method``, a record of pure functions; there is no
     subclass per method. Cohorts are drawn from ``(seed, round)`` over the roster's clients, and
     replies are ordered by client before they are merged, so that a resumed run, or one on other
     nodes, computes the same model.
 
     Args:
-        aggregate: The server's part of the method.
+        merge: The server's merge of the method.
+        shapes: The slots of one client, whose names and shapes replies must have.
         roster: The clients and their nodes. Clients that have not joined are not asked.
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
@@ -71,15 +73,17 @@ class Federated(RunStrategy):
         notes: Further entries of the results.
 
     Attributes:
-        aggregate: As given.
+        merge: As given.
         roster: As given; set it again when clients have joined or moved.
-        state: The aggregate's state, and that of the scores. Set it to resume from a checkpoint.
+        state: The slots that are not sent as they are, and the scores. Set it to resume from a
+            checkpoint.
         left_out: The clients of the last cohort whose models were not merged, and why.
     """
 
     def __init__(
         self,
-        aggregate: Aggregate,
+        merge: Merge,
+        shapes: Shapes,
         roster: Roster,
         *,
         clients_per_round: int,
@@ -94,9 +98,10 @@ class Federated(RunStrategy):
         start: Params | None = None,
         notes: Row | None = None,
     ) -> None:
-        self.aggregate = aggregate
+        self.merge = merge
+        self._shapes = shapes
         self._least = least
-        self._weights = RowWeights(aggregate.weighting, max_weight)
+        self._weights = RowWeights(merge.by, max_weight)
         self.roster = roster
         self._clients_per_round = clients_per_round
         self._seed = seed
@@ -105,12 +110,10 @@ class Federated(RunStrategy):
         self._always_losses = self._losses = losses
         self._loss = loss
         self._watch = LossWatch(steps)
-        self._start = start or {}
         self._notes = notes or {}
-        self._model: Params = {}
+        self._slots: Slots = {}
         self._asked: list[tuple[Message, list[int]]] = []
         self._state: Params = {}
-        self._begun = False
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
 
@@ -127,7 +130,7 @@ class Federated(RunStrategy):
 
     @property
     def state(self) -> Params:
-        """The aggregate's state, and that of the scores; set it to resume."""
+        """The slots that are not sent as they are, and the scores; set it to resume."""
         return self._state | self._scores.state
 
     @state.setter
@@ -154,12 +157,10 @@ class Federated(RunStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
-        network = model_for(e, roster.kind)
-        whole = network.init(torch_generator(e.seed, Stream.MODEL))
-        model = keep(whole, network.personal, personal=False)
-        aggregate = aggregate_of(e, noise, network=network)
-        check_server(e, aggregate, model, network.tailored)
-        parameters = sum(leaf.numel() for leaf in model.values())
+        shapes, running = server_side(e, roster.kind)
+        check_server(e, shapes)
+        merge = merge_of(e, shapes.method, running, noise)
+        parameters = sum(leaf.numel() for leaf in flat(shapes.method.server.start).values())
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
             _log.warning(
@@ -167,25 +168,39 @@ class Federated(RunStrategy):
                 parameters,
             )
         return cls(
-            aggregate,
+            merge,
+            shapes,
             roster,
             clients_per_round=e.clients_per_round,
             seed=e.seed,
             shards=e.shards,
             least=e.min_clients,
             max_weight=e.max_weight,
-            scoring=Scoring.of(e),
+            scoring=Scoring.of(e, shapes),
             losses=e.model in FLAT,
             loss=task_of(e.task, e.loss).metric,
             steps=" or ".join(e.of(NetworkMethod).step_sizes()),
-            start=model,
             notes=notes,
         )
 
+    def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
+        """Returns the slots that all clients are sent as they are, and the server's others."""
+        method = self.merge.method
+        common, _ = sent_to(method, method.server.start, [0])
+        public = {slot: x for slot, x in slots.items() if slot in common}
+        return public, {slot: x for slot, x in slots.items() if slot not in common}
+
+    def _whole(self, arrays: ArrayRecord) -> Slots:
+        """Returns the server's slots, of which ``arrays`` are those that clients are sent."""
+        start = self.merge.method.server.start
+        empty = {slot: {} for slot, x in start.items() if isinstance(x, dict) and not x}
+        return empty | unflat(self._state) | unflat(to_params(arrays))
+
     def init(self) -> ArrayRecord:
-        """Initializes the state; returns the initial model."""
-        self._begun, self._state = True, self.aggregate.init(self._start)
-        return to_record(self._start)
+        """Initializes the slots; returns those that all clients are sent as they are."""
+        public, others = self._apart(self.merge.method.server.start)
+        self._state = flat(others)
+        return to_record(flat(public))
 
     def meet(self, roster: Roster) -> None:
         """Updates the clients and their nodes."""
@@ -222,16 +237,18 @@ class Federated(RunStrategy):
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
         """Returns the first metric in a line; "" for a round without an evaluation."""
-        name = next((name for name in row if name + SERVED in row), None)
-        if name is None or name not in METRICS:
+        name = next((name for name in row if name in METRICS), None)
+        if name is None:
             return ""
         metric = METRICS[name]
-        own, common = (
-            metric.in_words(row[center_key(name + which, metric)], 1) for which in (SERVED, COMMON)
+        served, common = (
+            metric.in_words(row[key], 1) if key in row else ""
+            for key in (center_key(name + which, metric) for which in ("", COMMON))
         )
         unit = " %" if metric.percent else ""
         which = "median " if metric.center == "median" else ""
-        return f"{which}{name} {own}{unit} (common model: {common}{unit})"
+        beside = f" (common model: {common}{unit})" if common and common != served else ""
+        return f"{which}{name} {served}{unit}{beside}"
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -247,9 +264,7 @@ class Federated(RunStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Makes messages with the current model to the nodes of this round's cohort."""
-        self._model = to_params(arrays)
-        if not self._begun:
-            self._begun, self._state = True, self.aggregate.init(self._model)
+        self._slots = self._whole(arrays)
         cohort = draw_cohort(
             self._seed,
             server_round,
@@ -259,7 +274,7 @@ class Federated(RunStrategy):
             absent=self._absent(grid) | self._scores.scoring.unseen,
         )
         self._asked = []
-        content = outgoing(self.aggregate, arrays, self._state)
+        content = outgoing(self.merge.method, self._slots)
         units = units_entries(self.roster.kind.units)
         self._losses = self._always_losses or bool(config.get("losses", True))
         for node, clients in self.roster.by_node(cohort).items():
@@ -270,7 +285,7 @@ class Federated(RunStrategy):
                     "fingerprint": fingerprint(),
                     "clients": clients,
                     "most-examples": self._weights.most,
-                    "combine": self.aggregate.additive,
+                    "combine": self.merge.in_parts,
                     "losses": self._losses,
                     **units,
                 }
@@ -318,10 +333,11 @@ class Federated(RunStrategy):
             replies,
             self._asked,
             server_round=server_round,
-            model=self._model,
+            received=self._slots,
+            shapes=self._shapes,
             roster=self.roster,
             most=self._weights.most,
-            aggregate=self.aggregate,
+            merge=self.merge,
             loss=self._loss if self._losses else None,
         )
         asked, usable = len(self.cohort), found.usable
@@ -344,14 +360,15 @@ class Federated(RunStrategy):
             means["train-loss"], median = float(np.mean(losses)), float(np.median(losses))
             means["train-loss-median"] = median
             self._watch.see(server_round, median)
-        model, state = self.aggregate.merge(self._model, self._state, updates)
-        if not is_finite(model):
+        slots = self.merge(self._slots, updates, server_round)
+        if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
-        self._state = state
+        public, others = self._apart(slots)
+        self._state = flat(others)
         self._ways = Counter(reply.way for _, reply in found.accepted if reply.way)
         rows = {c: self.roster.examples[c] for _, reply in found.accepted for c in reply.clients}
         bounded = self._weights.bounded(rows, server_round)
-        return to_record(model), MetricRecord(
+        return to_record(flat(public)), MetricRecord(
             {
                 "cohort": self.cohort,
                 **means,
@@ -372,7 +389,7 @@ class Federated(RunStrategy):
         settings = ConfigRecord(
             {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         )
-        content, kind = outgoing(self.aggregate, arrays, self._state), MessageType.EVALUATE
+        content, kind = outgoing(self.merge.method, self._whole(arrays)), MessageType.EVALUATE
         everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]
         self._asked = [
             (Message(content(settings, clients), dst_node_id=node, message_type=kind), clients)
@@ -416,13 +433,20 @@ class Federated(RunStrategy):
 
     def _warn_of_losses(self, server_round: int, evaluation: Evaluation) -> None:
         """Warns of models whose losses on test rows are not finite."""
-        common, tuned = (
-            ~np.isfinite(evaluation.columns[f"loss{which}"]) for which in (COMMON, PERSONALIZED)
-        )
-        for lost, told in (
+        lost = {
+            which: ~np.isfinite(evaluation.columns[f"loss{which}"])
+            for which in (COMMON, "", TUNED)
+            if f"loss{which}" in evaluation.columns
+        }
+        common = lost.get(COMMON, np.zeros(len(evaluation.clients), dtype=bool))
+        for some, told in (
             (common, "the common model's loss on test rows is not finite for clients %s"),
-            (tuned & ~common, f"personalizing diverged for clients %s: {_ADVICE}, lower adapt-lr"),
+            (lost[""] & ~common, "the loss on test rows is not finite for clients %s"),
+            (
+                lost.get(TUNED, lost[""]) & ~common & ~lost[""],
+                f"fine-tuning diverged for clients %s: {_ADVICE}, lower adapt-lr",
+            ),
         ):
-            if lost.any():
-                clients = np.array(evaluation.clients)[lost].tolist()
+            if some.any():
+                clients = np.array(evaluation.clients)[some].tolist()
                 _log.warning(f"round %d: {told}", server_round, self._few(clients))

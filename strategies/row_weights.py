@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from logging import getLogger
 
-from engram.aggregates import Weighting
 from engram.shares import weight_limit
 from federation.errors import UNNAMED, few
 from federation.names import Names
@@ -22,7 +21,7 @@ class RowWeights:
     most of whom may lie by chance, and a client's weight would depend on who else is asked.
 
     Args:
-        weighting: Weighting of the mean.
+        by: The weights of clients in the mean: ``rows`` or ``clients``.
         max_weight: Largest weight of a client, in weights of the median client, see
             ``engram.shares.weight_limit``; infinity for no bound.
 
@@ -30,9 +29,9 @@ class RowWeights:
         most: How many rows of a client count at most; 1 if all clients count alike.
     """
 
-    def __init__(self, weighting: Weighting, max_weight: float) -> None:
+    def __init__(self, by: str, max_weight: float) -> None:
         self.most = 1
-        self._by_rows = weighting == "examples"
+        self._by_rows = by == "rows"
         self._max_weight = max_weight
         self._named: set[int] = set()
         self._names = UNNAMED

@@ -10,7 +10,7 @@ from engram.types import Params
 from federation.columns import Column, columns_of
 from federation.errors import RunStopped
 from federation.experiment import Experiment
-from federation.methods.network import COMMON, KEPT, PERSONALIZED, SERVED, NetworkMethod
+from federation.methods.network import COMMON, TUNED, NetworkMethod
 from federation.streams import unseen
 from strategies.base import Row
 from strategies.evaluation import Evaluation, Scored, outlying, summary, with_served
@@ -27,8 +27,7 @@ class Scoring(NamedTuple):
     Attributes:
         metrics: The metrics; the first decides which evaluation is best.
         columns: The columns that nodes send.
-        serves: Which model the method serves clients by.
-        shows: Models for which validation rows pick a round each.
+        models: What is scored beside the models that serve clients: ``COMMON``, ``TUNED``.
         validates: Whether rows are held out for validation, whose scores are columns, too.
         patience: Evaluations in a row without a better score after which a run stops; 0: none.
         unseen: Clients that never train.
@@ -36,21 +35,21 @@ class Scoring(NamedTuple):
 
     metrics: tuple[Metric, ...]
     columns: tuple[Column, ...]
-    serves: str = PERSONALIZED
-    shows: tuple[str, ...] = (SERVED,)
+    models: tuple[str, ...] = ()
     validates: bool = False
     patience: int = 0
     unseen: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Self:
+    def of(cls, experiment: Experiment, shapes: Shapes) -> Self:
         """Returns how an experiment's clients are scored."""
         e, own = experiment, experiment.of(NetworkMethod)
+        scored = {COMMON: shapes.has_common, TUNED: shapes.has_tuned}
+        models = tuple(which for which, there in scored.items() if there)
         return cls(
             tuple(own.metrics(e)),
-            tuple(own.columns(e)),
-            own.serves,
-            own.shows,
+            tuple(own.columns(e, models)),
+            models,
             e.validates,
             e.patience,
             unseen(e.seed, e.num_clients, e.unseen_clients),
@@ -59,8 +58,7 @@ class Scoring(NamedTuple):
     @classmethod
     def by_accuracy(cls) -> Self:
         """Scoring by accuracy on test rows."""
-        models = {PERSONALIZED: False, COMMON: False, KEPT: True}
-        return cls(_ACCURACY, tuple(columns_of(_ACCURACY, models)))
+        return cls(_ACCURACY, tuple(columns_of(_ACCURACY, {"": False})))
 
 
 class Scorekeeper:

@@ -6,11 +6,16 @@ from typing import Final, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
-from engram.aggregates import Aggregate, Update
+from engram.core.method import Slots, Update
+from engram.core.rounds import received_by, sent_to
+from engram.core.shapes import Shapes
+from engram.core.slots import flat, unflat
+from engram.core.walkers import changes
 from engram.metrics import Metric
 from engram.models.functional import VARIANCE
-from engram.tree import add_scaled, is_finite, norm
+from engram.tree import is_finite, norm
 from engram.types import Params
+from federation.aggregation import Merge
 from federation.columns import Column
 from federation.errors import brief, few, one_line
 from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
@@ -29,7 +34,7 @@ class Accepted(NamedTuple):
 
     Attributes:
         clients: The clients whose models it holds, ascending.
-        updates: Their mean as one update; or one per client if the aggregate is not additive.
+        updates: Their mean as one update; or one per client if the server needs each.
         losses: Their training losses, capped; empty if they were not asked for.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
@@ -47,11 +52,11 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     content: RecordDict,
     *,
     server_round: int,
-    model: Params,
+    shapes: Shapes,
     asked: Sequence[int],
     examples: Mapping[int, int],
     most: int,
-    aggregate: Aggregate,
+    merge: Merge,
     loss: Metric | None,
 ) -> Accepted | Rejected:
     """Checks the content of a reply to a training message, for ``read_reply``.
@@ -64,12 +69,12 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     Args:
         content: The reply's content.
         server_round: The round that the reply must belong to.
-        model: The model that was sent out: the reply must have its names, shapes and dtypes.
+        shapes: The slots that a client sends: the reply must have their names, shapes and dtypes.
         asked: The clients that the node was asked to train, ascending.
         examples: Their numbers of training rows in the roster, which the reply must have, since
             they are weights.
         most: How many rows of a client count at most; 1: clients count alike.
-        aggregate: Says whether the reply holds a mean or each client's model.
+        merge: Says whether the reply holds a mean or each client's slots.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise.
 
@@ -90,23 +95,29 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     if not isinstance(num_examples, int) or num_examples != sum(rows):
         claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(rows)}"
         return _rejected("size", claim)
-    params = _read_params(arrays, model, None if aggregate.additive else len(ids))
+    like, lead = flat(shapes.sent), None if merge.in_parts else len(ids)
+    params = _read_params(arrays, like, lead)
     if isinstance(params, Rejected):
         return params
-    if not (is_finite(params) and all(abs(loss) <= _LARGEST for loss in details.losses)):
+    if not (
+        (not params or is_finite(params)) and all(abs(loss) <= _LARGEST for loss in details.losses)
+    ):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    averaged = params.keys() & aggregate.statistics
-    if any(params[name].min() < 0 for name in averaged if name.endswith(VARIANCE)):
+    running = {name for name in params if name.rpartition("/")[2] in merge.walker.running}
+    if any(params[name].min() < 0 for name in running if name.endswith(VARIANCE)):
         return _rejected("non-finite", "a running variance is below zero")
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
     if min(details.losses, default=low) < low - _ROUNDING:
         return _rejected("scores", f"losses must be {low:g} or more")
     weights = [min(count, most) for count in rows]
-    if aggregate.additive:
-        updates = [Update(params, float(sum(weights)))]
+    empty = {slot: {} for slot, x in shapes.sent.items() if isinstance(x, dict) and not x}
+    if merge.in_parts:
+        updates = [Update(empty | unflat(params), float(sum(weights)), len(ids))]
     else:
         updates = [
-            Update({name: leaf[i] for name, leaf in params.items()}, float(weight), client)
+            Update(
+                empty | unflat({n: leaf[i] for n, leaf in params.items()}), float(weight), 1, client
+            )
             for i, (client, weight) in enumerate(zip(ids, weights, strict=True))
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
@@ -116,7 +127,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
 
 
 def implausible(
-    accepted: list[tuple[list[int], Accepted]], model: Params
+    accepted: list[tuple[list[int], Accepted]], merge: Merge, server: Slots
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
     """Rejects replies whose models lie much farther from the old one than most do.
 
@@ -126,13 +137,19 @@ def implausible(
     """
     if len(accepted) < 2:
         return accepted, []
+    method = merge.method
+    received = {
+        update.client: received_by(*sent_to(method, server, [update.client or 0]), 0)
+        for _, reply in accepted
+        for update in reply.updates
+    }
     distances = [
-        max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
+        max(_length(changes(method, received[u.client], u.slots)) for u in reply.updates)
         for _, reply in accepted
     ]
     limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else 0.0
     if limit == 0:
-        limit = _FAR * max(min(distances), _FAR * max(1.0, float(norm(model))))
+        limit = _FAR * max(min(distances), _FAR * max(1.0, _length(next(iter(received.values())))))
     near, far = [], []
     for (clients, reply), distance in zip(accepted, distances, strict=True):
         if distance > limit:
@@ -166,6 +183,11 @@ def screen_scores(
     if ids != list(asked):
         return _rejected("clients", f"{few(asked)} were asked, {brief(ids)} answered")
     return scored
+
+
+def _length(slots: Slots) -> float:
+    arrays = flat(slots)
+    return float(norm(arrays)) if arrays else 0.0
 
 
 def _rejected(kind: Kind, reason: str) -> Rejected:

@@ -7,7 +7,7 @@ import torch
 
 from engram.metrics import Metric
 from engram.types import Params
-from federation.methods.network import SERVED, VALIDATION
+from federation.methods.network import VALIDATION
 from strategies.evaluation import Evaluation, center
 
 __all__ = ["Selection", "is_selection", "selected_by"]
@@ -25,7 +25,7 @@ class Selection(NamedTuple):
     and clients that are not known yet when a model is chosen.
 
     Attributes:
-        which: Which model's scores are compared, such as ``SERVED``.
+        which: Which model's scores are compared, such as ``COMMON``; empty: those that serve clients.
         columns: Each client's scores in it, (clients,); NaN for a client that was not scored.
         round: The round that it followed; -1 before the first evaluation.
         since: Number of evaluations since then, none of which was better.
@@ -104,7 +104,7 @@ def is_selection(name: str) -> bool:
 
 def selected_by(which: str) -> str:
     """Returns the key of the evaluation that is picked for a model, in a run's results."""
-    return "selected" if which == SERVED else f"selected{which}"
+    return f"selected{which}"
 
 
 def _mark(which: str) -> str:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from flwr.app import Message
 
-from engram.aggregates import Aggregate
+from engram.core.method import Slots
+from engram.core.shapes import Shapes
 from engram.metrics import Metric
-from engram.types import Params
+from federation.aggregation import Merge
 from federation.errors import few
 from federation.names import Names
 from federation.roster import Roster
@@ -95,10 +96,11 @@ def collect_replies(
     asked: Sequence[tuple[Message, list[int]]],
     *,
     server_round: int,
-    model: Params,
+    received: Slots,
+    shapes: Shapes,
     roster: Roster,
     most: int,
-    aggregate: Aggregate,
+    merge: Merge,
     loss: Metric | None,
 ) -> TrainReplies:
     """Screens the replies to a round's messages.
@@ -107,10 +109,11 @@ def collect_replies(
         replies: All replies that arrived.
         asked: The messages, and the clients that each asks.
         server_round: The round.
-        model: The model that was sent.
+        received: The server's slots.
+        shapes: The slots of one client.
         roster: The clients.
         most: How many rows of a client count at most.
-        aggregate: The aggregate that will merge them.
+        merge: Merges them.
         loss: The task's loss, if clients were asked for their training losses.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
@@ -123,11 +126,11 @@ def collect_replies(
         read = partial(
             screen,
             server_round=server_round,
-            model=model,
+            shapes=shapes,
             asked=clients,
             examples={client: roster.examples[client] for client in clients},
             most=most,
-            aggregate=aggregate,
+            merge=merge,
             loss=loss,
         )
         verdict = read_reply(reply, read)
@@ -136,8 +139,8 @@ def collect_replies(
         else:
             rejected.append((clients, verdict))
     # Under central privacy, whether a reply is left out must not depend on the others.
-    if not aggregate.bounded:
-        accepted, far = implausible(accepted, model)
+    if not merge.bounded:
+        accepted, far = implausible(accepted, merge, received)
         rejected += far
     return TrainReplies(accepted, rejected, silent, others)
 

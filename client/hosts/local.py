@@ -1,6 +1,6 @@
 """Clients that train a network, for several messages at once if one process hosts all nodes."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from client.requests import (
 from client.training.outcome import Trained
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
-from engram.types import Params
+from engram.core.method import Slots
+from engram.core.slots import flat, over_slots, unflat
 from engram.units import Units
 from federation.data.federated import federated_data, own_data
 from federation.data.standards import told, warn_of_scales
@@ -85,9 +86,9 @@ class LocalHost:
             first = requests[next(iter(group))].message.content
             most = _most_examples(config_of(first))
             trained = self._trainer_of(first).train(
-                _model(first),
+                _slots(first, ARRAYS),
                 list(group.values()),
-                tailored=_tailored(requests, group),
+                own=_own(requests, group),
                 server_round=round_of(first),
                 durable=durable_of(first),
                 combine=most,
@@ -97,7 +98,7 @@ class LocalHost:
                 yield _train_reply(requests[i].message, clients, result, most)
 
         aside = self.trainer.data.left_out
-        return _in_groups(requests, train, self.trainer.tailored, aside)
+        return _in_groups(requests, train, aside)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Scores the clients of all requests with the same model in one call."""
@@ -106,9 +107,9 @@ class LocalHost:
             first = requests[next(iter(group))].message.content
             everyone = [client for clients in group.values() for client in clients]
             scores = self._trainer_of(first).evaluate(
-                _model(first),
+                _slots(first, ARRAYS),
                 everyone,
-                tailored=_tailored(requests, group),
+                own=_own(requests, group),
                 server_round=round_of(first),
             )
             start = 0
@@ -118,7 +119,7 @@ class LocalHost:
                 start += len(clients)
 
         aside = {**self.trainer.data.left_out, **self.trainer.data.unscored}
-        return _in_groups(requests, evaluate, self.trainer.tailored, aside)
+        return _in_groups(requests, evaluate, aside)
 
 
 @hosts(NetworkMethod.plug_in)
@@ -136,7 +137,6 @@ def _open(opening: Opening) -> LocalHost:
 def _in_groups(
     requests: Sequence[Request],
     answer: Callable[[dict[int, list[int]]], Iterable[Message]],
-    tailored: Set[str],
     aside: Collection[int],
 ) -> list[Message]:
     """Answers requests in groups with the same round and the same record of the model.
@@ -144,7 +144,6 @@ def _in_groups(
     Args:
         requests: The requests.
         answer: Takes a group: the clients of each request, by the request's index.
-        tailored: The arrays that a message must hold for each of its clients.
         aside: Clients that have too few rows for what is asked.
     """
     replies: dict[int, Message] = {}
@@ -153,7 +152,7 @@ def _in_groups(
         try:
             content = request.message.content
             clients = asked_clients(request._replace(hosted=_without(aside, request.hosted)))
-            _check(content, tailored, len(clients))
+            _check(content, len(clients))
             config = config_of(content)
             key = (
                 id(content.array_records[ARRAYS]),
@@ -173,26 +172,29 @@ def _without(aside: Collection[int], clients: Sequence[int]) -> Sequence[int]:
     return [client for client in clients if client not in aside] if aside else clients
 
 
-def _check(content: RecordDict, tailored: Set[str], clients: int) -> None:
+def _check(content: RecordDict, clients: int) -> None:
     records = content.array_records
     if ARRAYS not in records:
-        raise EngramError(f"a message must hold the model, as an array record {ARRAYS!r}")
+        raise EngramError(f"a message must hold slots, as an array record {ARRAYS!r}")
     own = records[TAILORED] if TAILORED in records else ArrayRecord()
-    found = {name: array.shape[:1] for name, array in own.items()}
-    if found != dict.fromkeys(tailored, (clients,)):
-        expected = f"{', '.join(sorted(tailored)) or 'nothing'}, for each of {clients} clients"
-        raise EngramError(f"array record {TAILORED!r} must hold {expected}, got {brief(found)}")
+    wrong = {
+        name: brief(array.shape) for name, array in own.items() if array.shape[:1] != (clients,)
+    }
+    if wrong:
+        expected = f"arrays for each of {clients} clients"
+        raise EngramError(f"array record {TAILORED!r} must hold {expected}, got {brief(wrong)}")
 
 
-def _tailored(requests: Sequence[Request], group: Iterable[int]) -> Params:
-    """Returns the arrays that the server made for each client of a group, in their order."""
-    contents = [requests[i].message.content.array_records for i in group]
-    own = [to_params(records[TAILORED]) for records in contents if TAILORED in records]
-    return {name: torch.cat([some[name] for some in own]) for name in (own[0] if own else {})}
+def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
+    """Returns the slots of which each client of a group receives its own, in their order."""
+    each = [_slots(requests[i].message.content, TAILORED) for i in group]
+    found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
+    return found
 
 
-def _model(content: RecordDict) -> Params:
-    return to_params(content.array_records[ARRAYS])
+def _slots(content: RecordDict, name: str) -> Slots:
+    records = content.array_records
+    return unflat(to_params(records[name])) if name in records else {}
 
 
 def _most_examples(config: ConfigRecord) -> int | None:
@@ -223,7 +225,7 @@ def _train_reply(
         metrics["train-loss"] = float(np.average(trained.losses, weights=weights))
     content = RecordDict(
         {
-            ARRAYS: to_record(trained.params),
+            ARRAYS: to_record(flat(trained.slots)),
             METRICS: MetricRecord({**metrics}),
             CLIENTS: ConfigRecord(
                 {
