@@ -1,6 +1,7 @@
 """Trackers read back, by their own readers, what runs have recorded."""
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -202,6 +203,12 @@ def test_runs_are_tracked_as_they_go_and_later(engram):
     (both[1] / "results.json").write_text("{}")
     status, _, err = engram("track", "both", "--to", "tensorboard")
     assert (status, "both/two/results.json is damaged" in err) == (2, True)
+    assert not any((folder / "tensorboard").exists() for folder in both)
+    shutil.copy(both[0] / "results.json", both[1] / "results.json")
+    (both[1] / "metrics.jsonl").unlink()
+    os.mkfifo(both[1] / "metrics.jsonl")
+    status, _, err = engram("track", "both", "--to", "tensorboard")
+    assert (status, "both/two/metrics.jsonl cannot be read" in err) == (2, True)
     assert not any((folder / "tensorboard").exists() for folder in both)
     refused = engram("run", "--track", "neptune")
     assert refused[0] == 2
