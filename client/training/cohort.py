@@ -19,6 +19,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from engram.augmentations import Augmentation, augmented
+from engram.cohort.task import ClientRaised
 from engram.dense import FIRST, FirstLayerCoordinates
 from engram.federated.parts import whose_turn
 from engram.layout import channels_last
@@ -28,7 +29,6 @@ from federation.data.federated import Split
 
 __all__ = [
     "ALL",
-    "ClientRaised",
     "CohortModels",
     "CohortTask",
     "Draws",
@@ -250,19 +250,6 @@ class LocalRound(NamedTuple):
     states: CohortModels
     losses: list[float]
     broken: dict[int, int]
-
-
-class ClientRaised(Exception):
-    """A client's local round raised an error, which is the cause of this one.
-
-    Attributes:
-        position: The client's position in the cohort.
-        step: The local step, from 1; 0 if it was before the first.
-    """
-
-    def __init__(self, position: int, step: int) -> None:
-        super().__init__(f"client at position {position}, step {step}")
-        self.position, self.step = position, step
 
 
 Statistics = Callable[..., Params]  # see ``engram.models.Model``

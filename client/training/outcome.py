@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from client.training.cohort import ClientRaised, LocalRound
+from client.training.cohort import LocalRound
+from engram.cohort.task import ClientRaised
 from engram.tree import interpolate
 from engram.types import Params
 from federation.errors import EngramError

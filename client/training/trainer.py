@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_map
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
 from client.training.cohort import (
-    ClientRaised,
     CohortModels,
     CohortTask,
     LocalRound,
@@ -35,6 +34,8 @@ from client.training.sampler import Sampler
 from client.training.scoring import Scorer, Scores
 from client.training.trial import on_rows
 from engram.augmentations import AUGMENTATIONS, check_augmentation
+from engram.cohort.task import ClientRaised
+from engram.core.optimizers import check_optimizer
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
 from engram.mixtures import loss_of
@@ -47,7 +48,7 @@ from engram.models import (
     standardized_loss,
 )
 from engram.networks import FLAT
-from engram.optimizers import check_optimizer, scaled, with_optimizer
+from engram.optimizers import scaled, with_optimizer
 from engram.steps import step_factor
 from engram.tasks import Task, task_of
 from engram.tree import part
