@@ -393,7 +393,7 @@ class Fleet:
 
 
 def _clocks(error: grpc.RpcError) -> str:
-    """Says how this machine's clock differs from the SuperLink's, which may have sent its time."""
+    """Returns the difference between this clock and the SuperLink's, if it sent one, in words."""
     own, server = now(), sent_time(error.trailing_metadata())
     if server is None:  # not from server/superlink.py
         return f"its clock says {stamp(own)}, and differs: set the one that is wrong"

@@ -142,7 +142,7 @@ _TWICE = threading.local()
 
 @contextmanager
 def twice() -> Iterator[None]:
-    """Says that a loss is being computed whose gradient is differentiated again."""
+    """Context in which a loss is computed whose gradient is differentiated again."""
     _TWICE.depth = getattr(_TWICE, "depth", 0) + 1
     try:
         yield

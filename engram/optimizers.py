@@ -12,7 +12,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from engram.checks import require
 from engram.steps import OPTIMIZERS, OwnOptimizer
@@ -21,7 +20,6 @@ from engram.types import Batch, LocalRule, Params, Scale
 
 __all__ = [
     "AFFINE",
-    "check_optimizer",
     "descent",
     "model_part",
     "scaled",
@@ -188,36 +186,6 @@ def with_optimizer(
         direction=None,
         affine=rule.affine and name in AFFINE and not weight_decay and not clip,
     )
-
-
-def check_optimizer(name: str) -> bool:
-    """Calls an optimizer once on its own, if it is a user's.
-
-    Returns:
-        Whether ``vmap`` can run it.
-
-    Raises:
-        ValueError: If it does not return what it should.
-    """
-    users = OPTIMIZERS.get(name)
-    if users is None:
-        return True
-    g = {"": torch.linspace(-1, 1, 6).reshape(2, 3)}
-
-    def one(g: Params) -> tuple[Params, Params]:
-        return _users_step(users, g, _users_moments(users, g))
-
-    try:
-        one(g)
-    except Exception as error:  # it may be anybody's
-        takes = "a gradient and its moments, and return a direction and as many"
-        text = f"optimizer {name} must take {takes}: {type(error).__name__}: {error}"
-        raise ValueError(text) from error
-    try:
-        vmap(one)({"": torch.stack([g[""], g[""]])})
-    except Exception:  # as above
-        return False
-    return True
 
 
 def _users_moments(users: OwnOptimizer, w: Params) -> Params:

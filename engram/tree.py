@@ -9,10 +9,11 @@ __all__ = ["add_scaled", "interpolate", "is_finite", "marked", "multiplied", "no
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
-    """Returns ``x + scale * y``, leaf by leaf; leaves that y lacks are x's."""
+    """Returns ``x + scale * y``, leaf by leaf; leaves that y lacks are x's, others are left out."""
+    both = [name for name in x if name in y]
     if isinstance(scale, Tensor):
-        return x | {n: x[n] + _along(scale, leaf) * leaf for n, leaf in y.items()}
-    return x | {n: torch.add(x[n], leaf, alpha=scale) for n, leaf in y.items()}
+        return x | {n: x[n] + _along(scale, x[n]) * y[n] for n in both}
+    return x | {n: torch.add(x[n], y[n], alpha=scale) for n in both}
 
 
 def multiplied(x: Params, scale: Scale) -> Params:

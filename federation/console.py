@@ -27,7 +27,7 @@ class _Escaping(RenderHook):
 
 
 class _Escaped:
-    """What is to be shown, with unprintable characters escaped."""
+    """Text for a terminal, with unprintable characters escaped."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self._inner = inner

@@ -39,7 +39,7 @@ _FAILED: Final = b"-"
 
 
 class Limits(NamedTuple):
-    """What a graph may take.
+    """Limits of a graph's process.
 
     Attributes:
         seconds: The time for it to be loaded, and then for each block of rows.
@@ -107,7 +107,7 @@ def _asked(
 
 
 def _why(number: int, limits: Limits) -> str:
-    """Says why the process has ended by a signal, or with a status if its number is negative."""
+    """Returns the words for a process that ended by a signal, or by a status if negative."""
     if number == signal.SIGALRM:
         return f"it was still at work after {limits.seconds:g} s: give a longer --deadline"
     how = signal.Signals(number).name if number > 0 else f"status {-number}"

@@ -20,7 +20,7 @@ NAME = re.compile(rf"(?<![\w.-])({'|'.join(NAMES)})(?![\w-])")
 # race, are no room here.
 FAMILIES = "|".join({method.plug_in.replace("-", "_") for method in METHODS.values()})
 OWN = re.compile(
-    "(federation/methods|simulations/studies)/"
+    "(engram/methods|federation/methods|simulations/studies)/"
     rf"|(client/hosts|strategies|simulations/reports)/({FAMILIES})\.py$"
 )
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from client.training.cohort import ClientRaised, CohortTask, Draws, LocalRound
+from client.training.cohort import CohortTask, Draws, LocalRound
 from client.training.outcome import Group, Trained, failed
 from client.training.trainer import Trainer
+from engram.cohort.task import ClientRaised
 from engram.types import Params
 from engram.units import Units
 from federation.data.federated import Split

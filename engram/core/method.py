@@ -137,7 +137,7 @@ class Context(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What one client sends after a round, or the mean of what several send.
+    """Slots that a client sends after a round, or the mean of those that several send.
 
     Attributes:
         slots: The slots.

@@ -24,7 +24,7 @@ AFFINE: Final = frozenset({"sgd", "momentum"})
 """Optimizers that leave an affine phase affine."""
 
 State = dict[str, Any]
-"""Of one slot: ``Params`` by the name of the moment, and ``steps``, a tensor."""
+"""Moments of one slot: ``Params`` by the name of the moment, and ``steps``, a tensor."""
 
 _BETA2, _EPSILON = 0.999, 1e-8
 

@@ -45,9 +45,8 @@ class Stepper(NamedTuple):
         before the step.
         """
         directions, after = phase.direction(work, batches)
-        for slot, d in directions.items():
-            if self.running:
-                d = {name: leaf for name, leaf in d.items() if name not in self.running}  # noqa: PLW2901
+        for slot, every in directions.items():
+            d = {name: leaf for name, leaf in every.items() if name not in self.running}
             w = after[slot]
             if d:
                 moving = w if len(d) == len(w) else pick(w, d.keys())

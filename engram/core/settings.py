@@ -71,8 +71,8 @@ def method(
 
     Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
     "meaning"]``, each with a default. Its first docstring line is what it is, in a few words. It
-    has ``build(context) -> Method``, and may have ``faults()``, which yields a line for each
-    combination of settings that is impossible.
+    has ``build(context) -> Method``, and may have ``faults()``, which yields a ``Fault``
+    for each combination of settings that is impossible.
 
     Args:
         name: As for ``About``.
@@ -119,7 +119,7 @@ def _check(settings: Any) -> None:
                             ok, name.strip("_").replace("_", "-"), value, f"{words.say} {limit}"
                         )
     for fault in settings.faults() if hasattr(settings, "faults") else ():
-        raise ValueError(fault)
+        raise ValueError(fault.text)
 
 
 class _Words(NamedTuple):

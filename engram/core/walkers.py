@@ -38,7 +38,7 @@ def _origin(method: Method, received: Slots, sent: Slots) -> Slots:
 
 
 class Walker(NamedTuple):
-    """What bounds and hides updates of a method.
+    """Bounds, noise and robust centers of a method's updates.
 
     Attributes:
         method: The method.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from annotated_types import Gt, Interval, Le
 
-from engram.checks import anywhere, must
+from engram.checks import Fault, anywhere, must
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Search, method
 from engram.core.slots import keep_all, kinds_of, sends
@@ -26,10 +26,11 @@ class PFedMe:
     ] = 5
     server_mix: Annotated[float, Gt(0), Le(10**6), "weight of the round's mean (beta)"] = 1.0
 
-    def faults(self) -> Iterator[str]:
+    def faults(self) -> Iterator[Fault]:
         """Yields a fault where the inner steps would diverge."""
         if anywhere(self.alpha * self.lambda_ >= 2):
-            yield must("alpha * lambda", self.alpha * self.lambda_, "below 2")
+            product = must("alpha * lambda", self.alpha * self.lambda_, "below 2")
+            yield Fault(("alpha", "lambda"), product)
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 1; theta approximates the proximal point of w on one batch.

@@ -59,7 +59,7 @@ def check_sendable(folder: Path, kind: str) -> None:
     """
     record = RunRecord.open(folder)
     _Sending(record, kind, "")
-    _ = record.results
+    _ = record.results, record.rows()
 
 
 def send(folder: Path, kind: str, group: str = "") -> int:

@@ -7,13 +7,14 @@ import torch
 from torch import nn
 from torch.func import vmap
 
+from engram.core.optimizers import check_optimizer
 from engram.federated.local_only import local_only
 from engram.federated.proximal import ditto
 from engram.meta.fedavg import fedavg
 from engram.meta.local_moml import local_moml, per_fedavg
 from engram.meta.pfedme import pfedme
 from engram.models import from_module, mean_loss
-from engram.optimizers import check_optimizer, model_part, scaled, with_optimizer
+from engram.optimizers import model_part, scaled, with_optimizer
 from engram.steps import optimizer, step_factor
 from engram.tasks import REGRESSION
 from engram.tree import part

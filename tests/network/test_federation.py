@@ -271,7 +271,8 @@ def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_in
 def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path):
     alone = {"num-clients": 1, "clients-per-round": 1, "min-clients": 1, "num-rounds": 1}
     with LocalFederation(tmp_path / "fed", clients=1) as federation:
-        work = {"protocol": "few-shot", "adapt-steps": 10**9, "timeout": 6.0}
+        many = {"adapt-steps": 10**5, "hidden": "1024"}  # minutes
+        work = {"protocol": "few-shot", "timeout": 6.0, **many}
         with pytest.raises(RunStopped):
             run(federation, settings(**alone, **work), tmp_path / "endless")
         run(federation, settings(**alone), tmp_path / "next")

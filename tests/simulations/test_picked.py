@@ -68,7 +68,7 @@ def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
     for client in (0, 3):
         expected = short[found["selected"]].personal_model(client)
         assert_same(run.picked.personal_model(client), expected)
-    last = library.load_run(run.folder).personal_model(0)
+    last = library.load_run(run.folder, clients()).personal_model(0)
     assert not torch.equal(last["dense0.weight"], run.picked.personal_model(0)["dense0.weight"])
 
 

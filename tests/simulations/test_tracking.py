@@ -1,8 +1,10 @@
 """Trackers read back, by their own readers, what runs have recorded."""
 
 import json
+import os
 import shutil
 import struct
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,17 @@ def test_a_tracker_has_each_round_once_whatever_happens_to_the_run(kind, record,
     CHECKS[kind](record.folder)
 
 
+def test_two_processes_of_one_second_have_folders_of_their_own(record):
+    folder, key = record.folder / "wandb", record.config["training"]
+    now = datetime.now()
+    taken = {f"offline-run-{now + timedelta(seconds=k):%Y%m%d_%H%M%S}-{key}" for k in range(3)}
+    for name in taken:
+        (folder / name).mkdir(parents=True)
+    send(record.folder, "wandb")
+    assert read("wandb", record.folder) == [(k, 1 - k / 8) for k in range(6)]
+    assert not [path for name in taken for path in (folder / name).iterdir()]
+
+
 def files_of(folder):
     return {path.relative_to(folder) for path in folder.rglob("*")}
 
@@ -202,6 +215,12 @@ def test_runs_are_tracked_as_they_go_and_later(engram):
     (both[1] / "results.json").write_text("{}")
     status, _, err = engram("track", "both", "--to", "tensorboard")
     assert (status, "both/two/results.json is damaged" in err) == (2, True)
+    assert not any((folder / "tensorboard").exists() for folder in both)
+    shutil.copy(both[0] / "results.json", both[1] / "results.json")
+    (both[1] / "metrics.jsonl").unlink()
+    os.mkfifo(both[1] / "metrics.jsonl")
+    status, _, err = engram("track", "both", "--to", "tensorboard")
+    assert (status, "both/two/metrics.jsonl cannot be read" in err) == (2, True)
     assert not any((folder / "tensorboard").exists() for folder in both)
     refused = engram("run", "--track", "neptune")
     assert refused[0] == 2
