@@ -1,9 +1,6 @@
 """Weights & Biases: a run of the project ``engram``; with WANDB_MODE=offline, in its folder."""
 
-import time
 from collections.abc import Mapping
-from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import wandb
@@ -27,7 +24,6 @@ class WeightsAndBiases:
     def __init__(self, about: About, told: int) -> None:
         del told
         self._folder = about.folder
-        _wait_for_a_name(about)
         # Else each file that is saved is told on the terminal, whatever the run's own settings say.
         wandb.setup(settings=wandb.Settings(silent=True))
         self._run = wandb.init(
@@ -60,12 +56,3 @@ class WeightsAndBiases:
     def close(self) -> None:
         """See ``Tracker.close``."""
         self._run.finish()
-
-
-def _wait_for_a_name(about: About) -> None:
-    """Waits while W&B would write to a folder that is there, which it does not: it loses the rows.
-
-    It names a folder by the second in which it was opened, and by the run's key.
-    """
-    while any(Path(about.folder, "wandb").glob(f"*-{datetime.now():%Y%m%d_%H%M%S}-{about.key}")):
-        time.sleep(0.05)

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import struct
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -127,17 +126,6 @@ def test_a_tracker_has_each_round_once_whatever_happens_to_the_run(kind, record,
     if kind != "wandb":  # whose server takes no step again; its files are two, of one run
         assert len(told) == 6
     CHECKS[kind](record.folder)
-
-
-def test_two_processes_of_one_second_have_folders_of_their_own(record):
-    folder, key = record.folder / "wandb", record.config["training"]
-    now = datetime.now()
-    taken = {f"offline-run-{now + timedelta(seconds=k):%Y%m%d_%H%M%S}-{key}" for k in range(3)}
-    for name in taken:
-        (folder / name).mkdir(parents=True)
-    send(record.folder, "wandb")
-    assert read("wandb", record.folder) == [(k, 1 - k / 8) for k in range(6)]
-    assert not [path for name in taken for path in (folder / name).iterdir()]
 
 
 def files_of(folder):
