@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from federation.protection import spent
+from federation.aggregation import spent
 
 from federation.errors import Refused
 from federation.experiment import Experiment

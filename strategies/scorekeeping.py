@@ -4,6 +4,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from engram.core.served import has_common, has_tuned
+from engram.core.shapes import Shapes
 from engram.metrics import METRICS, Metric
 from engram.tasks import CLASSIFICATION
 from engram.types import Params
@@ -13,7 +15,7 @@ from federation.experiment import Experiment
 from federation.methods.network import COMMON, TUNED, NetworkMethod
 from federation.streams import unseen
 from strategies.base import Row
-from strategies.evaluation import Evaluation, Scored, outlying, summary, with_served
+from strategies.evaluation import Evaluation, Scored, outlying, summary
 from strategies.selection import Selection, selected_by
 
 __all__ = ["Scorekeeper", "Scoring"]
@@ -44,7 +46,7 @@ class Scoring(NamedTuple):
     def of(cls, experiment: Experiment, shapes: Shapes) -> Self:
         """Returns how an experiment's clients are scored."""
         e, own = experiment, experiment.of(NetworkMethod)
-        scored = {COMMON: shapes.has_common, TUNED: shapes.has_tuned}
+        scored = {COMMON: has_common(shapes.method), TUNED: has_tuned(shapes.method)}
         models = tuple(which for which, there in scored.items() if there)
         return cls(
             tuple(own.metrics(e)),
@@ -76,21 +78,17 @@ class Scorekeeper:
     def __init__(self, scoring: Scoring, clients: int) -> None:
         self.scoring = scoring
         self.evaluation: Evaluation | None = None
-        names = [column.name for column in scoring.columns]
-        names += [
-            name.removesuffix(PERSONALIZED) + SERVED
-            for name in names
-            if not name.endswith((COMMON, KEPT))
-        ]
+        names = [*(column.name for column in scoring.columns), "queries"]
         self._selections = {
-            which: Selection.empty(which, [*names, "queries"], clients)
-            for which in (scoring.shows if scoring.validates else ())
+            which: Selection.empty(which, names, clients)
+            for which in ("", *scoring.models)
+            if scoring.validates and which != COMMON
         }
 
     def take(self, server_round: int, scores: Scored) -> Evaluation:
         """Adds the scores of an evaluation; returns them as columns."""
         s = self.scoring
-        found = with_served(Evaluation.of(scores), s.metrics, s.serves, s.unseen)
+        found = Evaluation.of(scores)
         self._selections = {
             which: before.after(server_round, found, s.metrics[0], s.unseen)
             for which, before in self._selections.items()
@@ -101,7 +99,7 @@ class Scorekeeper:
     @property
     def over(self) -> bool:
         """Whether `patience` evaluations have passed without a better score."""
-        served = self._selections.get(SERVED)
+        served = self._selections.get("")
         return served is not None and 0 < self.scoring.patience <= served.since
 
     @property
@@ -130,7 +128,7 @@ class Scorekeeper:
         if self.evaluation is None:
             return {}
         name, columns = self.scoring.metrics[0].name, self.evaluation.columns
-        kept = [name + which for which in (COMMON, SERVED) if name + which in columns]
+        kept = [name + which for which in (COMMON, "") if name + which in columns]
         found: Row = {"ids": self.evaluation.clients}
         for column in kept:
             values = columns[column].tolist()
@@ -140,8 +138,9 @@ class Scorekeeper:
     def results(self) -> Row:
         """Returns the last evaluation's summary and each client's scores; and the best one's.
 
-        The best is ``selected``, by the model that serves clients; ``selected-before`` is by the
-        common model, of methods that show it. ``outlying`` is there if any client owns a mean.
+        The best is ``selected``, by the model that serves clients; ``selected-tuned`` is by the
+        same after fine-tuning, where that is scored. ``outlying`` is there if any client owns a
+        mean.
 
         Raises:
             RunStopped: Nobody was scored.

@@ -100,7 +100,7 @@ class Scorer:
         self._method = learner.method(task)
         self._vectorized = vectorized
         self._metrics = experiment.of(NetworkMethod).metrics(experiment)
-        self._common = has_common(self._method, learner.network)
+        self._common = has_common(self._method)
         self._tuned = has_tuned(self._method)
         self._dense = vectorized and self._network.features is None
         self._dense &= self._network.dense_layers > 0 and experiment.adapt_optimizer in AFFINE

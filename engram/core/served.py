@@ -1,20 +1,24 @@
 """The models that a method has scores of, beside the one that serves a client."""
 
-from engram.core.method import Method, Network
+from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
 
 __all__ = ["has_common", "has_tuned"]
 
 
-def has_common(method: Method, network: Network) -> bool:
-    """Returns whether the server has a common model: a slot ``model`` with all parameters."""
-    common, _ = sent_to(method, method.server.start, [0])
-    whole: bool = common.get("model", {}).keys() == network.initial.keys()
+def has_common(method: Method) -> bool:
+    """Returns whether clients receive a common model: a slot ``model`` with all parameters."""
+    received, served = _served(method)
+    whole: bool = received.get("model", {}).keys() == served.models[0].keys()
     return whole
 
 
 def has_tuned(method: Method) -> bool:
     """Returns whether the model that serves a client can be fine-tuned, and is not already."""
-    received = received_by(*sent_to(method, method.server.start, [0]), 0)
-    served = method.serve(received, method.client.start, True)
+    _, served = _served(method)
     return len(served.models) == 1 and not served.tuned and served.neighbors is None
+
+
+def _served(method: Method) -> tuple[Slots, Served]:
+    common, own = sent_to(method, method.server.start, [0])
+    return common, method.serve(received_by(common, own, 0), method.client.start, True)

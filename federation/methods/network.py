@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -74,16 +74,14 @@ class NetworkMethod(Method):
         task = task_of(shared.task, shared.loss)
         return [*named((shared.metrics or task.metrics).split(",")), task.metric]
 
-    def columns(self, shared: SharedSettings, *, common: bool, tuned: bool) -> list[Column]:
+    def columns(self, shared: SharedSettings, models: Iterable[str] = ()) -> list[Column]:
         """Returns the columns of clients' scores: each metric of each model, on test rows first.
 
         Args:
             shared: The settings.
-            common: Whether there is a common model.
-            tuned: Whether the model that serves clients can be fine-tuned, and is not.
+            models: Models that are scored beside those that serve clients: ``COMMON``, ``TUNED``.
         """
-        models = ["", *([COMMON] if common else []), *([TUNED] if tuned else [])]
-        found = columns_of(self.metrics(shared), dict.fromkeys(models, False))
+        found = columns_of(self.metrics(shared), dict.fromkeys(["", *models], False))
         if shared.validates:
             found += [column._replace(name=VALIDATION + column.name) for column in found]
         return found

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
-from federation.protection import spent
+from federation.aggregation import spent
 from plotly.graph_objects import Figure, Scatter
 
 from federation.errors import Refused
