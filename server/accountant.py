@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from federation.aggregation import spent
-
 from federation.errors import Refused
 from federation.experiment import Experiment
 

@@ -7,7 +7,6 @@ from typing import Any
 from client.hosts import Engine, Host, Opening, host_of
 from client.memory import RamStore
 from client.training.process import training
-from federation.aggregation import aggregate_of
 from federation.experiment import Experiment
 from federation.flower import log_plainly
 from federation.methods.network import NetworkMethod
@@ -59,8 +58,8 @@ def _simulated(
     everyone = range(experiment.num_clients)
     host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))
     # One node can send the mean of all clients where the server needs only a mean.
-    local = isinstance(experiment.own, NetworkMethod)
-    apart = local and not aggregate_of(experiment).additive
+    own = experiment.own
+    apart = isinstance(own, NetworkMethod) and not own.in_parts(experiment)
     nodes = [[client] for client in everyone] if apart else [everyone]
     return run(
         InProcessGrid(host, nodes),

@@ -43,9 +43,10 @@ from federation.data.standards import standardized
 from federation.demand import check_kept
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
+from federation.machine import check_threads
 from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
-from federation.streams import Stream, torch_generator
+from federation.streams import Stream, torch_generator, unseen
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
 
@@ -137,7 +138,7 @@ class Trainer:
             initial,
             moments=e.optimizer_state == "kept" and optimizer.remembers,
             device=e.device,
-            unseen=e.unseen,
+            unseen=unseen(e.seed, e.num_clients, e.unseen_clients),
         )
         vectorized = engine == "vectorized" and all(users)
         vectorized &= model.vectorizes and self._task.vectorizes

@@ -86,6 +86,10 @@ class NetworkMethod(Method):
             found += [column._replace(name=VALIDATION + column.name) for column in found]
         return found
 
+    def in_parts(self, shared: SharedSettings) -> bool:
+        """Returns whether the server may see the mean of several clients in their place."""
+        return not self.each and shared.merge == "mean"
+
     @classmethod
     def step_sizes(cls) -> list[str]:
         """Returns the keys of the method's step sizes: the settings that are described as one."""
