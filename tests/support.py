@@ -19,7 +19,7 @@ from simulations.grid import InProcessGrid
 
 DIM, K = 3, 5
 # Methods that need no batch norm in the network.
-ANY_NETWORK = [name for name in family("local") if METHODS[name].part != "norm"]
+ANY_NETWORK = [name for name in family("local") if METHODS[name].personal != "norm"]
 # Methods of which a mean over all clients can be bounded or replaced.
 PROTECTED = [name for name in ANY_NETWORK if not METHODS[name].apart]
 
