@@ -21,7 +21,7 @@ DIM, K = 3, 5
 # Methods that need no batch norm in the network.
 ANY_NETWORK = [name for name in family("local") if METHODS[name].personal != "norm"]
 # Methods of which a mean over all clients can be bounded or replaced.
-PROTECTED = [name for name in ANY_NETWORK if not METHODS[name].apart]
+PROTECTED = [name for name in ANY_NETWORK if not METHODS[name].each]
 
 
 def quadratic(params, batch):
