@@ -1,6 +1,7 @@
 """Scores of clients: of the models that serve them, of the common model, and after fine-tuning."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +22,6 @@ from engram.core.objective import by_autograd
 from engram.core.optimizers import AFFINE, optimizer_of
 from engram.core.served import has_common, has_tuned, is_shifted
 from engram.dense import FIRST, Examples, logits
-from engram.federated.knn_per import knn_per
 from engram.metrics import Metric, fitted
 from engram.mixtures import mixture
 from engram.models import dense_loss_of, mean_loss, standardized_loss
@@ -29,6 +29,7 @@ from engram.models.base import Inputs, Outputs
 from engram.span import make_coordinates
 from engram.tasks import Task
 from engram.types import Batch, LossFn
+from engram.voting import with_votes
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
 from federation.errors import Refused
@@ -36,7 +37,7 @@ from federation.experiment import Experiment
 from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod
 from federation.streams import Stream, generator
 
-__all__ = ["NoScore", "Scorer", "Scores", "measure"]
+__all__ = ["NoScore", "Scorer", "Scores", "measure", "query_rows"]
 
 Named = TypeVar("Named", bound=Hashable)
 Answer = Callable[[Inputs], Outputs]
@@ -133,9 +134,16 @@ class Scorer:
 
     # --- What serves clients -----------------------------------------------------------------
 
-    def served(self, common: Slots, own: Slots, memory: Memory) -> Served:
-        """Returns what serves one client, by the slots that it receives."""
-        return self._method.serve(common | own, memory.kept, memory.trained)
+    def settled(self, served: Served, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
+        if served.tuned and len(served.models) == 1:
+            model = self._personalized(served.models[0], client)
+            return replace(served, models=(model,), tuned=False, neighbors=None)
+        if served.weights is not None:
+            return served
+        stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
+        chosen = self.least([client], stacks)
+        return replace(served, models=({n: leaf[0] for n, leaf in chosen.items()},))
 
     def scores(
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
@@ -196,7 +204,7 @@ class Scorer:
     def _few_shot(self) -> bool:
         return self._experiment.protocol == "few-shot"
 
-    def personalized(self, model: Params, client: int) -> Params:
+    def _personalized(self, model: Params, client: int) -> Params:
         """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
@@ -293,11 +301,10 @@ class Scorer:
         train = self._data.train
         memory = padded(train, train.rows, clients)
         said, y = self._answers({0: lambda x: self._represented(w, x)[1]}, memory)
-        recall = knn_per(weight=votes.weight, k=votes.k, scale=votes.scale)
 
         def served(x: Inputs) -> Tensor:
             outputs, z = self._represented(w, x)
-            return recall(outputs, z, said[0], y, memory.counted)
+            return with_votes(votes, outputs, z, said[0], y, memory.counted)
 
         return served
 

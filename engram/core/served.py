@@ -1,9 +1,13 @@
-"""The models that a method has scores of, beside the one that serves a client."""
+"""The models of a method: those that it has scores of, and the slots that they are made of."""
+
+import torch
+from torch.utils._pytree import tree_leaves
 
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
+from engram.core.slots import over_slots
 
-__all__ = ["has_common", "has_tuned", "is_shifted"]
+__all__ = ["has_common", "has_tuned", "is_known", "is_shifted", "mixes", "unknown"]
 
 
 def has_common(method: Method) -> bool:
@@ -24,6 +28,21 @@ def is_shifted(method: Method) -> bool:
     return _served(method)[1].shift is not None
 
 
+def mixes(method: Method) -> bool:
+    """Returns whether clients are served by mixtures of several models."""
+    return _served(method)[1].weights is not None
+
+
 def _served(method: Method) -> tuple[Slots, Served]:
     common, own = sent_to(method, method.server.start, [0])
     return common, method.serve(received_by(common, own, 0), method.client.start, True)
+
+
+def unknown(slots: Slots) -> Slots:
+    """Returns slots whose values are not known: NaN, which comes through whatever is made of it."""
+    return over_slots(lambda leaf: torch.full_like(leaf, torch.nan), slots)
+
+
+def is_known(served: Served) -> bool:
+    """Returns whether nothing that serves a client is made of ``unknown`` slots."""
+    return not any(leaf.isnan().any() for leaf in tree_leaves(served) if torch.is_tensor(leaf))
