@@ -89,10 +89,10 @@ class Run:
     @property
     @_in_its_names
     def picked(self) -> Self:
-        """The run with the models of the round that validation rows pick, in place of the last's.
+        """The run with the models of the rounds that validation rows pick, in place of the last's.
 
-        Its ``model``, ``personal_model(client)``, ``export(client)`` and ``adapt(rows)`` are of the
-        round whose models serve clients best on validation rows.
+        Its ``model``, ``personal_model(client)``, ``export(client)`` and ``adapt(rows)`` are of
+        the round in which the models that serve clients are best on validation rows.
         """
         return type(self)(self.folder, self._source, picked=True)
 
