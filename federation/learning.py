@@ -1,45 +1,91 @@
-"""The method of an experiment, as a server and estimates see it: without data."""
+"""The method of an experiment on its network, without data."""
 
 from functools import partial
+from typing import Final
 
+import torch
+from torch import Generator
+from torch.utils._pytree import tree_map
+
+from engram.checks import must
 from engram.cohort.problem import network_of
+from engram.core.method import Method, Network
 from engram.core.shapes import Shapes, shapes_of, without_data
+from engram.models import Model
 from federation.data.federated import model_for
+from federation.demand import check_client
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
 
-__all__ = ["server_side"]
+__all__ = ["server_side", "shapes_on"]
+
+_NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
 
-def server_side(experiment: Experiment, kind: Kind) -> tuple[Shapes, frozenset[str]]:
-    """Builds the method on the experiment's network, and the slots of one client.
+def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
+    """Builds the method of an experiment for a server.
 
     Args:
         experiment: The settings.
         kind: What the clients' data are like.
 
     Returns:
-        The method with its slots, and the names of the network's running statistics.
+        The method, the slots of one client, and the names of the network's running statistics.
 
     Raises:
-        Refused: Method, network and data do not go together.
+        Refused: As ``shapes_on``.
     """
     e = experiment
     model = model_for(e, kind)
+    shapes = shapes_on(e, model, kind.outputs)
     generator = torch_generator(e.seed, Stream.MODEL)
-    initial = model.init(generator)
-    network = network_of(model, initial, partial(model.init, generator))
+    network = network_of(model, model.init(generator), partial(model.init, generator))
     try:
-        method = without_data(
-            e.of(NetworkMethod).settings,
-            network,
-            outputs=kind.outputs,
-            clients=e.num_clients,
-            generator=partial(torch_generator, e.seed, Stream.HYPERNETWORK),
-        )
+        method = _built(e, network, kind.outputs)
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
-    return shapes_of(method), network.running
+    return method, shapes, network.running
+
+
+def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
+    """Returns the slots of one client of an experiment, for which no memory is taken.
+
+    Args:
+        experiment: The settings.
+        model: The network.
+        outputs: Number of classes, or of values.
+
+    Raises:
+        Refused: Method, network and settings do not go together, or a client's slots do not fit
+            into memory.
+    """
+    e = experiment
+    initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
+    network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
+    try:
+        with torch.device(_NOWHERE):
+            shapes = shapes_of(_built(e, network, outputs))
+    except ValueError as error:
+        raise Refused(one_line(str(error))) from error
+    check_client(e, shapes)
+    sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
+    if e.privacy != "none" and any(network.running & x.keys() for x in sent):
+        expected = (
+            "local or fixed (or norm group) where there is privacy: averaged ones would leave "
+            "clients without noise"
+        )
+        raise Refused(must("statistics", e.statistics, expected))
+    return shapes
+
+
+def _built(e: Experiment, network: Network, outputs: int) -> Method:
+    return without_data(
+        e.of(NetworkMethod).settings,
+        network,
+        outputs=outputs,
+        clients=e.num_clients,
+        generator=partial(torch_generator, e.seed, Stream.HYPERNETWORK),
+    )

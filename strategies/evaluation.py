@@ -147,7 +147,8 @@ def summary(
 
     For each metric, such as ``accuracy``: ``accuracy`` is its mean over clients of the models that
     serve them, ``accuracy-common`` that of the common model, and ``accuracy-tuned`` that of the
-    served models after fine-tuning, where there are such. Each name may end in ``-std``, the standard deviation over clients;
+    served models after fine-tuning, where there are such. Each name may end in ``-std``, the
+    standard deviation over clients;
     ``-median``; ``-p10``, the 10th percentile, or ``-p90``, the 90th, where lower is better; and
     ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
     of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is

@@ -69,7 +69,6 @@ class Federated(RunStrategy):
             in rounds whose config has ``losses``, or does not say.
         loss: What these are; by default, the loss of classifiers.
         steps: The settings to lower if the run diverges, in words.
-        start: The initial model, if ``init`` is to return it.
         notes: Further entries of the results.
 
     Attributes:
@@ -95,7 +94,6 @@ class Federated(RunStrategy):
         losses: bool = False,
         loss: Metric = CLASSIFICATION.metric,
         steps: str = "the step size",
-        start: Params | None = None,
         notes: Row | None = None,
     ) -> None:
         self.merge = merge
@@ -157,10 +155,10 @@ class Federated(RunStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
-        shapes, running = server_side(e, roster.kind)
+        method, shapes, running = server_side(e, roster.kind)
         check_server(e, shapes)
-        merge = merge_of(e, shapes.method, running, noise)
-        parameters = sum(leaf.numel() for leaf in flat(shapes.method.server.start).values())
+        merge = merge_of(e, method, running, noise)
+        parameters = sum(leaf.numel() for leaf in flat(method.server.start).values())
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
             _log.warning(

@@ -25,7 +25,8 @@ class Selection(NamedTuple):
     and clients that are not known yet when a model is chosen.
 
     Attributes:
-        which: Which model's scores are compared, such as ``COMMON``; empty: those that serve clients.
+        which: The model whose scores are compared, such as ``TUNED``; empty: the one that serves
+            each client.
         columns: Each client's scores in it, (clients,); NaN for a client that was not scored.
         round: The round that it followed; -1 before the first evaluation.
         since: Number of evaluations since then, none of which was better.

@@ -43,6 +43,7 @@ from federation.data.standards import standardized
 from federation.demand import check_kept
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
+from federation.learning import shapes_on
 from federation.machine import check_threads
 from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
@@ -101,6 +102,9 @@ class Trainer:
         self.data = with_known_tokens(data, model, e)
         self._task = task_of(e.task, e.loss)
         self._own = e.of(NetworkMethod)
+        shapes = shapes_on(e, model, data.outputs)
+        if isinstance(store, RamStore):
+            check_kept(e, shapes)
         generator = torch_generator(e.seed, Stream.MODEL)
         initial = self.receive(model.init(generator))
         augment = AUGMENTATIONS.get(e.augment)

@@ -16,7 +16,7 @@ __all__ = ["Shapes", "shapes_of", "without_data"]
 
 
 class Shapes(NamedTuple):
-    """A method that has no data, and the slots of one client in a round; their values mean nothing.
+    """A method without data, and the slots of one client in a round; their values mean nothing.
 
     Attributes:
         method: The method, whose loss is zero.

@@ -62,9 +62,8 @@ class PFedHn:
 
         def send(server, clients):
             made = make(phi_of(server), server["embeddings"]["v"][list(clients)])
-            every = torch.arange(len(clients))
             known = server["known"][list(clients)]
-            own = or_common(made, server["model"], known, every.tolist())
+            own = or_common(made, server["model"], known, range(len(clients)))
             return {"statistics": server["statistics"]}, {"model": own}
 
         def merge(server, updates):

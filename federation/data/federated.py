@@ -34,7 +34,6 @@ from federation.data.shortage import check_shortage, shortage
 from federation.data.source import Source
 from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
-from federation.demand import check_client
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
@@ -274,13 +273,6 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
                 share=e.share,
                 running=local,
             )
-        require(
-            e.privacy == "none" or model.running <= model.personal,
-            "statistics",
-            e.statistics,
-            "local or fixed (or norm group) where there is privacy: averaged ones would leave "
-            "clients without noise",
-        )
         return model
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
