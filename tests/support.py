@@ -8,8 +8,9 @@ import torch
 from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
 from client.training.trainer import Trainer
-from engram.core.method import Slots
-from engram.core.slots import flat
+from engram.core.method import Slots, Update
+from engram.core.rounds import merged, sent_to
+from engram.core.slots import flat, over_slots
 from engram.types import Weighted
 from federation.data.federated import federated_data
 from federation.experiment import Experiment, read_by
@@ -99,10 +100,25 @@ def train_clients(t: Trainer, common, clients, **when):
     return trained
 
 
-def scores_of(t: Trainer, common, clients, *, server_round, own=None):
-    """The scores of clients, by column."""
-    own = own_of(t, clients) if own is None else own
-    return t.evaluate(common, clients, server_round=server_round, own=own).columns
+def run_rounds(t: Trainer, cohorts):
+    """What the last cohort sends, and the server's slots, after a round of each cohort."""
+    server = t.method.server.start
+    for server_round, clients in enumerate(cohorts, start=1):
+        common, own = sent_to(t.method, server, clients)
+        when = {"server_round": server_round, "durable": server_round - 1}
+        trained = train_clients(t, common, clients, own=own, **when)
+        updates = [
+            Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), float(rows), 1, client)
+            for i, (client, rows) in enumerate(zip(trained.clients, trained.examples, strict=True))
+        ]
+        server = merged(t.method, server, updates)
+    return trained, server
+
+
+def scores_of(t: Trainer, clients, server=None, *, server_round=0):
+    """Clients' scores by the server's slots; by default, before the first round."""
+    common, own = sent_to(t.method, server or t.method.server.start, list(clients))
+    return t.evaluate(common, clients, server_round=server_round, own=own)
 
 
 def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
