@@ -8,7 +8,12 @@ from engram.types import Params
 
 def tensors_to_bytes(params: Params) -> bytes:
     """Returns tensors in the safetensors format."""
-    return save({name: leaf.detach().cpu().contiguous() for name, leaf in params.items()})
+    held = {name: leaf.detach().cpu().contiguous() for name, leaf in params.items()}
+    first: dict[int, str] = {}
+    for name, leaf in held.items():  # the format does not know of arrays that share memory
+        if first.setdefault(leaf.untyped_storage().data_ptr(), name) != name and leaf.numel():
+            held[name] = leaf.clone()
+    return save(held)
 
 
 def tensors_from_bytes(data: bytes) -> Params:

@@ -191,8 +191,7 @@ class Federated(RunStrategy):
     def _whole(self, arrays: ArrayRecord) -> Slots:
         """Returns the server's slots, of which ``arrays`` are those that clients are sent."""
         start = self.merge.method.server.start
-        empty = {slot: {} for slot, x in start.items() if isinstance(x, dict) and not x}
-        return empty | unflat(self._state) | unflat(to_params(arrays))
+        return unflat(self._state | to_params(arrays), start)
 
     def init(self) -> ArrayRecord:
         """Initializes the slots; returns those that all clients are sent as they are."""

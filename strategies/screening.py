@@ -110,13 +110,15 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     if min(details.losses, default=low) < low - _ROUNDING:
         return _rejected("scores", f"losses must be {low:g} or more")
     weights = [min(count, most) for count in rows]
-    empty = {slot: {} for slot, x in shapes.sent.items() if isinstance(x, dict) and not x}
     if merge.in_parts:
-        updates = [Update(empty | unflat(params), float(sum(weights)), len(ids))]
+        updates = [Update(unflat(params, shapes.sent), float(sum(weights)), len(ids))]
     else:
         updates = [
             Update(
-                empty | unflat({n: leaf[i] for n, leaf in params.items()}), float(weight), 1, client
+                unflat({n: leaf[i] for n, leaf in params.items()}, shapes.sent),
+                float(weight),
+                1,
+                client,
             )
             for i, (client, weight) in enumerate(zip(ids, weights, strict=True))
         ]

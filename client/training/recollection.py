@@ -67,8 +67,8 @@ class Recollection(NamedTuple):
         self._check(client, kept)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        empty = {slot: x for slot, x in start.items() if not isinstance(x, torch.Tensor) and not x}
-        return Memory(self._there(empty | kept), self._there(states) if by_phase else [], True)
+        kept = unflat({}, start) | kept
+        return Memory(self._there(kept), self._there(states) if by_phase else [], True)
 
     def _check(self, client: int, kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""

@@ -19,7 +19,7 @@ from engram.cohort.task import stacked
 from engram.core.method import Neighbors, Params, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import AFFINE, optimizer_of
-from engram.core.served import has_common, has_tuned
+from engram.core.served import has_common, has_tuned, is_shifted
 from engram.dense import FIRST, Examples, logits
 from engram.federated.knn_per import knn_per
 from engram.metrics import Metric, fitted
@@ -104,6 +104,7 @@ class Scorer:
         self._tuned = has_tuned(self._method)
         self._dense = vectorized and self._network.features is None
         self._dense &= self._network.dense_layers > 0 and experiment.adapt_optimizer in AFFINE
+        self._dense &= not is_shifted(self._method)
         self._personalize = self._fine_tuning(task)
 
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
@@ -339,7 +340,7 @@ class Scorer:
             alike: Whether all of them begin with the same one.
         """
         support, (w,) = self._support(clients), served.models
-        if self._dense and served.shift is None:
+        if self._dense:
             return self._tuned_dense(w, support, alike=alike)
         if alike:
             count = len(clients)

@@ -31,6 +31,7 @@ from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.method import Method, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
+from engram.core.slots import unflat
 from engram.core.walkers import Walker
 from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
@@ -103,6 +104,7 @@ class Trainer:
         self._task = task_of(e.task, e.loss)
         self._own = e.of(NetworkMethod)
         shapes = shapes_on(e, model, data.outputs)
+        self._empty = unflat({}, shapes.received)  # messages have no arrays of such slots
         if isinstance(store, RamStore):
             check_kept(e, shapes)
         generator = torch_generator(e.seed, Stream.MODEL)
@@ -241,7 +243,7 @@ class Trainer:
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
         e, names = self.experiment, self.data.names
-        common, own = self.receive(common), self.receive(own)
+        common, own = self._empty | self.receive(common), self.receive(own)
         results = [Group(combine, names, e.device) for _ in groups]
         way = self.way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
@@ -420,4 +422,5 @@ class Trainer:
             own: Slots of which each of these clients receives its own, in their order.
         """
         memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
-        return self._scorer.scores(self.receive(common), self.receive(own), clients, memories)
+        common = self._empty | self.receive(common)
+        return self._scorer.scores(common, self.receive(own), clients, memories)

@@ -67,9 +67,9 @@ def flat(slots: Mapping[str, Any]) -> Params:
     return found
 
 
-def unflat(arrays: Params) -> dict[str, Any]:
-    """Undoes ``flat``, but for dictionaries without any tensor."""
-    found: dict[str, Any] = {}
+def unflat(arrays: Params, like: Slots = {}) -> dict[str, Any]:  # noqa: B006 - nobody changes it
+    """Undoes ``flat``; dictionaries without any tensor are those that are in ``like``, too."""
+    found: dict[str, Any] = {s: {} for s, x in like.items() if isinstance(x, dict) and not x}
     for path, leaf in arrays.items():
         *outer, name = path.split("/")
         place = found
