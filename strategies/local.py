@@ -343,10 +343,7 @@ class Federated(RunStrategy):
         settings = ConfigRecord(
             {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         )
-        content, kind = (
-            outgoing(self.rounds.merge.method, self._whole(arrays)),
-            MessageType.EVALUATE,
-        )
+        content = outgoing(self.rounds.merge.method, self._whole(arrays))
         everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]
         self._asked = [
             (Message(content(settings, clients), node, MessageType.EVALUATE), clients)
