@@ -7,7 +7,7 @@ from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
 from engram.core.slots import over_slots
 
-__all__ = ["has_common", "has_tuned", "is_known", "is_shifted", "mixes", "unknown"]
+__all__ = ["has_common", "has_tuned", "is_known", "is_shifted", "is_tuned", "mixes", "unknown"]
 
 
 def has_common(method: Method) -> bool:
@@ -31,6 +31,11 @@ def is_shifted(method: Method) -> bool:
 def mixes(method: Method) -> bool:
     """Returns whether clients are served by mixtures of several models."""
     return _served(method)[1].weights is not None
+
+
+def is_tuned(method: Method) -> bool:
+    """Returns whether the model that serves a client that has trained is fine-tuned first."""
+    return _served(method)[1].tuned
 
 
 def _served(method: Method) -> tuple[Slots, Served]:
