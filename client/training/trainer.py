@@ -29,17 +29,11 @@ from engram.cohort.dense import cost
 from engram.cohort.problem import network_of
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
-<<<<<<< HEAD
+from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
 from engram.core.served import mixes
-from engram.core.slots import unflat
-=======
-from engram.core.contract import Contract, SlotFault
-from engram.core.method import Method, Slots
-from engram.core.optimizers import check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
->>>>>>> engine
 from engram.core.walkers import Walker
 from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
@@ -464,7 +458,6 @@ class Trainer:
         common = self._empty | self.receive(common)
         return self._scorer.scores(common, self.receive(own), clients, memories)
 
-<<<<<<< HEAD
     def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
         """Returns what serves a client, to which no slots are sent of its own.
 
@@ -480,8 +473,7 @@ class Trainer:
     def settled(self, served: Served, client: int) -> Served:
         """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
         return self._scorer.settled(served, client)
-=======
+
 
 def _first(stack: Any) -> Any:
     return tree_map(lambda leaf: None if leaf is None else leaf[0], stack)
->>>>>>> engine
