@@ -21,6 +21,7 @@ from engram.cohort.draws import Draws
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Outcome
 from engram.core.method import Slots
+from engram.core.rounds import first_steps
 from engram.units import Units
 from federation.data.federated import Split
 from federation.data.lazy import Lazy
@@ -48,10 +49,17 @@ def likeness(trainer: Trainer) -> Hashable:
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
     drawn = trainer.learner.model.constants
     client = method.client
-    phases = [phase._replace(direction=None, eta=0.0) for phase in client.phases]
+    phases = [
+        (phase.batches, phase.affine, phase.one_gradient_per_batch) for phase in client.phases
+    ]
+    # Of epochs, each client has as many steps as it has rows.
+    begun = [phase.fraction for phase in client.phases]
+    if not e.local_epochs:
+        begun = first_steps(client.phases, e.local_steps)
     return (
         *settings,
         *phases,
+        *begun,
         client.initial_rows,
         frozenset(client.sends),
         frozenset(method.kinds.items()),
