@@ -103,14 +103,13 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         (not params or is_finite(params)) and all(abs(loss) <= _LARGEST for loss in details.losses)
     ):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    variances = (
-        f"{slot}/{name}"
-        for slot, x in shapes.sent.items()
-        if merge.method.kinds[slot] == "model"
-        for name in merge.walker.running & x.keys()
-        if name.endswith(VARIANCE)
-    )
-    if any(params[name].min() < 0 for name in variances):
+    paths = {name: name.split("/") for name in params}
+    running = {
+        name
+        for name, (slot, *rest) in paths.items()
+        if rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
+    }
+    if any(params[name].min() < 0 for name in running if name.endswith(VARIANCE)):
         return _rejected("non-finite", "a running variance is below zero")
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
     if min(details.losses, default=low) < low - _ROUNDING:

@@ -29,13 +29,15 @@ from engram.cohort.dense import cost
 from engram.cohort.problem import network_of
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
-from engram.core.method import Method, Slots
+from engram.core.contract import Contract, SlotFault
+from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
-from engram.core.slots import unflat
+from engram.core.served import typical
+from engram.core.slots import flat, unflat
 from engram.core.walkers import Walker
 from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
-from engram.tasks import task_of
+from engram.tasks import Task, task_of
 from engram.types import Params
 from engram.units import Units
 from federation.aggregation import leave_client
@@ -112,7 +114,8 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            self._task = on_rows(self._task, metrics, model, initial, self.data)
+            mixed = typical(shapes.method).weights is not None
+            self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
@@ -158,6 +161,7 @@ class Trainer:
                 whole=bool(e.local_epochs),
                 keeps=self._memories.moments,
             )
+        self._checked: set[frozenset[str]] = set()
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(initial)
         self._scorer = Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
@@ -327,12 +331,39 @@ class Trainer:
         if learned.named:
             (client,) = clients
             learned = learned.of(self.data.names.get(client, client))
+        self._check(task, learned, clients[0])
         factor = step_factor(e.schedule, server_round, e.num_rounds)
         start = time.process_time()  # not wall time: others may use the machine, too
         done = self.learner.trains(way, learned, factor)(task)
         if len(self._times[way]) < _TRIES:
             self._times[way].append((time.process_time() - start) / task.clients)
         return done
+
+    def _check(self, task: CohortTask, learned: Task, client: int) -> None:
+        """Holds the method to its contract, once for each set of slots that clients keep.
+
+        Raises:
+            ClientFailed: It does not keep it.
+        """
+        if (form := frozenset(flat(task.kept))) in self._checked:
+            return
+        self._checked.add(form)
+        one, method = task.of([0]), self.learner.method(learned, "in-turn")
+        own, kept, initial = _first((one.own, one.kept, one.draws.initial_batch()))
+        batches: dict[int, Any] = {}
+        for step in one.draws.each_step():
+            batches.setdefault(step.phase, _first(step.batches))
+            if len(batches) == len(method.client.phases):
+                break
+        contract = Contract(self._own.name, method, self.learner.network.initial)
+        try:
+            contract.round(
+                self.data.names.get(client, client), task.common | own, kept, initial, batches
+            )
+        except SlotFault as fault:
+            raise ClientFailed(str(fault)) from fault
+        except Exception:  # anybody's method, whose training says which step raised it
+            return
 
     def finish(
         self,
@@ -426,3 +457,23 @@ class Trainer:
         memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
         common = self._empty | self.receive(common)
         return self._scorer.scores(common, self.receive(own), clients, memories)
+
+    def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
+        """Returns what serves a client, to which no slots are sent of its own.
+
+        Args:
+            common: As for ``evaluate``.
+            client: The client.
+            server_round: As for ``evaluate``.
+        """
+        memory = self._memories.recall(client, before=server_round + 1)
+        served = self.method.serve(self.receive(common), memory.kept, memory.trained)
+        return self.settled(served, client)
+
+    def settled(self, served: Served, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
+        return self._scorer.settled(served, client)
+
+
+def _first(stack: Any) -> Any:
+    return tree_map(lambda leaf: None if leaf is None else leaf[0], stack)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from torch import nn
 
-from client.training.stack import scale_fields
 from client.training.trainer import ClientFailed
 from engram.core.method import Phase
 from engram.core.settings import Eta
@@ -81,7 +80,11 @@ def check(experiments, tmp_path, *, stacks=1, block=None):
 def settings_in_twos(name):
     """Returns two values of each number of a method's own, within its range, but for shares."""
     method = METHODS[name]
-    own = {key: method.model_fields[key] for key in scale_fields(method) if "share" not in key}
+    own = {
+        key: field
+        for key, field in method.model_fields.items()
+        if field.annotation is float and "share" not in key
+    }
     return [{key: field.default * factor for key, field in own.items()} for factor in (0.5, 0.9)]
 
 
