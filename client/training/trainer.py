@@ -254,8 +254,7 @@ class Trainer:
             clients, at = [client for _, client in members], slice(start, start + self.block)
             mine: Slots = tree_map(lambda leaf, at=at: leaf[at], own)
             done, causes = self._block(way, common, mine, clients, server_round, losses)
-            self._memories.keep(done, clients, server_round, durable)
-            done = self.leave(done, common, mine, clients, server_round)
+            done = self.finish(done, common, mine, clients, server_round, durable=durable)
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
                 results[number].add(list(some), done, clients, examples, server_round, causes)
@@ -364,15 +363,18 @@ class Trainer:
         except Exception:  # anybody's method, whose training says which step raised it
             return
 
-    def leave(
+    def finish(
         self,
         done: Outcome,
         common: Slots,
         own: Slots,
         clients: Sequence[int],
         server_round: int,
+        *,
+        durable: int,
     ) -> Outcome:
-        """Clips and noises what leaves the clients; what they keep never leaves."""
+        """Stores what clients keep; clips and noises what leaves them."""
+        self._memories.keep(done, clients, server_round, durable)
         if not self.experiment.clip:
             return done
         leaving = leave_client(
