@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from engram.cohort.in_turn import in_turn
 from engram.core.optimizers import optimizer_of
 from engram.methods.apfl import Apfl
 from engram.methods.ditto import Ditto
@@ -14,8 +13,8 @@ from engram.methods.fedala import FedAla
 from engram.methods.fedavg import FedAvg
 from engram.methods.feddbe import FedDbe
 from engram.methods.fedem import FedEm
-from engram.methods.fedprox import FedProx
 from engram.methods.fedproto import FedProto
+from engram.methods.fedprox import FedProx
 from engram.methods.fedyogi import FedYogi
 from engram.methods.ifca import Ifca
 from engram.methods.local import Local
@@ -23,7 +22,6 @@ from engram.methods.local_moml import LocalMoml
 from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
 from engram.methods.pfedhn import PFedHn
-from engram.methods.scaffold import Scaffold
 from tests.engram.methods.problem import (
     COHORTS,
     ETA,
@@ -36,7 +34,6 @@ from tests.engram.methods.problem import (
     gradient,
     plus,
     run,
-    run_round,
     served,
     trained,
 )
@@ -131,17 +128,6 @@ def test_components_that_are_alike_share_fedavg_s_step_by_weights_that_stay():
     assert_close(memories[1]["weights"], torch.tensor([0.5, 0.5]), **CLOSE)
 
 
-def test_scaffold_on_equal_clients_is_fedavg():
-    # Its first round, and later ones of clients that have the same rows, in which c_i = c.
-    method = built(Scaffold())
-    server, memories, w = method.server.start, {}, W
-    for server_round in (1, 2, 3):
-        server, kept = run_round(method, in_turn, server, memories, server_round, [1])
-        memories, server = kept, server | {"control": kept[1]["own-control"]}
-        w = trained(w, 1, server_round)
-    assert_close(server["model"], w, **CLOSE)
-
-
 def test_pfedhn_without_embeddings_is_fedavg():
     method = built(PFedHn(layers=0, server_eta=1.0))
     start = method.server.start
@@ -153,7 +139,7 @@ def test_pfedhn_without_embeddings_is_fedavg():
 
 
 @pytest.mark.parametrize(
-    ("make", "kept"), [(FedAdagrad, 1.0), (FedYogi, 1.0), (FedAdam, 0.99)], ids=lambda x: str(x)
+    ("make", "kept"), [(FedAdagrad, 1.0), (FedYogi, 1.0), (FedAdam, 0.99)], ids=str
 )
 def test_a_server_s_optimizer_with_a_large_tau_is_fedavg_at_the_step_size_eta_over_tau(make, kept):
     # v stays near tau^2, of which adam forgets a hundredth; and eta / (sqrt(v) + tau) is 1.
