@@ -8,13 +8,14 @@ import torch
 from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
 from client.training.trainer import Trainer
-from engram.models import keep
+from engram.core.method import Slots, Update
+from engram.core.rounds import merged, sent_to
+from engram.core.slots import flat, over_slots
 from engram.types import Weighted
 from federation.data.federated import federated_data
 from federation.experiment import Experiment, read_by
 from federation.methods import METHODS, family
 from federation.settings.fields import key_of
-from federation.streams import Stream, torch_generator
 from simulations.grid import InProcessGrid
 
 DIM, K = 3, 5
@@ -83,16 +84,41 @@ def trainer(experiment: Experiment, store: MemoryStore | None = None, **options:
     return Trainer(experiment, federated_data(experiment), store or RamStore(), **options)
 
 
-def train_clients(t: Trainer, model, clients, **when):
-    """Every client's model after a round, and what else came of it."""
-    (trained,) = t.train(model, [clients], **when)
+def initial_model(t: Trainer) -> Slots:
+    """What the server sends to all clients alike in the first round."""
+    return t.method.server.send(t.method.server.start, [0])[0]
+
+
+def own_of(t: Trainer, clients) -> Slots:
+    """What it sends to each of some clients then, with a leading axis."""
+    return t.method.server.send(t.method.server.start, list(clients))[1]
+
+
+def train_clients(t: Trainer, common, clients, **when):
+    """What every client sends after a round, and what else came of it."""
+    (trained,) = t.train(common, [clients], **{"own": own_of(t, clients)} | when)
     return trained
 
 
-def initial_model(t: Trainer):
-    """What the server sends in the first round."""
-    whole = t._network.init(torch_generator(t.experiment.seed, Stream.MODEL))
-    return keep(whole, t._network.personal, personal=False)
+def run_rounds(t: Trainer, cohorts):
+    """What the last cohort sends, and the server's slots, after a round of each cohort."""
+    server = t.method.server.start
+    for server_round, clients in enumerate(cohorts, start=1):
+        common, own = sent_to(t.method, server, clients)
+        when = {"server_round": server_round, "durable": server_round - 1}
+        trained = train_clients(t, common, clients, own=own, **when)
+        updates = [
+            Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), float(rows), 1, client)
+            for i, (client, rows) in enumerate(zip(trained.clients, trained.examples, strict=True))
+        ]
+        server = merged(t.method, server, updates)
+    return trained, server
+
+
+def scores_of(t: Trainer, clients, server=None, *, server_round=0):
+    """Clients' scores by the server's slots; by default, before the first round."""
+    common, own = sent_to(t.method, server or t.method.server.start, list(clients))
+    return t.evaluate(common, clients, server_round=server_round, own=own)
 
 
 def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
@@ -102,6 +128,8 @@ def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
 
 
 def assert_same(one, other, *, atol=0.0):
+    """Compares dictionaries of tensors, such as slots."""
+    one, other = flat(one), flat(other)
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(
@@ -119,7 +147,8 @@ def write_npz(path: Path, **arrays) -> str:
 def write_plug_in(path: Path, name: str) -> None:
     """Writes a module that registers a method: fedavg under a name of its own."""
     path.write_text(
-        "from federation.methods import common, method\n\n"
-        f"@method\nclass Own(common.FedAvg):\n    name = {name!r}\n",
+        "import engram\nfrom engram.methods.fedavg import FedAvg\n\n\n"
+        f"@engram.method({name!r}, source='nobody')\n"
+        'class Own(FedAvg):\n    """FedAvg under a name of its own."""\n',
         encoding="utf-8",
     )

@@ -24,7 +24,7 @@ from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
 from engram.types import Params
 
-__all__ = ["brought", "cost", "dense", "pays"]
+__all__ = ["brought", "cost", "dense", "origin", "pays"]
 
 Targets = Callable[[Tensor], Tensor]
 
@@ -83,6 +83,14 @@ def dense(
 def brought(method: Method, own: Slots, kept: Slots) -> int:
     """Returns how many first layers of its own a client brings."""
     return len(_models(method, own)) + len(_models(method, kept))
+
+
+def origin(method: Method, common: Slots) -> Tensor | None:
+    """Returns the first layer that clients begin at, by what they receive alike; None: at others.
+
+    It is the origin of the span in which their first layers are held.
+    """
+    return next((common[s][FIRST] for s in _models(method, common)), None)
 
 
 def cost(model: Params, drawn: int) -> int:

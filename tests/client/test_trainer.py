@@ -6,14 +6,19 @@ import torch
 
 from client.memory import DiskStore, RamStore
 from client.training.trainer import ClientFailed
-from engram.meta.local_moml import local_moml
+from engram.core.method import Phase
+from engram.core.slots import flat, over_slots, unflat
+from engram.methods.fedavg import FedAvg
 from engram.models import cross_entropy
-from federation.methods import METHODS, common, method
+from federation.methods import METHODS
+from federation.methods.network import COMMON, method
 from federation.streams import Stream, generator
 from tests.support import (
     ANY_NETWORK,
     assert_same,
     initial_model,
+    run_rounds,
+    scores_of,
     small_of_any,
     train_clients,
     trainer,
@@ -26,27 +31,16 @@ CASES = [
 ]
 
 
-def rounds(t, cohorts, model=None):
-    """Trains cohorts in turn, each from the mean of the last."""
-    model = model or initial_model(t)
-    for server_round, clients in enumerate(cohorts, start=1):
-        trained = train_clients(
-            t, model, clients, server_round=server_round, durable=server_round - 1
-        )
-        model = {name: leaf.mean(dim=0) for name, leaf in trained.params.items()}
-    return trained, model
-
-
 @pytest.mark.parametrize(("method", "memory"), CASES)
 def test_vectorized_equals_sequential(method, memory):
     e = small_of_any(method=method, memory=memory)
     stacked, each = trainer(e), trainer(e, engine="sequential")
     cohorts = [[3, 0, 12], [0, 19], [12, 3, 0, 19]]
-    (one, model), (other, _) = rounds(stacked, cohorts), rounds(each, cohorts)
+    (one, server), (other, _) = run_rounds(stacked, cohorts), run_rounds(each, cohorts)
     assert one.clients == other.clients == cohorts[-1]
-    assert_same(one.params, other.params, atol=1e-6)
+    assert_same(one.slots, other.slots, atol=1e-6)
     assert one.losses == pytest.approx(other.losses, abs=1e-5)
-    scores, others = (t.evaluate(model, range(20), server_round=3) for t in (stacked, each))
+    scores, others = (scores_of(t, range(20), server, server_round=3) for t in (stacked, each))
     for a, b in zip(scores, others, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5, equal_nan=True)
 
@@ -55,65 +49,68 @@ def test_vectorized_equals_sequential(method, memory):
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_a_client_does_not_see_who_else_takes_part(method, engine):
     e = small_of_any(method=method)
-    together, _ = rounds(trainer(e, engine=engine), [[5, 2, 7]])
-    alone, _ = rounds(trainer(e, engine=engine), [[2]])
-    assert_same({k: v[1:2] for k, v in together.params.items()}, alone.params, atol=1e-6)
+    together, _ = run_rounds(trainer(e, engine=engine), [[5, 2, 7]])
+    alone, _ = run_rounds(trainer(e, engine=engine), [[2]])
+    assert_same(over_slots(lambda leaf: leaf[1:2], together.slots), alone.slots, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ANY_NETWORK)
 @pytest.mark.parametrize("memory", ["reset", "carry"])
-def test_rows_come_in_order_whether_or_not_a_memory_is_begun(method, memory):
+def test_rows_come_in_order(method, memory):
     # Some begin with rows for a memory or a choice, and all take 2 steps of so many batches of 4.
     t = trainer(small_of_any(method=method, memory=memory, order="stream"))
-    begin = t.experiment.own.initial_rows if t.rule.needs_initial_batch else 0
-    size = begin + 2 * 4 * t.rule.batches_per_step
+    client = t.method.client
+    size = client.initial_rows + 2 * 4 * client.phases[0].batches
     own = np.sort(t.data.train.rows[7])
     for server_round in (1, 2, 3):
         expected = own[np.arange((server_round - 1) * size, server_round * size) % len(own)]
-        for initial in (True, False)[0 if begin else 1 :]:
-            draws = t.sampler.draw([3, 7], server_round, initial=initial)
-            assert draws.rows[1].tolist() == expected[0 if initial else begin :].tolist()
+        assert t.sampler.draw([3, 7], server_round).rows[1].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("kind", ["linear", "cnn"])
 def test_other_networks_train_alike(kind):
     e = small_of_any(model=kind, local_steps=1, hessian="exact")
-    one, _ = rounds(trainer(e), [[3, 12]])
-    other, _ = rounds(trainer(e, engine="sequential"), [[3, 12]])
-    assert_same(one.params, other.params, atol=1e-5)
+    one, _ = run_rounds(trainer(e), [[3, 12]])
+    other, _ = run_rounds(trainer(e, engine="sequential"), [[3, 12]])
+    assert_same(one.slots, other.slots, atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", ["reset", "carry"])
-def test_a_round_is_the_rule_run_by_hand(memory):
+def test_a_round_is_the_method_run_by_hand(memory):
     e = small_of_any(memory=memory, clients_per_round=1, seed=3, hessian="exact")
     t = trainer(e)
-    rule = local_moml(
-        cross_entropy(t._network),
-        alpha=e.own.alpha,
-        beta=e.own.beta,
-        eta=e.own.eta,
-        hessian=e.own.hessian,
-    )
+    alpha, beta, eta = e.own.alpha, e.own.beta, e.own.eta
+    gradient = torch.func.grad(cross_entropy(t.learner.model))
     rows = t.data.train.rows[4]
 
     def sample(stream, server_round, *shape):
         drawn = generator(3, stream, server_round, 4).integers(len(rows), size=shape)
         return torch.from_numpy(rows[drawn])
 
-    w, u = initial_model(t), None
+    w, u = initial_model(t)["model"], None
     for server_round in (1, 2):
         if u is None or memory == "reset":
-            u = rule.init(w, t.data.train.take(sample(Stream.INITIAL_BATCH, server_round, 3)))
+            first = t.data.train.take(sample(Stream.INITIAL_BATCH, server_round, 3))
+            u = plus(w, -alpha, gradient(w, first))
         for step in sample(Stream.LOCAL_STEPS, server_round, 2, 3, 4):
-            w, u = rule.step(w, u, tuple(t.data.train.take(batch) for batch in step))
-    trained, _ = rounds(trainer(e), [[4], [4]])
-    assert_same({k: v[0] for k, v in trained.params.items()}, w, atol=1e-6)
+            one, two, three = (t.data.train.take(batch) for batch in step)
+            adapted = plus(w, -alpha, gradient(w, one))
+            u = {n: (1 - beta) * leaf + beta * adapted[n] for n, leaf in u.items()}
+            g = gradient(u, three)
+            _, curved = torch.func.jvp(lambda at, two=two: gradient(at, two), (w,), (g,))
+            w = plus(w, -eta, plus(g, -alpha, curved))
+    trained, _ = run_rounds(trainer(e), [[4], [4]])
+    assert_same(over_slots(lambda leaf: leaf[0], trained.slots), {"model": w}, atol=1e-6)
+
+
+def plus(x, scale, y):
+    return {name: leaf + scale * y[name] for name, leaf in x.items()}
 
 
 def test_per_fedavg_is_local_moml_with_beta_one():
-    one, _ = rounds(trainer(small_of_any(method="per-fedavg")), [[3, 0], [3, 1]])
-    other, _ = rounds(trainer(small_of_any(method="local-moml", beta=1.0)), [[3, 0], [3, 1]])
-    assert_same(one.params, other.params)
+    one, _ = run_rounds(trainer(small_of_any(method="per-fedavg")), [[3, 0], [3, 1]])
+    other, _ = run_rounds(trainer(small_of_any(method="local-moml", beta=1.0)), [[3, 0], [3, 1]])
+    assert_same(one.slots, other.slots)
 
 
 def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
@@ -121,11 +118,11 @@ def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
     for memory, same in (("reset", True), ("carry", False)):
         t = trainer(small_of_any(memory=memory))
         train_clients(t, model, [4], server_round=1, durable=0)
-        after = train_clients(t, model, [4], server_round=2, durable=1).params
+        after = train_clients(t, model, [4], server_round=2, durable=1).slots
         fresh = train_clients(
             trainer(small_of_any(memory=memory)), model, [4], server_round=2, durable=1
-        ).params
-        equal = all(torch.equal(after[name], fresh[name]) for name in after)
+        ).slots
+        equal = all(torch.equal(leaf, flat(fresh)[name]) for name, leaf in flat(after).items())
         assert equal == same
 
 
@@ -138,7 +135,7 @@ def test_a_round_run_again_gives_the_same(method, memory, tmp_path):
         train_clients(t, model, [3, 4], server_round=1, durable=0)
         one = train_clients(t, model, [3, 4], server_round=2, durable=1)
         again = train_clients(t, model, [3, 4], server_round=2, durable=1)
-        assert_same(one.params, again.params)
+        assert_same(one.slots, again.slots)
 
 
 @pytest.mark.parametrize(("method", "memory"), CASES)
@@ -147,11 +144,11 @@ def test_training_changes_neither_the_model_nor_stored_memories(method, memory, 
     store = RamStore()
     t = trainer(small_of_any(method=method, memory=memory), store)
     model = initial_model(t)
-    copy = {name: leaf.clone() for name, leaf in model.items()}
+    copy = over_slots(torch.clone, model)
     train_clients(t, model, [4], server_round=1, durable=0)
     first = store.load(4, None, before=2)
     kept = first and {name: leaf.clone() for name, leaf in first.items()}
-    moved = {name: leaf + 0.01 for name, leaf in model.items()}
+    moved = over_slots(lambda leaf: leaf + 0.01, model)
     train_clients(t, moved, clients, server_round=2, durable=1)
     assert_same(model, copy)
     if first is not None:
@@ -167,7 +164,7 @@ def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(method, memory):
         model = initial_model(t)
         train_clients(t, model, clients, server_round=1, durable=0)
         trained = train_clients(t, model, clients, server_round=2, durable=1)
-        results.append({name: leaf[-1] for name, leaf in trained.params.items()})
+        results.append(over_slots(lambda leaf: leaf[-1], trained.slots))
     assert_same(*results, atol=1e-6)
 
 
@@ -214,13 +211,15 @@ def test_every_setting_of_an_algorithm_reaches_it(method, key):
     for settings in (base, changed):
         store = RamStore()
         t = trainer(small_of_any(**settings), store)
-        model = initial_model(
-            trainer(small_of_any(method=method))
-        )  # the same start, whatever the seed
-        first = train_clients(t, model, [3, 4], server_round=1, durable=0).params
-        model = {name: leaf.mean(0) for name, leaf in first.items()}
-        found = train_clients(t, model, [3, 4], server_round=2, durable=1).params
-        results.append(found | (store.load(4, None, before=3) or {}))
+        # The same start, whatever the seed; whatever else the server sends is of the settings.
+        start = initial_model(trainer(small_of_any(method=method)))
+        common = initial_model(t) | {s: x for s, x in start.items() if s == "model"}
+        first = train_clients(t, common, [3, 4], server_round=1, durable=0).slots
+        mean = {
+            s: x for s, x in over_slots(lambda leaf: leaf.mean(0), first).items() if s in common
+        }
+        found = train_clients(t, common | mean, [3, 4], server_round=2, durable=1).slots
+        results.append(flat(found) | (store.load(4, None, before=3) or {}))
     assert any(not torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
@@ -229,9 +228,9 @@ def test_alpha_zero_one_step_all_clients_is_sgd():
     # mean of the clients' batch losses.
     e = small_of_any(beta=1.0, alpha=0.0, local_steps=1, clients_per_round=20, hessian="exact")
     t = trainer(e)
-    model = initial_model(t)
-    trained, merged = rounds(t, [list(range(20))], model)
-    loss, gradients = cross_entropy(t._network), []
+    model = initial_model(t)["model"]
+    trained, server = run_rounds(t, [list(range(20))])
+    loss, gradients = cross_entropy(t.learner.model), []
     for client in range(20):
         rows = t.data.train.rows[client]
         drawn = generator(0, Stream.LOCAL_STEPS, 1, client).integers(len(rows), size=(1, 3, 4))
@@ -242,7 +241,7 @@ def test_alpha_zero_one_step_all_clients_is_sgd():
         name: leaf - e.own.eta * torch.stack([g[name] for g in gradients]).mean(dim=0)
         for name, leaf in model.items()
     }
-    assert_same(merged, expected, atol=1e-6)
+    assert_same(server["model"], expected, atol=1e-6)
     assert trained.failures == {}
 
 
@@ -256,16 +255,16 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
     t = trainer(e, store, engine=engine)
     model = initial_model(t)
     train_clients(t, model, [3, 4], server_round=1, durable=0)
-    before = store.load(3, model, before=9)
+    before = store.load(3, None, before=9)
     t.data.train.x[t.data.train.rows[3]] = torch.inf
     trained = train_clients(t, model, [3, 4], server_round=2, durable=1)
     assert trained.clients == [4]
-    assert all(len(leaf) == 1 and leaf.isfinite().all() for leaf in trained.params.values())
+    assert all(len(leaf) == 1 and leaf.isfinite().all() for leaf in flat(trained.slots).values())
     (reason,) = trained.failures.values()
     assert reason.startswith("client 3: its model or loss became non-finite in round 2")
     assert ("at step 1" in reason) == (engine == "sequential")
     assert reason.endswith("; its inputs have NaN or infinity in training row 4")
-    assert_same(store.load(3, model, before=9), before)
+    assert_same(store.load(3, None, before=9), before)
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
@@ -301,30 +300,25 @@ def test_sequential_says_who_failed_where(step):
 def test_scores_follow_the_few_shot_protocol():
     e = small_of_any(protocol="few-shot", adapt_shots=4, adapt_steps=3, adapt_lr=0.1, seed=3)
     t = trainer(e)
-    model = initial_model(t)
-    scores = t.evaluate(model, [12, 0], server_round=0)
-    loss = cross_entropy(t._network)
+    model, loss = initial_model(t)["model"], cross_entropy(t.learner.model)
+    scores = scores_of(t, [12, 0])
     for i, client in enumerate([12, 0]):
         rows = generator(3, Stream.SUPPORT, client).permutation(t.data.test.rows[client])
         rows = torch.from_numpy(rows)
         tuned = {name: leaf.clone() for name, leaf in model.items()}
         for _ in range(3):
-            gradient = torch.func.grad(loss)(tuned, t.data.test.take(rows[:4]))
-            tuned = {name: leaf - 0.1 * gradient[name] for name, leaf in tuned.items()}
+            tuned = plus(tuned, -0.1, torch.func.grad(loss)(tuned, t.data.test.take(rows[:4])))
         x, y = t.data.test.take(rows[4:])
-        for params, accuracy, mean_loss in (
-            (model, scores.columns["accuracy-before"], scores.columns["loss-before"]),
-            (tuned, scores.columns["accuracy"], scores.columns["loss"]),
-        ):
-            hits = (t._network.apply(params, x).argmax(dim=1) == y).double().mean()
-            assert float(accuracy[i]) == pytest.approx(float(hits), abs=1e-6)
-            assert float(mean_loss[i]) == pytest.approx(float(loss(params, (x, y))), abs=1e-5)
+        for params, which in ((model, COMMON), (tuned, "")):
+            hits = (t.learner.model.apply(params, x).argmax(dim=1) == y).double().mean()
+            accuracy, mean_loss = (scores.columns[n + which][i] for n in ("accuracy", "loss"))
+            assert float(accuracy) == pytest.approx(float(hits), abs=1e-6)
+            assert float(mean_loss) == pytest.approx(float(loss(params, (x, y))), abs=1e-5)
         assert int(scores.queries[i]) == len(rows) - 4
 
 
-def test_a_personalized_model_that_diverged_is_right_about_nothing():
-    t = trainer(small_of_any(adapt_lr=1e30))
-    scores = t.evaluate(initial_model(t), range(20), server_round=0)
+def test_a_fine_tuned_model_that_diverged_is_right_about_nothing():
+    scores = scores_of(trainer(small_of_any(adapt_lr=1e30)), range(20))
     diverged = ~scores.columns["loss"].isfinite()
     assert diverged.any()
     assert (scores.columns["accuracy"][diverged] == 0).all()
@@ -332,44 +326,38 @@ def test_a_personalized_model_that_diverged_is_right_about_nothing():
 
 def test_evaluation_changes_nothing():
     t = trainer(small_of_any(memory="carry"))
-    model = initial_model(t)
-    copy = {name: leaf.clone() for name, leaf in model.items()}
-    one = t.evaluate(model, range(20), server_round=0)
-    assert_same(model, copy)
-    again = t.evaluate(model, range(20), server_round=0)
+    copy = over_slots(torch.clone, t.method.server.start)
+    one = scores_of(t, range(20))
+    assert_same(t.method.server.start, copy)
+    again = scores_of(t, range(20))
     torch.testing.assert_close(one, again, rtol=0, atol=0, equal_nan=True)
 
 
 def test_blocks_of_clients_score_alike(monkeypatch):
     t = trainer(small_of_any())
-    model = initial_model(t)
-    whole = t.evaluate(model, range(20), server_round=0)
+    whole = scores_of(t, range(20))
     monkeypatch.setattr("client.training.scoring._BLOCK", 5000)
-    blocks = t.evaluate(model, range(20), server_round=0)
+    blocks = scores_of(t, range(20))
     torch.testing.assert_close(whole, blocks, rtol=0, atol=1e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("method", "memory", "kept"),
-    [
-        ("local-moml", "carry", True),
-        ("local-moml", "reset", False),
-        ("pfedme", "reset", True),
-        ("per-fedavg", "carry", False),
-        ("fedavg", "carry", False),
-    ],
-)
-def test_models_that_clients_keep_are_scored_as_they_are(method, memory, kept):
+@pytest.mark.parametrize("method", ["pfedme", "ditto", "mr-mtl", "local"])
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_models_that_clients_keep_are_scored_as_they_are(method, engine):
     store = RamStore()
-    t = trainer(small_of_any(method=method, memory=memory), store)
-    model = initial_model(t)
-    train_clients(t, model, [3, 4], server_round=1, durable=0)
-    own = t.evaluate(model, range(20), server_round=1).columns["accuracy-own"]
-    assert np.flatnonzero(~own.isnan()).tolist() == ([3, 4] if kept else [])
-    if kept:
-        x, y = t.data.test.take(torch.from_numpy(t.data.test.rows[4]))
-        theirs = t._network.apply(store.load(4, model, before=2), x).argmax(dim=1)
-        assert float(own[4]) == pytest.approx(float((theirs == y).double().mean()), abs=1e-6)
+    t = trainer(small_of_any(method=method), store, engine=engine)
+    before = scores_of(t, range(20)).columns
+    train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0)
+    after = scores_of(t, range(20), server_round=1).columns
+    for name in ("accuracy", "loss"):
+        moved = np.flatnonzero(~torch.isclose(before[name], after[name], rtol=0, atol=1e-6))
+        assert set(moved.tolist()) <= {3, 4}, name  # others are fine-tuned, as before
+    own = unflat(store.load(4, None, before=2))["kept"]["own"]
+    x, y = t.data.test.take(torch.from_numpy(t.data.test.rows[4]))
+    loss = cross_entropy(t.learner.model)(own, (x, y))
+    assert float(after["loss"][4]) == pytest.approx(float(loss), abs=1e-5)
+    hits = (t.learner.model.apply(own, x).argmax(dim=1) == y).double().mean()
+    assert float(after["accuracy"][4]) == pytest.approx(float(hits), abs=1e-6)
 
 
 def test_refuses_a_network_that_does_not_fit(tmp_path):
@@ -381,31 +369,31 @@ def test_refuses_a_network_that_does_not_fit(tmp_path):
         trainer(small_of_any(dataset=name, partition="iid", num_clients=4, model="cnn"))
 
 
-def test_a_memory_that_a_rule_does_not_read_is_not_loaded_to_train():
-    class Unread(RamStore):
-        def load(self, client, like, *, before):
-            raise AssertionError("nobody reads it")
-
-    t = trainer(small_of_any(method="pfedme"), Unread())
-    for server_round in (1, 2):
-        train_clients(t, initial_model(t), [3], server_round=server_round, durable=0)
-
-
 @pytest.mark.parametrize("settings", [{}, {"model": "resnet", "hidden": "4"}])
-def test_a_loss_of_a_methods_own_is_lowered_whatever_the_network(settings, plug_ins):
-    @method
-    class Doubled(common.FedAvg):
+@pytest.mark.usefixtures("plug_ins")
+def test_a_loss_of_a_methods_own_is_lowered_whatever_the_network(settings):
+    @method("doubled", source="nobody")
+    class Doubled(FedAvg):
         """FedAvg of twice the loss."""
 
-        name = "doubled"
+        def build(self, context):
+            o, network = context.objective, context.network
 
-        def loss(self, network, task):
-            plain = super().loss(network, task)
-            return lambda w, batch: 2 * plain(w, batch)
+            def twice(w, batch):
+                return 2 * o.criterion(network.represent(w, batch)[0], batch), ()
+
+            derivative = o.differentiate(twice, network.learned)
+
+            def direction(work, batches):
+                return {"model": derivative(work["model"], batches[0])[0]}, work
+
+            base = super().build(context)
+            phases = (Phase(direction, self.eta),)
+            return base._replace(client=base.client._replace(phases=phases))
 
     found = []
     for name, eta in (("doubled", 0.05), ("fedavg", 0.1)):
         t = trainer(small_of_any(method=name, eta=eta, **settings))
-        found.append([rounds(t, [[3, 4]])[0].params for _ in range(6)])  # each way has its turn
+        found.append([run_rounds(t, [[3, 4]])[0].slots for _ in range(6)])  # each way has its turn
     for one, other in zip(*found, strict=True):
         assert_same(one, other, atol=1e-5)
