@@ -26,8 +26,8 @@ def minimum(clients):
 
 def built(settings, *starts, clients=4, loss=quadratic):
     """Builds a method on quadratics, or another loss; `starts` are those of several models."""
-    starts = [{"w": w} for w in starts or [draw(7, DIM)]]
-    names = frozenset({"w"})
+    starts = [w if isinstance(w, dict) else {"w": w} for w in starts or [draw(7, DIM)]]
+    names = frozenset(starts[0])
     network = Network(
         initial=starts[0],
         represent=None,
