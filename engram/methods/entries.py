@@ -15,7 +15,7 @@ from torch import Tensor
 from engram.core.method import Context, FromEach, FromMean, Method, Network
 from engram.core.objective import by_functions
 from engram.core.personal import build
-from engram.core.served import is_tuned
+from engram.core.served import typical
 from engram.core.settings import METHODS, Search, about, ranges
 
 __all__ = ["entries", "entry_of", "written"]
@@ -51,7 +51,7 @@ def entry_of(cls: Any) -> dict[str, Any]:
         "each": isinstance(merge, FromEach),
         "steps": isinstance(merge, FromMean) and merge.steps,
         "phases": len(made.client.phases),
-        "tuned": is_tuned(made),
+        "tuned": typical(made).tuned,
         "fields": {name: _field(hints[name], cls, name, notes) for name, notes in ranges(cls)},
     }
 
@@ -69,12 +69,12 @@ def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, 
     searched = next((tuple(note) for note in notes if isinstance(note, Search)), None)
     choices = get_args(kind) if get_origin(kind) is Literal else None
     return {
-        "type": "choice" if choices else kind.__name__,
+        "type": "choice" if choices else getattr(kind, "__name__", str(kind)),
         "default": getattr(cls, name),
         **limits,
         **({"choices": choices} if choices else {}),
         **({"search": searched} if searched else {}),
-        "meaning": next(note for note in notes if isinstance(note, str)),
+        "meaning": next((note for note in notes if isinstance(note, str)), ""),
     }
 
 
