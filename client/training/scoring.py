@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -36,11 +36,14 @@ from federation.experiment import Experiment
 from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod
 from federation.streams import Stream, generator
 
-__all__ = ["NoScore", "Scorer", "Scores", "measure"]
+__all__ = ["SHIFT", "NoScore", "Scorer", "Scores", "measure"]
 
 Named = TypeVar("Named", bound=Hashable)
 Answer = Callable[[Inputs], Outputs]
 """``inputs (c, q, ...) -> outputs (c, q, ...)``, of the models of c clients."""
+
+SHIFT: Final = "shift of the representation"
+"""Name of a served model's shift among its parameters, where it is fine-tuned with them."""
 
 _BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
 
@@ -111,12 +114,12 @@ class Scorer:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         e, network = self._experiment, self._network
         learned = standardized_loss(task, self._standard)
-        loss: LossFn = mean_loss(network._replace(train=None), learned)
+        loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
         optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:
             shape = network.dense_layers, self._data.outputs
-            loss, self._targets = dense_loss_of(task, *shape, self._standard)
-            gradient = loss.gradient
+            by_hand, self._targets = dense_loss_of(task, *shape, self._standard)
+            gradient = by_hand.gradient
         elif network.vectorizes:
             gradient = torch.func.grad(loss)
         else:  # packed sequences, for one, have no rule in torch.func
@@ -197,7 +200,7 @@ class Scorer:
         return self._experiment.protocol == "few-shot"
 
     def personalized(self, model: Params, client: int) -> Params:
-        """Returns a client's model after fine-tuning, as it is scored."""
+        """Returns a client's model, with its ``SHIFT`` if it has one, after fine-tuning."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
         if not self._drawn(client) or (self._few_shot and not len(self._data.test.rows[client])):
@@ -262,7 +265,7 @@ class Scorer:
         elif served.neighbors is not None:
             found[""] = self._voting(w, served.neighbors, clients)
         else:
-            found[""] = self._applied(w, served.shift)
+            found[""] = partial(self._for_each(self._apply), _with_shift(w, served))
         if self._tuned:
             found[TUNED] = self._after_tuning(served, clients)
         return found
@@ -273,30 +276,28 @@ class Scorer:
         rows: Outputs = tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat)
         return rows
 
-    def _applied(self, w: Params, shift: Tensor | None) -> Answer:
-        """Returns the models of clients, which add a shift of each to its representations."""
-        if shift is None:
-            return partial(self._for_each(self._network.apply), w)
-        return lambda x: self._represented(w, x, shift)[0]
+    def _apply(self, w: Params, x: Inputs) -> Outputs:
+        """Returns the outputs of one model, with its ``SHIFT`` if there is one."""
+        return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
 
-    def _represented(self, w: Params, x: Inputs, shift: Tensor | None = None) -> Any:
-        """Returns outputs (c, q, ...) and representations (c, q, width)."""
-        represent = self._network.represent
+    def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
+        """Returns the outputs of one model, and its representations before the shift."""
+        represent, shift = self._network.represent, w.get(SHIFT)
         assert represent is not None  # for mypy: the method asks for it
-        if shift is None:
-            return self._for_each(lambda p, some: represent(p, some, None, None, False))(w, x)
-        each = self._for_each(lambda p, some, s: represent(p, some, None, s, False))
-        return each(w, x, shift)
+        model = {name: leaf for name, leaf in w.items() if name != SHIFT}
+        found: tuple[Outputs, Tensor] = represent(model, x, None, shift, False)
+        return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
         """Returns models whose outputs are mixed with votes of the clients' training rows."""
         train = self._data.train
         memory = padded(train, train.rows, clients)
-        said, y = self._answers({0: lambda x: self._represented(w, x)[1]}, memory)
+        represent = self._for_each(self._represent)
+        said, y = self._answers({0: lambda x: represent(w, x)[1]}, memory)
         recall = knn_per(weight=votes.weight, k=votes.k, scale=votes.scale)
 
         def served(x: Inputs) -> Tensor:
-            outputs, z = self._represented(w, x)
+            outputs, z = represent(w, x)
             return recall(outputs, z, said[0], y, memory.counted)
 
         return served
@@ -339,14 +340,14 @@ class Scorer:
             clients: The clients.
             alike: Whether all of them begin with the same one.
         """
-        support, (w,) = self._support(clients), served.models
+        support, w = self._support(clients), _with_shift(served.models[0], served)
         if self._dense:
             return self._tuned_dense(w, support, alike=alike)
         if alike:
             count = len(clients)
             w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
         tuned = self._for_each(self._tunes(clients))(w, *support.batches())
-        return self._applied(tuned, served.shift)
+        return partial(self._for_each(self._apply), tuned)
 
     def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:
         count, drawn = support.rows.shape
@@ -425,6 +426,10 @@ class Scorer:
             return tree_map(lambda *leaves: torch.stack(leaves), *found)
 
         return in_turn
+
+
+def _with_shift(w: Params, served: Served) -> Params:
+    return w if served.shift is None else w | {SHIFT: served.shift}
 
 
 def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:
