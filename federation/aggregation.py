@@ -42,8 +42,9 @@ class Merge(NamedTuple):
     def by(self) -> str:
         """What weighs updates: ``rows`` or ``clients``."""
         e, merge = self.settings, self.method.server.merge
-        plain = e.privacy != "central" and e.merge == "mean"
-        return merge.by if plain and isinstance(merge, FromMean) else "clients"
+        if not isinstance(merge, FromMean):
+            return "rows"  # which its server sees
+        return merge.by if e.privacy != "central" and e.merge == "mean" else "clients"
 
     @property
     def in_parts(self) -> bool:

@@ -16,7 +16,7 @@ class Column(NamedTuple):
     """A metric of one of the models that are evaluated on every client.
 
     Attributes:
-        name: The metric's name and the model's suffix: ``accuracy``, ``accuracy-before``.
+        name: The metric's name and the model's suffix: ``accuracy``, ``accuracy-common``.
         metric: The metric.
         optional: Whether some clients have no value, which is NaN.
     """

@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_map
 
 from engram.checks import must
 from engram.cohort.problem import network_of
+from engram.core.contract import Contract
 from engram.core.method import Method, Network
 from engram.core.shapes import Shapes, shapes_of, without_data
 from engram.models import Model
@@ -67,7 +68,8 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
     network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
     try:
         with torch.device(_NOWHERE):
-            shapes = shapes_of(_built(e, network, outputs))
+            made = _built(e, network, outputs)
+            shapes = shapes_of(Contract(e.method, made, network.initial))
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     check_client(e, shapes)

@@ -31,6 +31,7 @@ class _Settings(Settings):
 class Config(Stored):
     """``config.json``."""
 
+    format: int
     settings: _Settings
     engine: str
     training: str
@@ -50,7 +51,6 @@ class MetricsRow(Stored):
 
     round: Count
     scored: Count = 0
-    own_clients: Count = 0
     cohort: _Clients = Field([])
     absent: dict[_Client, str] = Field({})
     names: dict[_Client, str] = Field({})
@@ -100,10 +100,9 @@ class Results(Stored):
     method: str = ""
     rounds: Count = 0
     scored: Count = 0
-    own_clients: Count = 0
     clients: _Columns | None = None
     selected: _Picked | None = None
-    selected_before: _Picked | None = None
+    selected_tuned: _Picked | None = None
     unseen: _Clients = Field([])
     outlying: dict[str, _Clients] = Field({})
     ms_per_round: Figure | None = None
@@ -114,7 +113,7 @@ class Results(Stored):
     @property
     def last_client(self) -> int:
         """The highest number of a client; -1 where none is named."""
-        picked = [one.clients for one in (self.selected, self.selected_before) if one]
+        picked = [one.clients for one in (self.selected, self.selected_tuned) if one]
         named = [columns.ids for columns in (self.clients, *picked) if columns]
         return max(max(ids, default=-1) for ids in (self.unseen, *named))
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _log = getLogger("flwr.engram")
 
+_FORMAT = 2  # of run folders; raised when columns or checkpoints change their meaning
 _CONFIG, _LOCK = "config.json", "lock"
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PICKED = "picked"  # folder of the checkpoints of picked rounds, in a folder for each key
@@ -134,6 +135,7 @@ class RunRecord:
     def write_config(self, experiment: Experiment, *, engine: str, training: str) -> None:
         """Writes ``config.json``: the present settings, and the engine and source that run them."""
         config = {
+            "format": _FORMAT,
             "settings": experiment.to_config() | {"resume": ""},
             "engine": engine,
             "training": training,
@@ -169,7 +171,7 @@ class RunRecord:
         """The contents of ``config.json``.
 
         Raises:
-            Refused: If they are damaged, of an earlier version, or of an unknown method.
+            Refused: If they are damaged, of another version, or of an unknown method.
         """
         path = self.folder / _CONFIG
         config = checked(read_json(path))
@@ -178,13 +180,10 @@ class RunRecord:
                 f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
                 "--set, not here"
             )
-        settings = config.get("settings")
-        known = settings if isinstance(settings, dict) else {}
-        old = "adapt-steps" in known and "protocol" not in known
-        if known and ("metrics" not in config or old):
+        if config.get("format") != _FORMAT:
             raise Refused(
-                f"{self.folder} was written by an earlier version of Engram, whose runs this one "
-                "neither shows nor goes on with"
+                f"{self.folder} was written by another version of Engram, whose runs this one "
+                "neither shows nor goes on with: run it again, or use that version"
             )
         of_kind(Config, config, path)
         method = config["settings"]["method"]

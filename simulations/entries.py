@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused, few_names, one_line
-from federation.methods.network import SERVED
 from federation.settings.shared import SharedSettings
 from federation.stored import readable
 from server.record import RunRecord
@@ -94,7 +93,7 @@ def _run(path: Path) -> _Told:
         return *about, f"{state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
     score = ""
     for main in record.metrics[:1]:  # a method may have none
-        value = results.get(main.name + SERVED, results.get(main.name))
+        value = results.get(main.name)
         if value is not None:
             score = f"{main.name} {main.in_words(value, 1)}{' %' if main.percent else ''}"
     return *about, "finished", score

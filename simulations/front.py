@@ -18,7 +18,7 @@ from federation.data.source import Source
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
-from federation.methods.network import COMMON, SERVED, NetworkMethod
+from federation.methods.network import NetworkMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
@@ -91,9 +91,8 @@ class Run:
     def picked(self) -> Self:
         """The run with the models of the rounds that validation rows pick, in place of the last's.
 
-        Its ``model``, ``personal_model(client)``, ``export(client)`` and ``adapt(rows)``
-        are of the round that is best on validation rows for the common model and for the models
-        that clients are served by; of a method that shows no common model, both are of the latter.
+        Its ``model``, ``personal_model(client)``, ``export(client)`` and ``adapt(rows)`` are of
+        the round in which the models that serve clients are best on validation rows.
         """
         return type(self)(self.folder, self._source, picked=True)
 
@@ -172,7 +171,7 @@ class Run:
         Raises:
             Refused: If clients share several networks.
         """
-        return self.learned_of(None).shared
+        return self.learned.shared
 
     @property
     @_in_its_names
@@ -187,17 +186,7 @@ class Run:
     @_in_its_names
     def learned(self) -> Learned:
         """The models behind ``personal_model``, as the platform has them."""
-        return Learned(self._record, self.experiment, selected_by(SERVED) if self._picked else "")
-
-    def learned_of(self, client: int | str | None) -> Learned:
-        """Returns what is behind a client's model, or the common one of ``None``.
-
-        They differ where validation rows pick another round for the common model.
-        """
-        common = selected_by(COMMON)
-        if client is not None or not self._picked or common not in (self._record.results or {}):
-            return self.learned
-        return Learned(self._record, self.experiment, common)
+        return Learned(self._record, self.experiment, selected_by("") if self._picked else "")
 
     @_in_its_names
     def personal_model(self, client: int | str) -> Params:
@@ -248,7 +237,7 @@ class Run:
         Raises:
             Refused: If the run is not finished, or there is no such model, client or format.
         """
-        return exported_into(self.learned_of(client), client, out, format).folder
+        return exported_into(self.learned, client, out, format).folder
 
     @_in_its_names
     def adapt(

@@ -54,8 +54,9 @@ def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
     """Returns the references and the other models: method, label, and which of its models."""
     references: list[_Line] = []
     others: list[_Line] = []
-    for method in runs:
-        first, *rest = ((method, label, which) for label, which in shown_models(method).items())
+    for method, records in runs.items():
+        shown = shown_models(method, records).items()
+        first, *rest = ((method, label, which) for label, which in shown)
         (references if getattr(method_of(method), "reference", False) else others).append(first)
         others += rest
     return references, others

@@ -63,7 +63,7 @@ def export(
         from simulations.exports.exporting import exported_into
         from simulations.front import load_run
     found = load_run(folder).picked if picked else load_run(folder)
-    _tell(exported_into(found.learned_of(client), client, out, format_))
+    _tell(exported_into(found.learned, client, out, format_))
 
 
 @app.command()

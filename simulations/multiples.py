@@ -18,7 +18,7 @@ from simulations.studies.figures import log_ticks
 __all__ = ["Curve", "curve_of", "draw_differences", "draw_multiples"]
 
 _WIDEST: Final = 5  # most panels side by side
-_MARKS: Final = ("--", ":", "-.")
+_MARKS: Final = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 _OWN, _OTHERS, _ALIKE = "tab:blue", "0.8", "0.45"
 _LESS, _MORE = "tab:green", "tab:red"
 

@@ -17,7 +17,7 @@ from federation.data.federated import FederatedData, Split
 from federation.errors import one_line
 from federation.files import replace_file
 from federation.methods import METHODS
-from federation.methods.network import COMMON, SERVED
+from federation.methods.network import COMMON, TUNED
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.multiples import Curve, curve_of, draw_multiples
@@ -27,6 +27,8 @@ from strategies.evaluation import center_key
 __all__ = ["draw_metric", "plot_clients", "plot_data", "png", "save", "tick_label"]
 
 _COLORS = list(mpl.color_sequences["tab10"])
+_STYLES: Final = {"": "-", COMMON: "--", TUNED: ":"}
+_MODELS: Final = {COMMON: "tab:gray", "": "tab:blue", TUNED: "tab:green"}
 _TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
 
 
@@ -47,7 +49,7 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
 
     More than ``_TOGETHER`` models have a panel each.
     """
-    lines = curves_of(runs)
+    lines = curves_of(runs, metric)
     curves = [_curve(runs[method], metric, label, which) for method, label, which in lines]
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
@@ -61,8 +63,7 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
     axes = figure.subplots()
     colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
     for (method, label, which), curve in zip(lines, curves, strict=True):
-        style = "--" if which == COMMON else "-"
-        axes.plot(curve.x, curve.mean, style, color=colors[method], label=label)
+        axes.plot(curve.x, curve.mean, _STYLES[which], color=colors[method], label=label)
         if curve.low is not None and curve.high is not None:
             axes.fill_between(
                 curve.x, curve.low, curve.high, color=colors[method], alpha=0.15, lw=0
@@ -90,7 +91,7 @@ def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:
 
 
 def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
-    """Plots a metric of all clients (and seeds): of the common model, and as they are served."""
+    """Plots a metric of all clients (and seeds), by each model that the runs have scores of."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
@@ -100,15 +101,17 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
         if not found:
             continue
         names.append((i, method))
-        for offset, which, color in ((-0.2, COMMON, "tab:gray"), (0.2, SERVED, "tab:blue")):
+        for offset, (which, color) in zip((-0.27, 0, 0.27), _MODELS.items(), strict=True):
+            if metric.name + which not in found[0]:
+                continue
             values = np.concatenate([_scaled(each[metric.name + which], metric) for each in found])
             values = values[np.isfinite(values)]
-            spread = i + offset + rng.uniform(-0.09, 0.09, len(values))
+            spread = i + offset + rng.uniform(-0.07, 0.07, len(values))
             axes.plot(spread, values, ".", color=color, alpha=0.5, ms=5, mew=0)
             axes.boxplot(
                 values,
                 positions=[i + offset],
-                widths=0.3,
+                widths=0.2,
                 whis=(10, 90),
                 showfliers=False,
                 medianprops={"color": color, "lw": 2},
@@ -116,8 +119,8 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
     axes.set_xticks([i for i, _ in names], [name for _, name in names])
     axes.set(
         ylabel=f"{metric.name} of a client{' (%)' if metric.percent else ''}",
-        title="each dot a client; gray: common model, blue: the client's own\n"
-        "box: quartiles, whiskers: 10th and 90th percentile",
+        title="each dot a client; gray: common model, blue: as it is served, green: the same after "
+        "fine-tuning\nbox: quartiles, whiskers: 10th and 90th percentile",
     )
     if metric.percent:
         axes.set_ylim(-3, 103)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON, PERSONALIZED, SERVED, VALIDATION, NetworkMethod
+from federation.methods.network import COMMON, TUNED, UNSEEN, VALIDATION
 from federation.settings.data import DataSettings
 from server.record import RunRecord
-from simulations.comparison import Runs, method_of
+from simulations.comparison import Runs
 from simulations.differences import Difference, Scores, paired_difference
 from strategies.evaluation import center_key
 from strategies.selection import selected_by
@@ -34,36 +34,49 @@ __all__ = [
 SELECTED: Final = "selected-"  # before a metric's name: in the round that validation rows pick
 
 
-def shown_models(label: str) -> dict[str, str]:
-    """Returns what rows of a label of ``Runs`` are called, and which model each is of."""
-    known = method_of(label)
-    shows = known.shows if issubclass(known, NetworkMethod) else (SERVED,)
-    tuned = f"{label} + fine-tuning" if len(shows) > 1 else label
-    return {tuned if which == SERVED else label: which for which in shows}
+def shown_models(label: str, records: Sequence[RunRecord]) -> dict[str, str]:
+    """Returns the models that rows are of, by the rows' names, as the suffixes of their columns.
+
+    They are the models that serve clients and, where the runs have such scores, the same after
+    fine-tuning.
+
+    Args:
+        label: A label of ``Runs``.
+        records: Its runs.
+    """
+    tuned = records[0].metrics[0].name + TUNED
+    there = any(tuned in row for row in records[0].rows())
+    return {label: ""} | ({f"{label} + fine-tuning": TUNED} if there else {})
 
 
-def curves_of(runs: Runs) -> list[tuple[str, str, str]]:
+def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
     """Returns what is drawn against rounds: a label of the runs, a curve's, and which model.
 
-    Of runs of one method it is what clients are served by, and the common model.
+    Of runs of one method the common model is among them, unless it is what serves clients.
     """
-    models = {name: shown_models(name) for name in runs}
+    models = {name: shown_models(name, records) for name, records in runs.items()}
     if len(runs) == 1:
-        models = {name: {name: SERVED, "common model": COMMON} for name in runs}
+        ((name, records),) = runs.items()
+        common = metric.name + COMMON
+        rows = [row for record in records for row in record.rows() if common in row]
+        if any(row[common] != row[metric.name] for row in rows):
+            models[name] |= {"common model": COMMON}
     return [(name, label, which) for name, own in models.items() for label, which in own.items()]
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
-    """Returns a row for each model that a method shows, from the last evaluation of each run.
+    """Returns a row for each model of each method, from the last evaluation of each run.
 
-    The entries of ``strategies.evaluation.summary`` are means over runs, and ``model`` says behind
-    which of its names are those of the row's model. Those of the common model are None where
-    clients share a part of a network alone. ``accuracy-seed-std`` is the standard deviation of that
-    model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean accuracy
+    A method's row is of the models that serve clients; that of its name and ``+ fine-tuning``, of
+    the same after fine-tuning. The entries of ``strategies.evaluation.summary`` are means over
+    runs: ``accuracy`` is of the row's model, ``accuracy-common`` of the common model, where there
+    is one. ``accuracy-seed-std`` is the standard deviation of the row's mean accuracy over runs
+    (None for one run). ``selected-accuracy`` is its mean accuracy
     after the round that validation rows pick for it, ``selected-validation-accuracy`` that on these
     rows, and ``selected-round`` the median of these rounds; None unless all runs are finished and
     hold rows out. Of a metric whose ``center`` is the median, the first three are of medians over
-    clients. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
+    clients. ``rounds`` are those of the run with the fewest, ``trained`` is the number of clients
+    that have trained in them, ``client-bytes`` are what a
     client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
     long a client trains in a round: what its node says, or, where one process trains all, its share
     of the round. ``left-out`` counts how often a client was asked to train and gave no usable
@@ -71,19 +84,13 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     ``finished`` says whether all rounds are done.
     """
     return [
-        _row(label, which, records, common=_has_common(name))
+        _row(label, which, records)
         for name, records in runs.items()
-        for label, which in shown_models(name).items()
+        for label, which in shown_models(name, records).items()
     ]
 
 
-def _has_common(label: str) -> bool:
-    """Whether there is a common model beside the one that the method serves clients by."""
-    known = method_of(label)
-    return not issubclass(known, NetworkMethod) or known.serves != COMMON or COMMON in known.shows
-
-
-def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) -> dict[str, Any]:
+def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     curves, metrics = [record.rows() for record in records], records[0].metrics
     # The results of a run that was resumed because its last evaluation had failed have scores that
     # its metrics lack.
@@ -97,13 +104,10 @@ def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) 
     figures: dict[str, float | None] = {}
     for metric in metrics:
         name = metric.name
-        keys = [key for key in last[0] if metric.name in key and _is_figure(last[0][key])]
-        figures |= {key: _mean(last, key) for key in keys}
-        if not common:
-            figures |= {key: None for key in keys if name + COMMON in key}
+        figures |= _figures(last, metric, which)
         key = center_key(name + which, metric)
         figures[f"{name}-seed-std"] = _deviation([row[key] for row in last])
-        for rows in (PERSONALIZED, VALIDATION):
+        for rows in ("", VALIDATION):
             values = [row[rows + key] for row in selected if row]
             whole = len(values) == len(records) and None not in values
             figures[SELECTED + rows + name] = float(np.mean(values)) if whole else None
@@ -112,13 +116,12 @@ def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) 
     picked_rounds = [row["round"] for row in selected if row]
     return {
         "method": label,
-        "model": which,
         "runs": len(records),
         "rounds": min(row["round"] for row in last),
         "finished": len(ended) == len(records),
         **figures,
         "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
-        "own-clients": min(row["own-clients"] for row in last),
+        "trained": min(map(_trained, curves)),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
         "client-ms": float(np.median([*map(_client_ms, trained)])) if trained else None,
@@ -129,14 +132,30 @@ def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) 
     }
 
 
+def _figures(
+    results: Sequence[Mapping[str, Any]], metric: Metric, which: str
+) -> dict[str, float | None]:
+    """Returns the figures of a model, under the metric's name, and of the common model."""
+    found = {}
+    for rows in ("", VALIDATION, UNSEEN):
+        for model in ("", COMMON):
+            for end in ("", "-std", "-median", tail(metric), "-worst"):
+                key = f"{rows}{metric.name}{model or which}{end}"
+                if key in results[0]:
+                    found[f"{rows}{metric.name}{model}{end}"] = _mean(results, key)
+    return found
+
+
+def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Returns the number of clients that have taken part in training."""
+    each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
+    return len(set[int]().union(*each))
+
+
 def _client_ms(row: Mapping[str, Any]) -> float:
     """Returns how long a client trained in a round, in milliseconds."""
     own = row.get("seconds-training")
     return float(row["ms"] / len(row["cohort"]) if own is None else 1000 * own)
-
-
-def _is_figure(value: object) -> bool:
-    return value is None or isinstance(value, float)
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
@@ -189,11 +208,12 @@ def others(
     found: dict[str, tuple[float, ...]] = {
         name: figures_of(scores, metric) for name, scores in references.items()
     }
-    firsts = [record.rows()[0] for record in next(iter(runs.values()))]
     keys = [metric.name + COMMON + end for end in ends(metric).values()]
-    initial = [[row.get(key) for key in keys] for row in firsts]
-    if not any(value is None for seed in initial for value in seed):
-        found["untrained model"] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
+    for records in runs.values():  # not every method has a common model
+        initial = [[record.rows()[0].get(key) for key in keys] for record in records]
+        if not any(value is None for seed in initial for value in seed):
+            found["untrained model"] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
+            break
     return found
 
 
@@ -245,7 +265,7 @@ def differences_from(
     scores = {
         label: client_scores(records, metric.name, which)
         for method, records in runs.items()
-        for label, which in shown_models(method).items()
+        for label, which in shown_models(method, records).items()
     }
     sign = 1 if metric.better == "higher" else -1
     best = str(max(rows, key=lambda row: sign * row[key])["method"])
@@ -257,23 +277,24 @@ def differences_from(
         return None
 
 
-def picked(record: RunRecord, which: str = SERVED) -> dict[str, Any] | None:
+def picked(record: RunRecord, which: str = "") -> dict[str, Any] | None:
     """Returns the scores after the round that validation rows pick for a model, by its own scores.
 
-    For a model that the run's method does not show it is the round of the one that serves clients.
-    None if the run is not finished, or holds no rows out.
+    For the common model it is the round of the models that serve clients. None if the run is not
+    finished, or holds no rows out.
     """
     results = record.results or {}
-    return results.get(selected_by(which), results.get(selected_by(SERVED)))
+    return results.get(selected_by(which), results.get(selected_by("")))
 
 
-def client_scores(records: Sequence[RunRecord], name: str, which: str = SERVED) -> Scores:
+def client_scores(records: Sequence[RunRecord], name: str, which: str = "") -> Scores:
     """Returns the scores of each run's clients that train, in the round that validation rows pick.
 
     Args:
         records: Finished runs.
         name: The metric's.
-        which: Of which model; NaN where a client has no score.
+        which: Of which model: those that serve clients; ``COMMON`` or ``TUNED``, if the runs have
+            such scores. NaN where a client has no score.
     """
     found: list[npt.NDArray[np.float64]] = []
     for record in records:

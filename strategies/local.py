@@ -11,34 +11,30 @@ from flwr.serverapp import Grid
 
 from engram.core.method import Slots
 from engram.core.rounds import sent_to
-from engram.core.shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.metrics import METRICS, Metric
 from engram.networks import FLAT
 from engram.tasks import CLASSIFICATION, task_of
-from engram.tree import is_finite
 from engram.types import Params
-from federation.aggregation import Merge, merge_of, server_step_notes
-from federation.demand import check_server
-from federation.errors import RunStopped, few
+from federation.aggregation import server_step_notes
+from federation.errors import few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.learning import server_side
 from federation.methods.network import COMMON, TUNED, NetworkMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies
-from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation, center_key
 from strategies.loss_watch import LossWatch
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
+from strategies.rounds import Rounds
 from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
 from strategies.selection import is_selection
-from strategies.train_replies import collect_replies, first_of, in_numbers, warn_of
+from strategies.train_replies import collect_replies, in_numbers, warn_of
 
 __all__ = ["Federated"]
 
@@ -50,19 +46,14 @@ _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 class Federated(RunStrategy):
     """Asks a random cohort to train, and merges the replies into the server's slots.
 
-    The parts specific to a method are in ``merge.method``, a record of pure functions; there is no
-    subclass per method. Cohorts are drawn from ``(seed, round)`` over the roster's clients, and
-    replies are ordered by client before they are merged, so that a resumed run, or one on other
+    The parts specific to a method are in ``rounds.merge.method``, a record of pure functions; there
+    is no subclass per method. Cohorts are drawn from ``(seed, round)`` over the roster's clients,
+    and replies are ordered by client before they are merged, so that a resumed run, or one on other
     nodes, computes the same model.
 
     Args:
-        merge: The server's merge of the method.
-        shapes: The slots of one client, whose names and shapes replies must have.
+        rounds: The decisions of its rounds.
         roster: The clients and their nodes. Clients that have not joined are not asked.
-        clients_per_round: Clients asked each round; 1..len(roster.nodes).
-        seed: Root of the sampling stream.
-        shards: As in ``draw_cohort``.
-        least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
         scoring: How clients are scored; by default, by accuracy.
         losses: Whether clients are asked for their training losses in every round; if not, only
@@ -72,7 +63,7 @@ class Federated(RunStrategy):
         notes: Further entries of the results.
 
     Attributes:
-        merge: As given.
+        rounds: As given.
         roster: As given; set it again when clients have joined or moved.
         state: The slots that are not sent as they are, and the scores. Set it to resume from a
             checkpoint.
@@ -81,14 +72,9 @@ class Federated(RunStrategy):
 
     def __init__(
         self,
-        merge: Merge,
-        shapes: Shapes,
+        rounds: Rounds,
         roster: Roster,
         *,
-        clients_per_round: int,
-        seed: int,
-        shards: int = 1,
-        least: int = 1,
         max_weight: float = np.inf,
         scoring: Scoring | None = None,
         losses: bool = False,
@@ -96,14 +82,9 @@ class Federated(RunStrategy):
         steps: str = "the step size",
         notes: Row | None = None,
     ) -> None:
-        self.merge = merge
-        self._shapes = shapes
-        self._least = least
-        self._weights = RowWeights(merge.by, max_weight)
+        self.rounds = rounds
+        self._weights = RowWeights(rounds.merge.by, max_weight)
         self.roster = roster
-        self._clients_per_round = clients_per_round
-        self._seed = seed
-        self._shards = shards
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
         self._always_losses = self._losses = losses
         self._loss = loss
@@ -155,10 +136,9 @@ class Federated(RunStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
-        method, shapes, running = server_side(e, roster.kind)
-        check_server(e, shapes)
-        merge = merge_of(e, method, running, noise)
-        parameters = sum(leaf.numel() for leaf in flat(method.server.start).values())
+        rounds = Rounds.of(e, roster.kind, noise)
+        start = flat(rounds.merge.method.server.start)
+        parameters = sum(leaf.numel() for leaf in start.values())
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
             _log.warning(
@@ -166,15 +146,10 @@ class Federated(RunStrategy):
                 parameters,
             )
         return cls(
-            merge,
-            shapes,
+            rounds,
             roster,
-            clients_per_round=e.clients_per_round,
-            seed=e.seed,
-            shards=e.shards,
-            least=e.min_clients,
             max_weight=e.max_weight,
-            scoring=Scoring.of(e, shapes),
+            scoring=Scoring.of(e, rounds.shapes),
             losses=e.model in FLAT,
             loss=task_of(e.task, e.loss).metric,
             steps=" or ".join(e.of(NetworkMethod).step_sizes()),
@@ -183,19 +158,19 @@ class Federated(RunStrategy):
 
     def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
         """Returns the slots that all clients are sent as they are, and the server's others."""
-        method = self.merge.method
+        method = self.rounds.merge.method
         common, _ = sent_to(method, method.server.start, [0])
         public = {slot: x for slot, x in slots.items() if slot in common}
         return public, {slot: x for slot, x in slots.items() if slot not in common}
 
     def _whole(self, arrays: ArrayRecord) -> Slots:
         """Returns the server's slots, of which ``arrays`` are those that clients are sent."""
-        start = self.merge.method.server.start
+        start = self.rounds.merge.method.server.start
         return unflat(self._state | to_params(arrays), start)
 
     def init(self) -> ArrayRecord:
         """Initializes the slots; returns those that all clients are sent as they are."""
-        public, others = self._apart(self.merge.method.server.start)
+        public, others = self._apart(self.rounds.merge.method.server.start)
         self._state = flat(others)
         return to_record(flat(public))
 
@@ -253,8 +228,8 @@ class Federated(RunStrategy):
             "%d clients on %d nodes, %d a round, seed %d",
             len(self.roster.nodes),
             len(self._nodes - {None}),
-            self._clients_per_round,
-            self._seed,
+            self.rounds.clients_per_round,
+            self.rounds.seed,
         )
 
     def configure_train(
@@ -262,16 +237,10 @@ class Federated(RunStrategy):
     ) -> Iterable[Message]:
         """Makes messages with the current model to the nodes of this round's cohort."""
         self._slots = self._whole(arrays)
-        cohort = draw_cohort(
-            self._seed,
-            server_round,
-            len(self.roster.nodes),
-            self._clients_per_round,
-            shards=self._shards,
-            absent=self._absent(grid) | self._scores.scoring.unseen,
-        )
+        absent = self._absent(grid) | self._scores.scoring.unseen
+        cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
         self._asked = []
-        content = outgoing(self.merge.method, self._slots)
+        content = outgoing(self.rounds.merge.method, self._slots)
         units = units_entries(self.roster.kind.units)
         self._losses = self._always_losses or bool(config.get("losses", True))
         for node, clients in self.roster.by_node(cohort).items():
@@ -282,7 +251,7 @@ class Federated(RunStrategy):
                     "fingerprint": fingerprint(),
                     "clients": clients,
                     "most-examples": self._weights.most,
-                    "combine": self.merge.in_parts,
+                    "combine": self.rounds.merge.in_parts,
                     "losses": self._losses,
                     **units,
                 }
@@ -326,40 +295,28 @@ class Federated(RunStrategy):
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
-        found = collect_replies(
+        rounds, names = self.rounds, self.roster.names
+        replied = collect_replies(
             replies,
             self._asked,
             server_round=server_round,
-            received=self._slots,
-            shapes=self._shapes,
+            shapes=rounds.shapes,
             roster=self.roster,
             most=self._weights.most,
-            merge=self.merge,
+            merge=rounds.merge,
             loss=self._loss if self._losses else None,
         )
-        asked, usable = len(self.cohort), found.usable
-        if 2 * len(found.diverged) > asked:
-            raise RunStopped(
-                f"round {server_round} diverged: the models of clients "
-                f"{self._few(sorted(found.diverged))} became non-finite; "
-                f"{first_of(found.diverged.values())}"
-            )
+        found = rounds.screened(self._slots, replied)
         self.left_out = found.left_out
-        if usable < self._least:
-            count = f"{usable} of {self._least} usable replies" if usable else "no usable reply"
-            told = found.in_words(self.roster.names)
-            raise RunStopped(f"round {server_round} has {count}; {told}")
-        found.log(server_round, self.roster.names)
-        updates = [update for _, reply in found.accepted for update in reply.updates]
+        updates = rounds.updates(found, server_round, names)
+        found.log(server_round, names)
         losses = [loss for _, reply in found.accepted for loss in reply.losses]
         means = {}
         if losses:
             means["train-loss"], median = float(np.mean(losses)), float(np.median(losses))
             means["train-loss-median"] = median
             self._watch.see(server_round, median)
-        slots = self.merge(self._slots, updates, server_round)
-        if flat(slots) and not is_finite(flat(slots)):
-            raise RunStopped(f"round {server_round}: the merged model became non-finite")
+        slots = rounds.merged(self._slots, updates, server_round)
         public, others = self._apart(slots)
         self._state = flat(others)
         self._ways = Counter(reply.way for _, reply in found.accepted if reply.way)
@@ -369,8 +326,8 @@ class Federated(RunStrategy):
             {
                 "cohort": self.cohort,
                 **means,
-                "clients": usable,
-                "left-out": asked - usable,
+                "clients": found.usable,
+                "left-out": found.asked - found.usable,
                 **({"bounded": bounded} if bounded else {}),
                 **in_numbers(found.kinds),
             }
@@ -386,10 +343,10 @@ class Federated(RunStrategy):
         settings = ConfigRecord(
             {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         )
-        content, kind = outgoing(self.merge.method, self._whole(arrays)), MessageType.EVALUATE
+        content = outgoing(self.rounds.merge.method, self._whole(arrays))
         everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]
         self._asked = [
-            (Message(content(settings, clients), dst_node_id=node, message_type=kind), clients)
+            (Message(content(settings, clients), node, MessageType.EVALUATE), clients)
             for node, clients in self.roster.by_node(everyone).items()
             if node in present
         ]

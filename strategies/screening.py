@@ -103,7 +103,12 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         (not params or is_finite(params)) and all(abs(loss) <= _LARGEST for loss in details.losses)
     ):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    running = {name for name in params if name.rpartition("/")[2] in merge.walker.running}
+    paths = {name: name.split("/") for name in params}
+    running = {
+        name
+        for name, (slot, *rest) in paths.items()
+        if rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
+    }
     if any(params[name].min() < 0 for name in running if name.endswith(VARIANCE)):
         return _rejected("non-finite", "a running variance is below zero")
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)

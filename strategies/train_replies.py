@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from flwr.app import Message
 
-from engram.core.method import Slots
 from engram.core.shapes import Shapes
 from engram.metrics import Metric
 from federation.aggregation import Merge
@@ -16,7 +15,7 @@ from federation.errors import few
 from federation.names import Names
 from federation.roster import Roster
 from strategies.reading import Kind, Rejected, first_answers, read_reply
-from strategies.screening import Accepted, implausible, screen
+from strategies.screening import Accepted, screen
 
 __all__ = ["TrainReplies", "collect_replies", "in_numbers", "warn_of"]
 
@@ -39,6 +38,12 @@ class TrainReplies(NamedTuple):
     rejected: list[tuple[list[int], Rejected]]
     silent: list[list[int]]
     others: Counter[Kind]
+
+    @property
+    def asked(self) -> int:
+        """How many clients were asked."""
+        others = [clients for clients, _ in (*self.accepted, *self.rejected)]
+        return sum(map(len, (*others, *self.silent)))
 
     @property
     def usable(self) -> int:
@@ -96,20 +101,18 @@ def collect_replies(
     asked: Sequence[tuple[Message, list[int]]],
     *,
     server_round: int,
-    received: Slots,
     shapes: Shapes,
     roster: Roster,
     most: int,
     merge: Merge,
     loss: Metric | None,
 ) -> TrainReplies:
-    """Screens the replies to a round's messages.
+    """Screens the replies to a round's messages, each by itself.
 
     Args:
         replies: All replies that arrived.
         asked: The messages, and the clients that each asks.
         server_round: The round.
-        received: The server's slots.
         shapes: The slots of one client.
         roster: The clients.
         most: How many rows of a client count at most.
@@ -138,10 +141,6 @@ def collect_replies(
             accepted.append((clients, verdict))
         else:
             rejected.append((clients, verdict))
-    # Under central privacy, whether a reply is left out must not depend on the others.
-    if not merge.bounded:
-        accepted, far = implausible(accepted, merge, received)
-        rejected += far
     return TrainReplies(accepted, rejected, silent, others)
 
 

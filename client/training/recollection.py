@@ -3,11 +3,11 @@
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
-import torch
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryMismatch, MemoryStore
 from engram.cohort.task import Outcome
+from engram.core.contract import difference
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State
 from engram.core.slots import flat, unflat
@@ -75,7 +75,7 @@ class Recollection(NamedTuple):
         for slot, x in kept.items():
             kind = self.method.kinds.get(slot)
             like = self.method.client.start.get(slot, None if kind == "statistic" else self.initial)
-            if kind is None or (like is not None and not _fits(x, like)):
+            if kind is None or (like is not None and difference(x, like)):
                 raise MemoryMismatch(
                     f"the memory of client {client} belongs to another model: its {slot!r} has "
                     "other arrays than this run's"
@@ -104,10 +104,3 @@ class Recollection(NamedTuple):
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
-
-
-def _fits(x: Any, like: Any) -> bool:
-    """Returns whether arrays have the names and shapes of some of those that they are like."""
-    if isinstance(x, torch.Tensor) or isinstance(like, torch.Tensor):
-        return getattr(x, "shape", None) == getattr(like, "shape", ())
-    return all(name in like and leaf.shape == like[name].shape for name, leaf in x.items())

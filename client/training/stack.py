@@ -1,25 +1,26 @@
 """Trains the cohorts of several runs as one. The runs differ only in seeds and in scales.
 
-A client of a stack starts from its own run's model, takes steps of its own run's sizes, and draws
+A client of a stack starts from its own run's slots, takes steps of its own run's sizes, and draws
 the same rows as if this run trained alone. So a stack gives every run's numbers, up to rounding,
 and takes little longer than one run where overhead, not arithmetic, dominates a step.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from client.training.cohort import CohortTask, Draws, LocalRound
 from client.training.outcome import Group, Trained, failed
 from client.training.trainer import Trainer
-from engram.cohort.task import ClientRaised
-from engram.types import Params
+from engram.cohort.dense import origin
+from engram.cohort.draws import Draws
+from engram.cohort.sizes import joined
+from engram.cohort.task import ClientRaised, CohortTask, Outcome
+from engram.core.method import Slots
 from engram.units import Units
 from federation.data.federated import Split
 from federation.data.lazy import Lazy
@@ -32,36 +33,56 @@ __all__ = ["STACKED", "Stack", "likeness"]
 STACKED: Final = frozenset({"seed", "adapt-lr"})
 """Shared settings in which runs of a stack may differ, beside ``scale_fields`` of the method."""
 
-_FLAGS: Final = (
-    *("batches_per_step", "needs_initial_batch", "state_is_model", "reads_state"),
-    *("affine", "single_use"),
-)
-
 
 def scale_fields(method: type[Method]) -> list[str]:
     """Returns the numeric fields of a method's settings in which runs of a stack may differ."""
-    unscaled: frozenset[str] = getattr(method, "unscaled", frozenset())
-    numbers = [name for name, field in method.model_fields.items() if field.annotation is float]
-    return [name for name in numbers if name not in unscaled]
+    return [name for name, field in method.model_fields.items() if field.annotation is float]
 
 
 def likeness(trainer: Trainer) -> Hashable:
     """Returns a key that is equal for runs that can be stacked."""
-    e, rule = trainer.experiment, trainer.rule
+    e, method = trainer.experiment, trainer.method
     free = STACKED | {f"{e.method}.{key_of(name)}" for name in scale_fields(type(e.own))}
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
     # Lazily read rows of several seeds are not joined: they may not fit into memory.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
-    drawn = trainer.constants
+    drawn = trainer.learner.model.constants
+    client = method.client
+    phases = [phase._replace(direction=None, eta=0.0) for phase in client.phases]
     return (
         *settings,
-        *(getattr(rule, flag) for flag in _FLAGS),
-        rule.moments is None,
+        *phases,
+        client.initial_rows,
+        frozenset(client.sends),
+        frozenset(method.kinds.items()),
+        *(_form(slots) for slots in (method.server.start, client.start)),
         *trainer.ways,
         str(trainer.data.kind._replace(units=Units(targets=trainer.data.units.targets))),
         drawn and drawn(),
         e.seed if read or (drawn and drawn() is None) else None,
     )
+
+
+def _form(tree: Any) -> Hashable:
+    """Returns the names and shapes of the tensors in nested dictionaries."""
+    leaves, names = tree_flatten(tree)
+    return str(names), *(leaf.shape for leaf in leaves)
+
+
+class _Part(NamedTuple):
+    """Clients of a run that keep the same slots.
+
+    Attributes:
+        run: The run.
+        some: The clients, by position in the run's cohort.
+        clients: The same, by number.
+        task: The inputs of their round.
+    """
+
+    run: int
+    some: list[int]
+    clients: list[int]
+    task: CohortTask
 
 
 class Stack:
@@ -94,10 +115,9 @@ class Stack:
 
     def train(
         self,
-        models: Sequence[Params],
+        received: Sequence[tuple[Slots, Slots]],
         cohorts: Sequence[Sequence[int]],
         *,
-        tailored: Sequence[Params],
         server_round: int,
         combine: Sequence[int | None],
         losses: bool = True,
@@ -105,9 +125,9 @@ class Stack:
         """Runs one local round of each run's cohort, as ``Trainer.train`` does of one.
 
         Args:
-            models: The runs' models, without what is tailored.
+            received: For each run, the slots that its cohort receives alike, and those of which
+                each of its clients receives its own.
             cohorts: The clients that each run trains.
-            tailored: For each run, the arrays that its server made for each client of its cohort.
             server_round: The round, >= 1.
             combine: For each run, as for ``Trainer.train``.
             losses: As for ``Trainer.train``.
@@ -118,28 +138,32 @@ class Stack:
         if self._at_once(cohorts) < 2:
             alone = partial(Trainer.train, server_round=server_round, durable=0, losses=losses)
             return [
-                alone(trainer, model, [some], tailored=own, combine=most)[0]
-                for trainer, model, some, own, most in zip(
-                    self._trainers, models, cohorts, tailored, combine, strict=True
+                alone(trainer, common, [some], own=own, combine=most)[0]
+                for trainer, (common, own), some, most in zip(
+                    self._trainers, received, cohorts, combine, strict=True
                 )
             ]
-        way, found = self._trainers[0].way, {}
+        way, found = self._trainers[0].way, []
         for runs in self._blocks(cohorts):
-            received = {i: self._trainers[i].receive(models[i]) for i in runs}
-            tasks = {
-                i: self._trainers[i]
-                .task(received[i], cohorts[i], server_round, self._trainers[i].receive(tailored[i]))
-                ._replace(losses=losses)
+            slots = {i: self._trainers[i].receive(received[i]) for i in runs}
+            parts = [
+                part._replace(task=part.task._replace(losses=losses))
                 for i in runs
-            }
-            for i, done in self._run(tasks, cohorts, server_round, way):
+                for part in self._parts(i, *slots[i], cohorts[i], server_round)
+            ]
+            done = self._run(parts, server_round, way)
+            for i in runs:
                 trainer, some = self._trainers[i], cohorts[i]
-                kept = trainer.finish(done, received[i], some, server_round, durable=0)
-                group = Group(combine[i], trainer.data.names)
+                mine = [
+                    (d, part.some) for part, d in zip(parts, done, strict=True) if part.run == i
+                ]
+                outcome = mine[0][0] if len(mine) == 1 else joined(*zip(*mine, strict=True))
+                left = trainer.finish(outcome, *slots[i], some, server_round, durable=0)
+                group = Group(combine[i], trainer.data.names, trainer.experiment.device)
                 examples = [len(trainer.data.train.rows[client]) for client in some]
-                group.add(list(range(len(some))), kept, some, examples, server_round, {})
-                found[i] = group.trained(way)
-        return [found[i] for i in range(len(self._trainers))]
+                group.add(list(range(len(some))), left, some, examples, server_round, {})
+                found.append(group.trained(way))
+        return found
 
     def _at_once(self, cohorts: Sequence[Sequence[int]]) -> int:
         return self._trainers[0].block // len(cohorts[0])
@@ -149,97 +173,107 @@ class Stack:
         everyone, size = range(len(self._trainers)), self._at_once(cohorts)
         yield from (everyone[start : start + size] for start in everyone[::size])
 
-    def _run(
-        self,
-        tasks: Mapping[int, CohortTask],
-        cohorts: Sequence[Sequence[int]],
-        server_round: int,
-        way: str,
-    ) -> Iterator[tuple[int, LocalRound]]:
-        """Runs tasks of as many clients and rows together; yields each run's outcome."""
+    def _parts(
+        self, i: int, common: Slots, own: Slots, clients: Sequence[int], server_round: int
+    ) -> Iterator[_Part]:
+        """Yields the inputs of a run's round, for its clients that keep the same slots."""
+        trainer = self._trainers[i]
+        for some, memories in trainer.alike(clients, server_round):
+            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
+            asked = [clients[at] for at in some]
+            task = trainer.task(common, mine, memories, asked, server_round)
+            yield _Part(i, some, asked, task)
+
+    def _run(self, parts: Sequence[_Part], server_round: int, way: str) -> list[Outcome]:
+        """Trains clients together that keep the same slots, and as many rows; in their order."""
         alike: dict[Hashable, list[int]] = {}
-        for i, task in tasks.items():
-            draws = task.draws
-            alike.setdefault((draws.initial, draws.size, draws.rows.shape), []).append(i)
-        for runs in alike.values():
-            parts = None if self._apart else self._together(tasks, runs, cohorts, server_round, way)
-            if parts is None:
-                parts = [self._run_one(i, tasks[i], cohorts[i], server_round, way) for i in runs]
-            yield from zip(runs, parts, strict=True)
+        for at, part in enumerate(parts):
+            task, draws = part.task, part.task.draws
+            drawn = draws.initial, draws.size, draws.rows.shape[1:]
+            alike.setdefault((drawn, _form((task.kept, list(task.states)))), []).append(at)
+        found: dict[int, Outcome] = {}
+        for places in alike.values():
+            some = [parts[at] for at in places]
+            done = None if self._apart else self._together(some, server_round, way)
+            if done is None:
+                done = [self._run_one(part, server_round, way) for part in some]
+            found |= zip(places, done, strict=True)
+        return [found[at] for at in range(len(parts))]
 
     def _together(
-        self,
-        tasks: Mapping[int, CohortTask],
-        runs: Sequence[int],
-        cohorts: Sequence[Sequence[int]],
-        server_round: int,
-        way: str,
-    ) -> list[LocalRound] | None:
-        """Runs tasks as one; returns None if the rule fails with scales of several runs."""
-        size, joined = len(cohorts[runs[0]]), self._joined(tasks, runs)
-        everyone = [client for i in runs for client in cohorts[i]]
+        self, parts: Sequence[_Part], server_round: int, way: str
+    ) -> list[Outcome] | None:
+        """Runs tasks as one; returns None if the method fails with scales of several runs."""
+        task, everyone = self._joined(parts), [client for part in parts for client in part.clients]
+        ends = list(accumulate(len(part.clients) for part in parts))
         try:
-            done = self._trainers[0].run(joined, server_round, way, everyone)
+            done = self._trainers[0].run(task, server_round, way, everyone)
         except ClientRaised as error:
-            names = self._trainers[runs[error.position // size]].data.names
+            at = next(at for at, end in enumerate(ends) if error.position < end)
+            names = self._trainers[parts[at].run].data.names
             raise failed(everyone, error, server_round, names) from error
-        except Exception:  # a user's rule may look at a value, which a stacked tensor does not show
-            if not joined.scales:
+        except Exception:  # a method may look at a setting, which a stacked tensor does not show
+            if not task.scales:
                 raise
             self._apart = True  # from now on each run trains alone, and raises its own errors
             return None
-        starts = range(0, size * len(runs), size)
+        method = self._trainers[0].method
         return [
-            _part(done, slice(start, start + size), tasks[i].model)
-            for i, start in zip(runs, starts, strict=True)
+            done.part(slice(start, end), origin(method, part.task.common))
+            for part, start, end in zip(parts, [0, *ends], ends, strict=False)
         ]
 
-    def _run_one(
-        self, i: int, task: CohortTask, clients: Sequence[int], server_round: int, way: str
-    ) -> LocalRound:
-        trainer = self._trainers[i]
+    def _run_one(self, part: _Part, server_round: int, way: str) -> Outcome:
+        trainer = self._trainers[part.run]
         try:
-            return trainer.run(task, server_round, way, clients)
+            return trainer.run(part.task, server_round, way, part.clients)
         except ClientRaised as error:
-            raise failed(clients, error, server_round, trainer.data.names) from error
+            raise failed(part.clients, error, server_round, trainer.data.names) from error
 
-    def _joined(self, tasks: Mapping[int, CohortTask], runs: Sequence[int]) -> CohortTask:
-        """Returns one task for the clients of several runs."""
-        some = [tasks[i] for i in runs]
-        starts = [task.start for task in some]
-        size = len(some[0].memories)
+    def _joined(self, parts: Sequence[_Part]) -> CohortTask:
+        """Returns one task for clients of several runs."""
+        tasks = [part.task for part in parts]
+        own, kept, states = _cat(
+            [(_each(task) | task.own, task.kept, list(task.states)) for task in tasks]
+        )
+        runs = torch.tensor([part.run for part in parts for _ in part.clients])
         return CohortTask(
-            model={},
-            losses=some[0].losses,
-            memories=[memory for task in some for memory in task.memories],
-            draws=self._joined_draws([task.draws for task in some], runs),
-            own={name: torch.cat([start[name] for start in starts]) for name in starts[0]},
-            scales={
-                name: column[list(runs)].repeat_interleave(size)
-                for name, column in self._scales.items()
-            },
+            common={},
+            own=own,
+            kept=kept,
+            states=states,
+            draws=self._joined_draws(parts),
+            scales={name: column[runs] for name, column in self._scales.items()},
+            losses=tasks[0].losses,
         )
 
-    def _joined_draws(self, some: Sequence[Draws], runs: Sequence[int]) -> Draws:
-        seeds = [self._trainers[i].experiment.seed for i in runs]
-        moved = [d.rows + self._starts[seed] for d, seed in zip(some, seeds, strict=True)]
-        count = (some[0].rows.shape[1] - some[0].initial) // some[0].step_size
-        whole = np.full((len(some[0].rows), count), some[0].size)
-        sizes = [whole if draws.sizes is None else draws.sizes for draws in some]
-        turns = [draws.turns for draws in some if draws.turns is not None]
-        return some[0]._replace(
+    def _joined_draws(self, parts: Sequence[_Part]) -> Draws:
+        draws = [part.task.draws for part in parts]
+        seeds = [self._trainers[part.run].experiment.seed for part in parts]
+        rows = [d.rows + self._starts[seed] for d, seed in zip(draws, seeds, strict=True)]
+        whole = [np.full((len(d.rows), d.steps), d.size) for d in draws]
+        sizes = [w if d.sizes is None else d.sizes for d, w in zip(draws, whole, strict=True)]
+        starts = [np.broadcast_to(d.starts, (len(d.rows), d.starts.shape[1])) for d in draws]
+        return draws[0]._replace(
             split=self._rows,
-            rows=torch.cat(moved),
-            seeds=_cat([draws.seeds for draws in some]),
-            keys=_cat([draws.keys for draws in some]),
-            sizes=None if all(d.sizes is None for d in some) else np.concatenate(sizes),
-            turns=np.concatenate(turns) if turns else None,
+            rows=torch.cat(rows),
+            seeds=None if draws[0].seeds is None else _cat([d.seeds for d in draws]),
+            keys=None if draws[0].keys is None else _cat([d.keys for d in draws]),
+            sizes=None if all(d.sizes is None for d in draws) else np.concatenate(sizes),
+            starts=np.concatenate(starts),
         )
 
 
-def _cat(columns: Sequence[Tensor | None]) -> Tensor | None:
-    there = [column for column in columns if column is not None]
-    return torch.cat(there) if there else None
+def _each(task: CohortTask) -> Slots:
+    """Returns the slots that clients receive alike, with a leading client axis."""
+    count = task.clients
+    each: Slots = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), task.common)
+    return each
+
+
+def _cat(trees: Sequence[Any]) -> Any:
+    """Returns trees of tensors as one, whose leaves follow each other along the first axis."""
+    return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
@@ -247,13 +281,6 @@ def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
     first = splits[0]
     if len(splits) == 1:
         return first, [0]
-    x = tree_map(lambda *leaves: torch.cat(leaves), *(split.x for split in splits))
     ends = list(accumulate(len(split.y) for split in splits))
-    return first._replace(x=x, y=torch.cat([split.y for split in splits])), [0, *ends[:-1]]
-
-
-def _part(done: LocalRound, some: slice, model: Params) -> LocalRound:
-    """Returns the outcome for some of the clients, which started from ``model``."""
-    broken = {i - some.start: h for i, h in done.broken.items() if some.start <= i < some.stop}
-    models, states = done.models.part(some, model), done.states.part(some, model)
-    return LocalRound(models, states, done.losses[some], broken)
+    rows = _cat([(split.x, split.y) for split in splits])
+    return first._replace(x=rows[0], y=rows[1]), [0, *ends[:-1]]

@@ -29,12 +29,13 @@ from engram.cohort.dense import cost
 from engram.cohort.problem import network_of
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
+from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
-from engram.core.slots import unflat
+from engram.core.slots import flat, unflat
 from engram.core.walkers import Walker
 from engram.steps import step_factor
-from engram.tasks import task_of
+from engram.tasks import Task, task_of
 from engram.types import Params
 from engram.units import Units
 from federation.aggregation import leave_client
@@ -158,6 +159,7 @@ class Trainer:
                 whole=bool(e.local_epochs),
                 keeps=self._memories.moments,
             )
+        self._checked: set[frozenset[str]] = set()
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(initial)
         self._scorer = Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
@@ -252,8 +254,7 @@ class Trainer:
             clients, at = [client for _, client in members], slice(start, start + self.block)
             mine: Slots = tree_map(lambda leaf, at=at: leaf[at], own)
             done, causes = self._block(way, common, mine, clients, server_round, losses)
-            self._memories.keep(done, clients, server_round, durable)
-            done = self.leave(done, common, mine, clients, server_round)
+            done = self.finish(done, common, mine, clients, server_round, durable=durable)
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
                 results[number].add(list(some), done, clients, examples, server_round, causes)
@@ -328,6 +329,7 @@ class Trainer:
         if learned.named:
             (client,) = clients
             learned = learned.of(self.data.names.get(client, client))
+        self._check(task, learned, clients[0])
         factor = step_factor(e.schedule, server_round, e.num_rounds)
         start = time.process_time()  # not wall time: others may use the machine, too
         done = self.learner.trains(way, learned, factor)(task)
@@ -335,15 +337,44 @@ class Trainer:
             self._times[way].append((time.process_time() - start) / task.clients)
         return done
 
-    def leave(
+    def _check(self, task: CohortTask, learned: Task, client: int) -> None:
+        """Holds the method to its contract, once for each set of slots that clients keep.
+
+        Raises:
+            ClientFailed: It does not keep it.
+        """
+        if (form := frozenset(flat(task.kept))) in self._checked:
+            return
+        self._checked.add(form)
+        one, method = task.of([0]), self.learner.method(learned, "in-turn")
+        own, kept, initial = _first((one.own, one.kept, one.draws.initial_batch()))
+        batches: dict[int, Any] = {}
+        for step in one.draws.each_step():
+            batches.setdefault(step.phase, _first(step.batches))
+            if len(batches) == len(method.client.phases):
+                break
+        contract = Contract(self._own.name, method, self.learner.network.initial)
+        try:
+            contract.round(
+                self.data.names.get(client, client), task.common | own, kept, initial, batches
+            )
+        except SlotFault as fault:
+            raise ClientFailed(str(fault)) from fault
+        except Exception:  # anybody's method, whose training says which step raised it
+            return
+
+    def finish(
         self,
         done: Outcome,
         common: Slots,
         own: Slots,
         clients: Sequence[int],
         server_round: int,
+        *,
+        durable: int,
     ) -> Outcome:
-        """Clips and noises what leaves the clients; what they keep never leaves."""
+        """Stores what clients keep; clips and noises what leaves them."""
+        self._memories.keep(done, clients, server_round, durable)
         if not self.experiment.clip:
             return done
         leaving = leave_client(
@@ -424,3 +455,7 @@ class Trainer:
         memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
         common = self._empty | self.receive(common)
         return self._scorer.scores(common, self.receive(own), clients, memories)
+
+
+def _first(stack: Any) -> Any:
+    return tree_map(lambda leaf: None if leaf is None else leaf[0], stack)

@@ -24,7 +24,7 @@ from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
 from engram.types import Params
 
-__all__ = ["cost", "dense", "pays"]
+__all__ = ["cost", "dense", "origin", "pays"]
 
 Targets = Callable[[Tensor], Tensor]
 
@@ -78,6 +78,14 @@ def dense(
     broken = {i: 0 for i in range(count) if not fine[i]}
     found = losses[0].tolist() if losses else []
     return Outcome(Held(sent, coordinates), Held(kept, coordinates), states, found, broken)
+
+
+def origin(method: Method, common: Slots) -> Tensor | None:
+    """Returns the first layer that clients begin at, by what they receive alike; None: at others.
+
+    It is the origin of the span in which their first layers are held.
+    """
+    return next((common[s][FIRST] for s in _models(method, common)), None)
 
 
 def cost(model: Params, drawn: int) -> int:

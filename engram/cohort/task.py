@@ -163,6 +163,21 @@ class Outcome(NamedTuple):
     losses: list[float]
     broken: dict[int, int]
 
+    def part(self, clients: slice, weight: Tensor | None) -> Self:
+        """Returns the outcome of some clients; see ``Held.part``."""
+        states: Any = tree_map(lambda leaf: leaf[clients], list(self.states))
+        return self._replace(
+            sent=self.sent.part(clients, weight),
+            kept=self.kept.part(clients, weight),
+            states=states,
+            losses=self.losses[clients],
+            broken={
+                i - clients.start: step
+                for i, step in self.broken.items()
+                if clients.start <= i < clients.stop
+            },
+        )
+
 
 class ClientRaised(Exception):
     """A client's local round raised an error, which is the cause of this one.

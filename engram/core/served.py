@@ -3,7 +3,7 @@
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
 
-__all__ = ["has_common", "has_tuned", "is_shifted"]
+__all__ = ["has_common", "has_tuned", "is_shifted", "is_tuned"]
 
 
 def has_common(method: Method) -> bool:
@@ -22,6 +22,11 @@ def has_tuned(method: Method) -> bool:
 def is_shifted(method: Method) -> bool:
     """Returns whether the model that serves a client adds a shift to its representations."""
     return _served(method)[1].shift is not None
+
+
+def is_tuned(method: Method) -> bool:
+    """Returns whether the model that serves a client that has trained is fine-tuned first."""
+    return _served(method)[1].tuned
 
 
 def _served(method: Method) -> tuple[Slots, Served]:

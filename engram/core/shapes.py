@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from engram.core.contract import Contract
 from engram.core.method import Context, Method, Network, Objective, Slots
 from engram.core.personal import build
 from engram.core.rounds import received_by, sent_to
@@ -80,9 +81,14 @@ def without_data(
     return build(settings, Context(network, objective, outputs, clients, generator))
 
 
-def shapes_of(method: Method) -> Shapes:
-    """Returns the slots of a client of a method that was built by ``without_data``."""
+def shapes_of(contract: Contract) -> Shapes:
+    """Returns the slots of a client of a method that was built by ``without_data``.
+
+    Raises:
+        SlotFault: The method does not keep its contract.
+    """
+    method = contract.method
+    contract.check_phases()
     received = received_by(*sent_to(method, method.server.start, [0]), 0)
-    work = method.client.begin(received, method.client.start, None)
-    sent, kept = method.client.end(received, work)
+    work, sent, kept = contract.round(0, received, method.client.start, None, {})
     return Shapes(method, received, work, sent, kept)

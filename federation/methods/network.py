@@ -46,6 +46,7 @@ class NetworkMethod(Method):
         each: Whether its server sees every update, so that nothing can replace a mean.
         steps: Whether its server takes a step of its own, which no other can replace.
         phases: Consecutive phases of a round, which must have as many steps.
+        tuned: Whether the model that serves a client that has trained is fine-tuned first.
     """
 
     plug_in = "local"
@@ -56,6 +57,7 @@ class NetworkMethod(Method):
     each: ClassVar[bool] = False
     steps: ClassVar[bool] = False
     phases: ClassVar[int] = 1
+    tuned: ClassVar[bool] = False
 
     @property
     def settings(self) -> Any:
@@ -174,7 +176,7 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     )
     for fact in ("name", "meaning", "source", "compared", "reference", "personal"):
         setattr(made, fact, entry[fact])
-    for fact in ("module", "each", "steps", "phases"):
+    for fact in ("module", "each", "steps", "phases", "tuned"):
         setattr(made, fact, entry[fact])
     made.tasks = tuple(entry["tasks"])
     METHODS.pop(entry["name"], None)

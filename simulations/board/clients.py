@@ -6,13 +6,13 @@ from typing import Any, Final
 import numpy as np
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON
+from federation.methods.network import COMMON, TUNED
 from server.record import RunRecord
 from server.status import participation
 from simulations.board.pieces import address, linked, number
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
-from simulations.rows import client_scores, same_clients, shown_models
+from simulations.rows import client_scores, same_clients
 
 __all__ = ["client_columns", "client_rows", "unit"]
 
@@ -25,21 +25,20 @@ def unit(metric: Metric) -> int:
     return 100 if metric.percent else 1
 
 
-def client_rows(
-    name: str, label: str, record: RunRecord, beside: Runs, metric: Metric
-) -> list[dict[str, Any]]:
+def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> list[dict[str, Any]]:
     """Returns a row for each client that a run has scored.
 
     Args:
         name: The run's folder below the board's.
-        label: Of the run among ``beside``.
         record: The run, which is finished.
         beside: The runs of its comparison, whose references the gains are over.
         metric: By what clients are scored.
     """
-    which = list(shown_models(label).values())[-1]
-    (mine,) = client_scores([record], metric.name, which)
-    bases = _references(record, beside, metric) | _common(label, record, metric)
+    (mine,) = client_scores([record], metric.name)
+    bases = _references(record, beside, metric) | _common(record, metric)
+    (tuned,) = (
+        client_scores([record], metric.name, TUNED) if _has(record, metric, TUNED) else [None]
+    )
     sign = 1 if metric.better == "higher" else -1
     called, seed = record.names, record.config["settings"]["seed"]
     parts = {share.client: share for share in participation(record.rows())}
@@ -53,6 +52,8 @@ def client_rows(
             "seed": seed,
             metric.name: _figure(mine[client], metric),
         }
+        if tuned is not None:
+            row[f"{metric.name}, fine-tuned"] = _figure(tuned[client], metric)
         for base, scores in bases.items():
             row[f"gain over {base}"] = _figure(sign * (mine[client] - scores[client]), metric)
         row |= {"asked": part.asked if part else 0, "took part": part.took_part if part else 0}
@@ -88,12 +89,18 @@ def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, An
     return found
 
 
-def _common(label: str, record: RunRecord, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the run's own common model, if clients have another."""
-    if list(shown_models(label).values())[-1] == COMMON:
+def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
+    """Returns each client's score by the run's common model, if that does not serve all clients."""
+    if not _has(record, metric, COMMON):
         return {}
-    (scores,) = client_scores([record], metric.name, COMMON)
-    return {"its common model": scores}
+    (served,), (scores,) = (client_scores([record], metric.name, w) for w in ("", COMMON))
+    alike = np.array_equal(served, scores, equal_nan=True)
+    return {} if alike else {"its common model": scores}
+
+
+def _has(record: RunRecord, metric: Metric, which: str) -> bool:
+    """Returns whether a finished run has scores of a model."""
+    return metric.name + which in (record.results or {})["clients"]
 
 
 def _figure(value: float, metric: Metric) -> float | None:

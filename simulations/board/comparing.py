@@ -65,6 +65,6 @@ def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> li
     rows = []
     for record in ended[label]:
         name = str(record.folder.relative_to(shelf.folder))
-        rows += client_rows(name, label, record, ended, metric)
+        rows += client_rows(name, record, ended, metric)
     grids = [grid("clients", rows, client_columns(rows, metric))] if rows else []
     return [html.H2("What each client gains"), choices(links, label), *grids]

@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
-from federation.aggregation import spent
 from plotly.graph_objects import Figure, Scatter
 
+from federation.aggregation import spent
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods.network import COMMON, SERVED
+from federation.methods.network import COMMON
 from server.record import RunRecord
 from server.status import ClientShare, participation
 from simulations.board.clients import client_columns, client_rows, unit
-from simulations.board.one_run import label_of
 from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
 from simulations.comparison import trains_network
@@ -71,7 +70,7 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
     told: dict[str, object] = {}
     if rows and client in rows[-1]["ids"]:
         at = rows[-1]["ids"].index(client)
-        for title, which in ((f"{main.name}, last round", SERVED), ("of the common model", COMMON)):
+        for title, which in ((f"{main.name}, last round", ""), ("of the common model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
             if value is not None:
                 told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
@@ -88,18 +87,18 @@ def _epsilon(record: RunRecord, asked: int) -> str:
 def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
     main, figure = record.metrics[0], Figure()
     for other in beside:
-        if other.folder != record.folder and (points := _curve(other, client, SERVED)):
+        if other.folder != record.folder and (points := _curve(other, client, "")):
             method = other.config["settings"]["method"]
             thin = {"width": 1, "color": "#bbb"}
             figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
     everyone = [
-        (row["round"], center(np.array(row[main.name + SERVED], float), main))
+        (row["round"], center(np.array(row[main.name], float), main))
         for row in record.scores()
-        if any(value is not None for value in row.get(main.name + SERVED, ()))
+        if any(value is not None for value in row.get(main.name, ()))
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
     lines["common model"] = (_curve(record, client, COMMON), "#1f77b4", "dash")
-    lines["its own"] = (_curve(record, client, SERVED), "#1f77b4", "solid")
+    lines["as it is served"] = (_curve(record, client, ""), "#1f77b4", "solid")
     for name, (points, color, dash) in lines.items():
         if points:
             figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
@@ -147,9 +146,9 @@ def _gains(shelf: Shelf, name: str, record: RunRecord, client: int) -> list[Comp
     if record.results is None:
         return []
     beside = shelf.around(name)
-    label, found = label_of(record, beside), []
+    found = []
     for metric in record.metrics:
-        rows = client_rows(name, label, record, beside, metric)
+        rows = client_rows(name, record, beside, metric)
         own = [row for row in rows if row["number"] == client]
         found += [grid(f"own-{metric.name}", own, client_columns(own, metric))] if own else []
     return [html.H2("In the end"), *found]

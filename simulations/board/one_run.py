@@ -8,20 +8,19 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.metrics import Metric
-from federation.errors import Refused
 from server.record import RunRecord
 from simulations.board.clients import client_columns, client_rows
 from simulations.board.nodes import node_rows, progress
 from simulations.board.pieces import address, choices, facts, graph, grid, plain_table
 from simulations.board.shelf import Shelf
-from simulations.comparison import Runs, trains_network
+from simulations.comparison import trains_network
 from simulations.entries import entry_of
 from simulations.pages.content import PageTable
 from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
 from simulations.rows import picked
 
-__all__ = ["drawn_column", "label_of", "metric_of", "one_run"]
+__all__ = ["drawn_column", "metric_of", "one_run"]
 
 
 def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
@@ -94,8 +93,7 @@ def _of_network(
     if record.results is None:
         return [*found, html.P("Each client's scores are shown when it is finished.")]
     beside = shelf.around(name)
-    label = label_of(record, beside)
-    rows = client_rows(name, label, record, beside, metric)
+    rows = client_rows(name, record, beside, metric)
     chosen = picked(record)
     when = (
         "in the last round"
@@ -109,15 +107,6 @@ def _of_network(
     if (dots := clients(runs, metric)) is not None:
         found.append(graph("clients", dots))
     return found
-
-
-def label_of(record: RunRecord, runs: Runs) -> str:
-    """Returns the label that a run has among others."""
-    folders = {label: [one.folder for one in records] for label, records in runs.items()}
-    for label, those in folders.items():
-        if record.folder in those:
-            return label
-    raise Refused(f"{record.folder} has no scores in its metrics.jsonl")
 
 
 def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]]) -> list[Component]:

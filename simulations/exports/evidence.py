@@ -23,7 +23,7 @@ from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.data.tables import table_data
 from federation.errors import DataError
 from federation.methods.molar import Molar
-from federation.methods.network import COMMON, SERVED, NetworkMethod
+from federation.methods.network import COMMON, NetworkMethod
 from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
 from simulations.learned import Learned
@@ -114,7 +114,7 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
         return {}
     at = found["ids"].index(client)
     metrics = e.of(NetworkMethod).metrics(e)
-    scores = [ScoreEstimate(metric.name, found[metric.name + SERVED][at]) for metric in metrics]
+    scores = [ScoreEstimate(metric.name, found[metric.name][at]) for metric in metrics]
     return {"its test rows, as the run says": scores}
 
 

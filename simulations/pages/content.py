@@ -62,11 +62,8 @@ def _table(
     keys = ends(metric)
     told = []
     for row in rows:
-        own = name + row["model"]
-        figures = [
-            *(row.get(own + key) for key in keys.values()),
-            row.get(center_key(name + COMMON, metric)),
-        ]
+        common = row.get(center_key(name + COMMON, metric))
+        figures = [*(row.get(name + key) for key in keys.values()), common]
         told.append([row["method"], *(metric.in_words(figure, 1) for figure in figures)])
     for reference, known in beside.items():
         figures = [*known, None]

@@ -10,7 +10,7 @@ from plotly.colors import qualitative
 from plotly.graph_objects import Figure, Scatter, Scattergl
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON
+from federation.methods.network import COMMON, TUNED
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
@@ -20,6 +20,7 @@ from strategies.evaluation import center, center_key
 __all__ = ["clients", "curves", "gains"]
 
 _COLORS: Final = qualitative.D3
+_DASHES: Final = {"": "solid", COMMON: "dash", TUNED: "dot"}
 _JITTER: Final = 0.25  # of a line's height
 _MANY: Final = 2000  # dots from which on a browser is faster with WebGL
 _MARGIN: Final = {"t": 30, "b": 50}  # pixels
@@ -29,9 +30,9 @@ def curves(runs: Runs, metric: Metric) -> Figure:
     """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure()
     colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
-    for method, label, which in curves_of(runs):
+    for method, label, which in curves_of(runs, metric):
         rounds, values = _curve(runs[method], metric, which)
-        line = {"color": colors[method], "dash": "dash" if which == COMMON else "solid"}
+        line = {"color": colors[method], "dash": _DASHES[which]}
         if len(runs[method]) > 1:
             edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
             band = Scatter(
@@ -109,7 +110,7 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
     scores = {
         label: (method, [_unit(metric) * s for s in client_scores(records, metric.name, which)])
         for method, records in ended.items()
-        for label, which in shown_models(method).items()
+        for label, which in shown_models(method, records).items()
     }
     if not scores:
         return None

@@ -1,7 +1,7 @@
 """Report of methods that train a network, side by side: a row per method, over its seeds."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,12 +68,11 @@ def report_table(
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        own = name + row["model"]
-        keys = [own + end for _, end in further]
-        keys += [SELECTED + name] * picked + [center_key(UNSEEN + own, metric)] * unseen
+        keys = [name + end for _, end in further]
+        keys += [SELECTED + name] * picked + [center_key(UNSEEN + name, metric)] * unseen
         table.add_row(
             row["method"] if row["finished"] else f"{row['method']}...",
-            f"{metric.in_words(row[own], 1)} ± {metric.in_words(row[f'{own}-std'], 1)}",
+            f"{metric.in_words(row[name], 1)} ± {metric.in_words(row[f'{name}-std'], 1)}",
             *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
             metric.in_words(row[f"{name}-seed-std"], 1),
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
@@ -125,30 +124,19 @@ def _write(
 
 def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints what tables do not show: what is missing, and the privacy spent."""
-    aside: dict[str, None] = {}  # lines, each once
-    for records in runs.values():
-        for record in records:
-            for metric, clients in (record.results or {}).get("outlying", {}).items():
-                far = few(clients, record.names)
-                aside[f"the mean {metric} is what clients {far} say; its median counts"] = None
-            for key, words in (("left-out", "took no part"), ("unscored", "was not scored")):
-                found = (record.results or {}).get(key, {})
-                aside |= {f"client {name} {words}: {why}": None for name, why in found.items()}
-            if record.results is None:
-                done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
-                err.print(
-                    f"{record.folder}: not finished, {done} of {total} rounds", soft_wrap=True
-                )
-    for line in aside:
+    for record in (record for records in runs.values() for record in records):
+        if record.results is None:
+            done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
+            err.print(f"{record.folder}: not finished, {done} of {total} rounds", soft_wrap=True)
+    for line in dict.fromkeys(_of_clients(runs, rows)):
         err.print(one_line(line), soft_wrap=True)
     for row in rows:
-        total = next(iter(runs.values()))[0].config["settings"]["num-clients"]
+        if row["method"] not in runs:
+            continue  # another row is of the same runs
+        total = runs[row["method"]][0].config["settings"]["num-clients"]
         told = []
         if row["scored"] < total:
             told.append(f"only {row['scored']} of {total} clients were scored")
-        if 0 < row["own-clients"] < total:
-            kept = f"{row['own-clients']} of {total} clients keep a model so far"
-            told.append(f"{kept}; the others are served by the fine-tuned one")
         if row["left-out"]:
             told.append(f"{row['left-out']} times a client was left out")
         if row["epsilon"] is not None:
@@ -156,3 +144,21 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
             told.append(f"privacy spent, on the client asked most often: {most}")
         for words in told:
             err.print(f"{row['method']}: {words}", soft_wrap=True)
+
+
+def _of_clients(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields lines about clients of any of the runs."""
+    for record in (record for records in runs.values() for record in records):
+        results = record.results or {}
+        for metric, clients in results.get("outlying", {}).items():
+            far = few(clients, record.names)
+            yield f"the mean {metric} is what clients {far} say; its median counts"
+        for key, words in (("left-out", "took no part"), ("unscored", "was not scored")):
+            for name, why in results.get(key, {}).items():
+                yield f"client {name} {words}: {why}"
+    for row in rows:
+        settings = next(iter(runs.values()))[0].config["settings"]
+        seen = settings["num-clients"] - settings["unseen-clients"]
+        if row["trained"] < seen:
+            trained = f"{row['trained']} of {seen} clients have trained so far"
+            yield f"{trained}; the others are served as those that never train"

@@ -3,37 +3,39 @@
 Each run gives the numbers that it gives by itself, to rounding.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from logging import getLogger
 from pathlib import Path
+
+from torch import Tensor
 
 from client.memory import RamStore
 from client.training.outcome import Trained
 from client.training.scoring import Scores
 from client.training.stack import Stack, likeness
 from client.training.trainer import Trainer
-from engram.aggregates import Update, sent
-from engram.models import keep
+from engram.core.method import Slots, Update
+from engram.core.rounds import sent_to
+from engram.core.slots import over_slots
 from engram.networks import FLAT
-from engram.tree import is_finite
-from engram.types import Params
-from federation.aggregation import aggregate_of
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.federated import FederatedData, federated_data
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
 from federation.data.unpacked import unless_refused
-from federation.demand import check_server
+from federation.errors import RunStopped
 from federation.experiment import Experiment
-from federation.methods.network import PERSONALIZED, VALIDATION
+from federation.methods.network import VALIDATION
 from federation.noise import simulated_noise
 from federation.settings.shared import SharedSettings
-from federation.streams import Stream, torch_generator
-from strategies.cohorts import draw_cohort
 from strategies.evaluation import center
+from strategies.reading import Rejected
+from strategies.rounds import Rounds
 from strategies.row_weights import RowWeights
 from strategies.scorekeeping import Scoring
-from strategies.screening import Accepted, implausible
+from strategies.screening import Accepted
+from strategies.train_replies import TrainReplies
 
 __all__ = ["LockStep", "Member"]
 
@@ -52,9 +54,9 @@ class Member:
         experiment: As given.
         data: As given.
         trainer: Trains and scores its clients.
-        model: The common model.
+        slots: The server's slots.
         scoring: How its clients are scored.
-        stopped: Why it stopped, in words; empty while it goes on.
+        stopped: The reason why it stopped, in words; empty while it goes on.
     """
 
     def __init__(self, experiment: Experiment, data: FederatedData) -> None:
@@ -62,23 +64,20 @@ class Member:
         self.experiment = experiment
         self.data = data
         self.trainer = Trainer(experiment, data, RamStore(), noise=noise)
-        network = model_for(experiment, data.kind, data.example)
-        whole = network.init(torch_generator(experiment.seed, Stream.MODEL))
-        self.model: Params = keep(whole, network.personal, personal=False)
-        self.scoring = Scoring.of(experiment)
+        self._rounds = Rounds.of(experiment, data.kind, noise)
+        self._merge = self._rounds.merge
+        self.slots: Slots = self._merge.method.server.start
+        self.scoring = Scoring.of(experiment, self._rounds.shapes)
         self.stopped = ""
-        self._aggregate = aggregate_of(experiment, noise, network=network)
-        check_server(experiment, self._aggregate, self.model, network.tailored)
-        self._state = self._aggregate.init(self.model)
         self._rows = [len(rows) for rows in data.train.rows]
-        weights = RowWeights(self._aggregate.weighting, experiment.max_weight)
+        weights = RowWeights(self._merge.by, experiment.max_weight)
         weights.compare(self._rows, data.names)
         self._most = weights.most
 
     @property
     def combine(self) -> int | None:
         """How many rows of a client count in a mean at most; None if no mean is wanted."""
-        return self._most if self._aggregate.additive else None
+        return self._most if self._merge.in_parts else None
 
     def wants_losses(self, server_round: int) -> bool:
         """Returns whether a run asks for training losses in a round, which tell of divergence."""
@@ -87,16 +86,9 @@ class Member:
         return due or e.model in FLAT
 
     def cohort(self, server_round: int) -> list[int]:
-        """Returns whom it trains in a round."""
-        e = self.experiment
-        return draw_cohort(
-            e.seed,
-            server_round,
-            e.num_clients,
-            e.clients_per_round,
-            shards=e.shards,
-            absent=self.scoring.unseen | self.data.left_out.keys(),
-        )
+        """Returns the clients that it trains in a round."""
+        absent = self.scoring.unseen | self.data.left_out.keys()
+        return self._rounds.cohort(server_round, self.experiment.num_clients, absent)
 
     @property
     def scored(self) -> list[int]:
@@ -104,64 +96,55 @@ class Member:
         aside = self.data.left_out.keys() | self.data.unscored.keys()
         return [c for c in range(self.experiment.num_clients) if c not in aside]
 
-    def sent(self, clients: Sequence[int]) -> tuple[Params, Params]:
-        """Returns the model that some clients share, and the arrays that each has of its own."""
-        return sent(self._aggregate, self.model, self._state, clients)
+    def sent(self, clients: Sequence[int]) -> tuple[Slots, Slots]:
+        """Returns the slots that clients receive alike, and those that each has of its own."""
+        return sent_to(self._merge.method, self.slots, clients)
 
     def learn(self, trained: Trained, server_round: int) -> None:
-        """Replaces the model by what its clients made of it; or stops, where a run would stop."""
-        e, asked = self.experiment, len(trained.clients) + len(trained.failures)
-        accepted = self._accepted(trained)
-        if not self._aggregate.bounded:
-            accepted, _ = implausible(accepted, self.model)
-        usable = sum(len(reply.clients) for _, reply in accepted)
-        if 2 * len(trained.failures) > asked or usable < e.min_clients:
-            self.stopped = f"diverged in round {server_round}"
-            return
-        updates = [update for _, reply in accepted for update in reply.updates]
-        self.model, self._state = self._aggregate.merge(self.model, self._state, updates)
-        if not is_finite(self.model):
-            self.stopped = f"diverged in round {server_round}"
+        """Replaces the slots by what its clients made of them; or stops, where a run would stop."""
+        rounds = self._rounds
+        try:
+            replies = rounds.screened(self.slots, self._replies(trained))
+            updates = rounds.updates(replies, server_round, self.data.names)
+            self.slots = rounds.merged(self.slots, updates, server_round)
+        except RunStopped as error:
+            self.stopped = str(error)
 
-    def _accepted(self, trained: Trained) -> list[tuple[list[int], Accepted]]:
-        """Returns the replies of nodes: of one that hosts all clients, or of one for each."""
-        clients = trained.clients
-        weights = [float(min(self._rows[client], self._most)) for client in clients]
-        if not clients:
-            return []
-        if self._aggregate.additive:
-            update = Update(trained.params, sum(weights))
-            return [(clients, Accepted(clients, [update], trained.losses, {}, trained.way))]
-        return [
-            ([client], Accepted([client], [update], [], {}, ""))
-            for client, update in (
-                (client, Update(_one(trained.params, i), weight, client))
-                for i, (client, weight) in enumerate(zip(clients, weights, strict=True))
-            )
+    def _replies(self, trained: Trained) -> TrainReplies:
+        """Returns the replies of a node that hosts all clients, or of a node for each."""
+        clients, failed = trained.clients, trained.failures
+        slots = over_slots(Tensor.cpu, trained.slots)
+        rows = [float(min(self._rows[client], self._most)) for client in clients]
+        if self._merge.in_parts and clients:
+            update = Update(slots, sum(rows), len(clients))
+            reply = Accepted(clients, [update], trained.losses, failed, trained.way)
+            return TrainReplies([([*clients, *failed], reply)], [], [], Counter())
+        accepted = [
+            ([client], Accepted([client], [Update(mine, weight, 1, client)], [], {}, trained.way))
+            for client, weight, mine in zip(clients, rows, _each(slots, len(clients)), strict=True)
         ]
+        rejected = [([client], Rejected("diverged", why)) for client, why in failed.items()]
+        return TrainReplies(accepted, rejected, [], Counter())
 
     def scores(self, server_round: int) -> Scores:
         """Scores its clients in ``scored`` after a round."""
-        model, own = self.sent(self.scored)
-        return self.trainer.evaluate(model, self.scored, server_round=server_round, tailored=own)
+        common, own = self.sent(self.scored)
+        return self.trainer.evaluate(common, self.scored, server_round=server_round, own=own)
 
     def validated(self, server_round: int) -> float:
         """Returns ``Metric.center`` over clients of the score that decides, after a round.
 
-        It is of the first metric of the model that the method serves them by, on validation rows.
-        Clients that never train have no part in it. NaN if nobody has such a score.
+        It is of the first metric of the model that serves them, on validation rows. Clients that
+        never train have no part in it. NaN if nobody has such a score.
         """
-        columns = self.scores(server_round).columns
         metric, unseen = self.scoring.metrics[0], self.scoring.unseen
-        name = VALIDATION + metric.name
-        own, tuned = columns[name + self.scoring.serves], columns[name + PERSONALIZED]
-        served = own.where(~own.isnan(), tuned)
+        column = self.scores(server_round).columns[VALIDATION + metric.name]
         seen = [i for i, client in enumerate(self.scored) if client not in unseen]
-        return center(served[seen].double().numpy(), metric)
+        return center(column[seen].double().numpy(), metric)
 
 
-def _one(stacked: Params, i: int) -> Params:
-    return {name: leaf[i] for name, leaf in stacked.items()}
+def _each(stacked: Slots, count: int) -> list[Slots]:
+    return [over_slots(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 
 class LockStep:
@@ -208,11 +191,9 @@ class LockStep:
             cohorts: dict[Hashable, list[int]] = {}
             for members, stack in stacks:
                 asked = [self._cohort(member, server_round, cohorts) for member in members]
-                models, own = zip(*map(Member.sent, members, asked), strict=True)
                 trained = stack.train(
-                    models,
+                    [*map(Member.sent, members, asked)],
                     asked,
-                    tailored=own,
                     server_round=server_round,
                     combine=[member.combine for member in members],
                     losses=members[0].wants_losses(server_round),

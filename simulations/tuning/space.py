@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from engram.checks import must
 from federation.errors import Refused, brief
 from federation.methods import METHODS, Method
-from federation.methods.network import PERSONALIZED, NetworkMethod
+from federation.methods.network import NetworkMethod
 from federation.settings.fields import (
     Range,
     Scalar,
@@ -109,7 +109,7 @@ def declared_ranges(method: type[Method]) -> dict[str, Range]:
     serves clients by fine-tuned models.
     """
     fields = {key_of(field): info for field, info in method.model_fields.items()}
-    if issubclass(method, NetworkMethod) and method.serves == PERSONALIZED:
+    if issubclass(method, NetworkMethod) and method.tuned:
         fields[key_of(_TUNED)] = SharedSettings.model_fields[_TUNED]
     found = {key: searched_range(field) for key, field in fields.items()}
     return {key: declared for key, declared in found.items() if declared is not None}

@@ -8,11 +8,13 @@ from torch import nn
 
 from client.training.stack import scale_fields
 from client.training.trainer import ClientFailed
-from engram.meta.fedavg import fedavg
+from engram.core.method import Phase
+from engram.core.settings import Eta
+from engram.methods.fedavg import FedAvg
 from engram.networks import model
 from federation.errors import RunStopped
-from federation.methods import METHODS, method
-from federation.methods.local import LocalMethod
+from federation.methods import METHODS
+from federation.methods.network import method
 from simulations.engine import simulate
 from simulations.tuning.runs import LockStep
 from tests.client.networks import Normed
@@ -144,16 +146,16 @@ def test_a_run_that_diverges_stops_and_the_others_go_on(tmp_path):
     assert [bool(member.stopped) for member in together.members] == [False, True, False]
 
 
-def test_a_rule_that_looks_at_a_settings_value_is_run_by_itself(plug_ins, tmp_path):
-    @method
-    class Looks(LocalMethod):
-        name = "looks"
-        eta: float = 0.1
+def test_a_method_that_looks_at_a_settings_value_is_run_by_itself(plug_ins, tmp_path):
+    @method("looks", source="this test")
+    class Looks:
+        """FedAvg whose larger step sizes are halved."""
 
-        def rule(self, loss):
-            if self.eta > 0.07:
-                return fedavg(loss, eta=float(self.eta))
-            return fedavg(loss, eta=0.5 * self.eta)
+        eta: Eta = 0.1
+
+        def build(self, context):
+            eta = float(self.eta)
+            return FedAvg(eta=0.5 * eta if eta > 0.07 else eta).build(context)
 
     experiments = [
         small_of_any(method="looks", num_rounds=ROUNDS, eta=eta, seed=seed)
@@ -163,16 +165,19 @@ def test_a_rule_that_looks_at_a_settings_value_is_run_by_itself(plug_ins, tmp_pa
 
 
 def test_the_client_whose_step_raises_is_named(plug_ins):
-    @method
-    class Raises(LocalMethod):
-        name = "raises"
-        eta: float = 0.1
+    @method("raises", source="this test")
+    class Raises:
+        """A method without a step."""
 
-        def rule(self, loss):
-            def step(w, u, batches):
+        eta: Eta = 0.1
+
+        def build(self, context):
+            def direction(work, batches):
                 raise ArithmeticError(f"at {float(self.eta):.2f}")
 
-            return fedavg(loss, eta=self.eta)._replace(step=step, affine=False)
+            plain = FedAvg(eta=self.eta).build(context)
+            client = plain.client._replace(phases=(Phase(direction, self.eta),))
+            return plain._replace(client=client)
 
     experiments = [small_of_any(method="raises", model="StackedNet", eta=eta) for eta in (0.1, 0.2)]
     together = LockStep(experiments)

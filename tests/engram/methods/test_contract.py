@@ -11,6 +11,7 @@ import engram
 from engram.cohort.at_once import at_once
 from engram.cohort.in_turn import in_turn
 from engram.cohort.task import CohortTask, Problem, stacked
+from engram.core.contract import Contract
 from engram.core.method import FromMean, Served
 from engram.core.optimizers import SGD, optimizer_of
 from engram.core.rounds import Stepper, first_steps
@@ -231,7 +232,7 @@ def test_shapes_without_data_are_those_of_a_round(name):
         clients=context.clients,
         generator=context.generator,
     )
-    found = shapes_of(method)
+    found = shapes_of(Contract(name, method, context.network.initial))
     made, seen = built(CASES[name]), []
 
     def leaving(client, received, sent):

@@ -1,0 +1,187 @@
+"""The contract of a method: its slots are those that it declares, in every part of a round."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+from torch import Tensor
+
+from engram.core.method import Kind, Method, Served, Slots
+from engram.core.rounds import first_steps
+from engram.types import Batch, Params
+
+__all__ = ["Contract", "SlotFault", "check_merged", "difference"]
+
+_MANY = 1000  # steps of a round in which no phase should be without one
+
+
+class SlotFault(ValueError):
+    """A method's slots, or its phases, are not as they must be.
+
+    Attributes:
+        expected: The thing, and what it must be.
+        got: What it is.
+    """
+
+    def __init__(self, where: str, what: str, expected: str, got: str) -> None:
+        super().__init__(f"{where}: {what} must be {expected}, got {got}")
+        self.expected, self.got = f"{what} of {where} to be {expected}", got
+
+
+class Contract(NamedTuple):
+    """A method as it is held to its contract.
+
+    Attributes:
+        name: The method's name.
+        method: The method.
+        initial: The network's parameters.
+    """
+
+    name: str
+    method: Method
+    initial: Params
+
+    def check_phases(self) -> None:
+        """Checks that there are phases, and that each has steps in a round of many.
+
+        Raises:
+            SlotFault: There are none, or one of them has no steps.
+        """
+        where, phases = f"method {self.name}", self.method.client.phases
+        if not phases:
+            raise SlotFault(where, "phases", "one or more", "none")
+        fractions = [phase.fraction for phase in phases]
+        starts = [*first_steps(phases, _MANY), _MANY] if all(f > 0 for f in fractions) else []
+        if len({*starts}) <= len(phases):
+            expected = "positive, and leave steps for every phase"
+            raise SlotFault(where, "fractions of phases", expected, str(fractions))
+
+    def round(
+        self,
+        client: object,
+        received: Slots,
+        kept: Slots,
+        initial_batch: Batch | None,
+        batches: Mapping[int, Sequence[Batch]],
+    ) -> tuple[Slots, Slots, Slots]:
+        """Runs a round of one client, of one step of each phase, in which no parameter moves.
+
+        Args:
+            client: The client, as messages name it.
+            received: What it receives.
+            kept: What it keeps before.
+            initial_batch: As ``Client.begin`` takes it.
+            batches: What each phase's step takes; phases without an entry are passed over.
+
+        Returns:
+            What it works on, what leaves it, and what it keeps.
+
+        Raises:
+            SlotFault: The method does not keep its contract.
+        """
+        where = f"method {self.name}, client {client}"
+        side, serve = self.method.client, self.method.serve
+        self._declared(where, "received", received)
+        work = side.begin(received, kept, initial_batch)
+        self._declared(where, "that begin returns", work)
+        for number, taken in batches.items():
+            directions, after = side.phases[number].direction(work, tuple(taken))
+            _same(where, f"that phase {number} returns", after, work)
+            for slot, d in directions.items():
+                what = f"direction of phase {number} for slot {slot!r}"
+                _inside(where, what, d, work.get(slot, {}), "the slot")
+            work = after
+        sent, after = side.end(received, work)
+        self._sent(where, received, sent)
+        self._kept(where, after)
+        self._served(where, serve(received, after, True))
+        self._served(where, serve(received, side.start, False))
+        return work, sent, after
+
+    def _declared(self, where: str, what: str, slots: Slots) -> None:
+        kinds = self.method.kinds
+        if any(kinds.get(slot) not in get_args(Kind) for slot in slots):
+            expected = f"among those whose kinds are declared, {_names(kinds)}"
+            raise SlotFault(where, f"slots {what}", expected, _names(slots))
+
+    def _sent(self, where: str, received: Slots, sent: Slots) -> None:
+        declared = self.method.client.sends
+        if sent.keys() != declared:
+            expected = f"those that Client.sends declares, {_names(declared)}"
+            raise SlotFault(where, "slots that leave", expected, _names(sent))
+        self._declared(where, "that leave", sent)
+        for slot, x in sent.items():
+            if self.method.kinds[slot] == "model":
+                whole = received.get(slot, {})
+                _inside(where, f"slot {slot!r} that leaves", x, whole, "the received slot")
+
+    def _kept(self, where: str, kept: Slots) -> None:
+        self._declared(where, "that are kept", kept)
+        for slot, x in kept.items():
+            what, like = f"slot {slot!r} that is kept", self.method.client.start.get(slot)
+            if like is not None:
+                _inside(where, what, x, like, "Client.start")
+            elif self.method.kinds[slot] != "statistic":
+                _inside(where, what, x, self.initial, "the network")
+
+    def _served(self, where: str, served: Served) -> None:
+        if not isinstance(served, Served) or not served.models:
+            got = f"{type(served).__name__}"
+            raise SlotFault(where, "what serve returns", "Served with one model, or several", got)
+        for i, model in enumerate(served.models):
+            _inside(where, f"served model {i}", model, self.initial, "the network", whole=True)
+        wanted = (len(served.models),)
+        if served.weights is not None and served.weights.shape != wanted:
+            got = f"shape {tuple(served.weights.shape)}"
+            raise SlotFault(where, "Served.weights", f"of shape {wanted}", got)
+
+
+def check_merged(name: str, before: Slots, after: Slots) -> None:
+    """Checks that a server's merge returns the slots that it was given, in the same shapes.
+
+    Raises:
+        SlotFault: It does not.
+    """
+    _same(f"method {name}, server", "that merge returns", after, before)
+
+
+def difference(x: Any, like: Any, *, whole: bool = False) -> str:
+    """Returns in what a slot differs from another one by names and shapes; "" if in nothing.
+
+    Args:
+        x: The slot.
+        like: The other one.
+        whole: Whether it must have all of the other's names.
+    """
+    if isinstance(x, Tensor) or isinstance(like, Tensor):
+        one, other = _shape(x), _shape(like)
+        return "" if one == other else f"{one} in place of {other}"
+    if not isinstance(x, dict):
+        return f"{type(x).__name__} in place of parameters"
+    for name, leaf in x.items():
+        if name not in like:
+            return f"{name!r}, which is not there"
+        if _shape(leaf) != _shape(like[name]):
+            return f"{name!r} of {_shape(leaf)} in place of {_shape(like[name])}"
+    missing = [name for name in like if name not in x] if whole else []
+    return f"none called {missing[0]!r}" if missing else ""
+
+
+def _shape(x: Any) -> str:
+    return f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else "parameters"
+
+
+def _inside(where: str, what: str, x: Any, like: Any, whose: str, *, whole: bool = False) -> None:
+    if got := difference(x, like, whole=whole):
+        raise SlotFault(where, what, f"of the names and shapes of {whose}", got)
+
+
+def _same(where: str, what: str, found: Slots, before: Slots) -> None:
+    if not isinstance(found, dict) or found.keys() != before.keys():
+        got = _names(found) if isinstance(found, dict) else type(found).__name__
+        raise SlotFault(where, f"slots {what}", f"the same as before, {_names(before)}", got)
+    for slot, x in found.items():
+        _inside(where, f"slot {slot!r} {what}", x, before[slot], "the slot before", whole=True)
+
+
+def _names(slots: Iterable[str]) -> str:
+    return ", ".join(sorted(slots)) or "none"
