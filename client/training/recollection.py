@@ -63,11 +63,15 @@ class Recollection(NamedTuple):
             trained = not start and client not in self.unseen
             return Memory(self._there(start), [], trained)
         tree = unflat(found)
-        kept = tree.get(_KEPT, {})
+        kept = unflat({}, start) | tree.get(_KEPT, {})
+        if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
+            raise MemoryMismatch(
+                f"the memory of client {client} belongs to another method, or an earlier version "
+                "of Engram: remove it, or take the version that wrote it"
+            )
         self._check(client, kept)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        kept = unflat({}, start) | kept
         return Memory(self._there(kept), self._there(states) if by_phase else [], True)
 
     def _check(self, client: int, kept: Slots) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from engram.federated.fedproto import fedproto_server as fedproto_server
     from engram.federated.ifca import ifca as ifca
     from engram.federated.ifca import ifca_server as ifca_server
-    from engram.federated.knn_per import knn_per as knn_per
     from engram.federated.local_only import local_only as local_only
     from engram.federated.pfedhn import pfedhn_server as pfedhn_server
     from engram.federated.proximal import ditto as ditto

@@ -15,7 +15,7 @@ from torch import Tensor
 from engram.core.method import Context, FromEach, FromMean, Method, Network
 from engram.core.objective import by_functions
 from engram.core.personal import build
-from engram.core.served import is_tuned
+from engram.core.served import typical
 from engram.core.settings import METHODS, Search, about, ranges
 
 __all__ = ["entries", "entry_of", "written"]
@@ -51,7 +51,7 @@ def entry_of(cls: Any) -> dict[str, Any]:
         "each": isinstance(merge, FromEach),
         "steps": isinstance(merge, FromMean) and merge.steps,
         "phases": len(made.client.phases),
-        "tuned": is_tuned(made),
+        "tuned": typical(made).tuned,
         "fields": {name: _field(hints[name], cls, name, notes) for name, notes in ranges(cls)},
     }
 
