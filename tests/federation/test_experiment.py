@@ -4,6 +4,8 @@ import inspect
 import re
 
 import pytest
+from federation.methods.common import FedAvg
+from federation.methods.personal import PFedMe
 
 import engram
 from engram.aggregates import mean
@@ -12,8 +14,6 @@ from federation.aggregation import aggregate_of
 from federation.errors import Refused
 from federation.experiment import Experiment, default_config
 from federation.methods import METHODS, method
-from federation.methods.common import FedAvg
-from federation.methods.personal import PFedMe
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.federation.given_settings import STUB, stub
