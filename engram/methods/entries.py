@@ -69,12 +69,12 @@ def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, 
     searched = next((tuple(note) for note in notes if isinstance(note, Search)), None)
     choices = get_args(kind) if get_origin(kind) is Literal else None
     return {
-        "type": "choice" if choices else kind.__name__,
+        "type": "choice" if choices else getattr(kind, "__name__", str(kind)),
         "default": getattr(cls, name),
         **limits,
         **({"choices": choices} if choices else {}),
         **({"search": searched} if searched else {}),
-        "meaning": next(note for note in notes if isinstance(note, str)),
+        "meaning": next((note for note in notes if isinstance(note, str)), ""),
     }
 
 
