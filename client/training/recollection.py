@@ -117,11 +117,3 @@ class Recollection(NamedTuple):
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
-
-
-def _ordered(slots: Slots) -> Slots:
-    """Returns slots in the order of their names, as they are read again after an interruption.
-
-    Clients are trained together whose slots are alike, order and all.
-    """
-    return unflat(dict(sorted(flat(slots).items())), slots)
