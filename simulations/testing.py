@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from engram.aggregates import Aggregate
 from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from client.hosts import Engine, Host
 from client.requests import Request
-from engram.aggregates import Aggregate
 from engram.process import own_modes
 from engram.types import LocalRule, LossFn
 from federation.errors import Refused, one_line
