@@ -15,18 +15,25 @@ from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.trainer import Trainer
-from engram.aggregates import Aggregate, mean, mixed_mean
+from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.slots import flat, unflat
+from engram.core.walkers import Walker
 from engram.online.server_step import universal_step
+from engram.tree import interpolate
 from engram.types import Params
+from federation.aggregation import Merge
 from federation.data.federated import FederatedData, model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
+from federation.learning import server_side
+from federation.noise import secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
+from strategies.rounds import Rounds
 
 _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times the default
 _WIDEST = 20
@@ -41,12 +48,26 @@ class ServerStep(NamedTuple):
     build: Callable[[float, Experiment, Grid], Strategy]
 
 
-def _ours(make: Callable[[float], Aggregate]) -> Callable[[float, Experiment, Grid], Strategy]:
+def _ours(
+    stepping: Callable[[Method, float], Method],
+) -> Callable[[float, Experiment, Grid], Strategy]:
     def build(size: float, e: Experiment, grid: Grid) -> Strategy:
         roster = query_roster(grid, e.num_clients)
-        return Federated(make(size), roster, clients_per_round=e.num_clients, seed=e.seed)
+        method, shapes, running = server_side(e, roster.kind)
+        method = stepping(method, size)
+        merge = Merge(method, Walker(method, running), e, secret_noise)
+        return Federated(Rounds(merge, shapes, e.seed, e.num_clients), roster)
 
     return build
+
+
+def _part_of_the_way(method: Method, size: float) -> Method:
+    """Returns a method whose server's model moves towards the mean, by rows."""
+
+    def merge(server: Slots, mean: Update) -> Slots:
+        return server | {"model": interpolate(server["model"], mean.slots["model"], size)}
+
+    return method._replace(server=method.server._replace(merge=FromMean(merge, "rows")))
 
 
 def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
@@ -61,10 +82,8 @@ def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
 
 
 STEPS: Final[dict[str, ServerStep]] = {
-    "universal": ServerStep(
-        "universal", 10.0, _ours(lambda radius: universal_step(mean("examples"), radius))
-    ),
-    "fedavg": ServerStep("FedAvg", 1.0, _ours(lambda size: mixed_mean(size, "examples"))),
+    "universal": ServerStep("universal", 10.0, _ours(universal_step)),
+    "fedavg": ServerStep("FedAvg", 1.0, _ours(_part_of_the_way)),
     "fedadam": _flowers(FedAdam),
     "fedyogi": _flowers(FedYogi),
 }
@@ -94,12 +113,16 @@ def train_rounds(
     """
     grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
     strategy = step.build(size, e, grid)
-    arrays = to_record(first_model(e, data))
+    if isinstance(strategy, Federated):
+        arrays = strategy.init()
+    else:
+        arrays = to_record(flat({"model": first_model(e, data)}))
     for server_round in range(1, e.num_rounds + 1):
         done = train_round(
             grid, strategy, server_round, arrays, ConfigRecord({}), timeout=e.timeout
         )
-        yield RoundModels(server_round, to_params(arrays), to_params(done.arrays))
+        before, after = (unflat(to_params(slots))["model"] for slots in (arrays, done.arrays))
+        yield RoundModels(server_round, before, after)
         arrays = done.arrays
 
 
