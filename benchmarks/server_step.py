@@ -30,7 +30,7 @@ from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.core.method import Client, FromMean, Method, Served, Server, Update
 from engram.core.rounds import merged
-from engram.core.slots import keep_all, kinds_of, replace, sends
+from engram.core.slots import kinds_of, replace, sends
 from engram.models import cross_entropy
 from engram.online.server_step import has_exp_concave, universal_step
 from federation.data.federated import FederatedData, federated_data, model_for
