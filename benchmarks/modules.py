@@ -19,6 +19,7 @@ from typing import IO, Annotated, Any, Final, cast
 import numpy as np
 import torch
 import typer
+from federation.methods.common import FedAvg
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -33,7 +34,6 @@ from federation.data.in_memory import hold
 from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
-from federation.methods.common import FedAvg
 from federation.streams import Stream, generator, torch_generator
 
 _WARM_UP: Final = 5  # rounds, in which the faster way is found

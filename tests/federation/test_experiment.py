@@ -4,11 +4,11 @@ import inspect
 import re
 
 import pytest
+from engram.aggregates import mean
 from federation.methods.common import FedAvg
 from federation.methods.personal import PFedMe
 
 import engram
-from engram.aggregates import mean
 from engram.metrics import METRICS
 from federation.aggregation import aggregate_of
 from federation.errors import Refused
