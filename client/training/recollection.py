@@ -64,16 +64,9 @@ class Recollection:
         """
         found = self.store.load(client, None, before=before)
         if found is None:
-<<<<<<< HEAD
-            trained = not start and client not in self.unseen
-            return Memory(self._there(start), [], trained)
-        tree = unflat(found)
-        kept = unflat({}, start) | tree.get(_KEPT, {})
-=======
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
         start, tree = self.method.client.start, unflat(found)
-        kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
->>>>>>> hC
+        kept = unflat({}, start) | tree.get(_KEPT, {})
         if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(
                 f"the memory of client {client} belongs to another method, or an earlier version "
@@ -88,12 +81,13 @@ class Recollection:
     def _begun(self) -> Memory:
         """The memory of a client before its first round."""
         start = self.method.client.start
-        return self._memory(_ordered(start), [], trained=not start)
+        return self._memory(start, [], trained=not start)
 
     def _memory(self, kept: Slots, states: list[State], *, trained: bool) -> Memory:
+        kept, states = self._there(kept), self._there(states)
         tree: dict[str, Any] = {_KEPT: kept} | {str(at): state for at, state in enumerate(states)}
         form = tuple((path, leaf.shape) for path, leaf in flat(tree).items())
-        return Memory(self._there(kept), self._there(states), trained, form)
+        return Memory(kept, states, trained, form)
 
     def _check(self, client: int, kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
@@ -139,17 +133,3 @@ class Recollection:
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
-<<<<<<< HEAD
-=======
-
-
-def _ordered(slots: Slots) -> Slots:
-    """Returns slots in the order of their names, as they are read again after an interruption.
-
-    Clients are trained together whose slots are alike, order and all.
-    """
-    return {
-        slot: dict(sorted(x.items())) if isinstance(x, dict) else x
-        for slot, x in sorted(slots.items())
-    }
->>>>>>> hC
