@@ -30,7 +30,7 @@ def by_functions(loss: LossFn, criterion: Criterion) -> Objective:
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
         _, pull, *_ = vjp(lambda at: gradient(at, batch), w)
-        (found,) = pull(v)  # a Hessian is symmetric, so v' hess = hess v
+        (found,) = pull({name: v[name] for name in w})  # it is symmetric: v' hess = hess v
         return dict(found)
 
     def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:
