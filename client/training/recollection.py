@@ -63,23 +63,24 @@ class Recollection(NamedTuple):
             trained = not start and client not in self.unseen
             return Memory(self._there(start), [], trained)
         tree = unflat(found)
-        kept = tree.get(_KEPT, {})
+        kept = unflat({}, start) | tree.get(_KEPT, {})
         self._check(client, kept)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        kept = unflat({}, start) | kept
         return Memory(self._there(kept), self._there(states) if by_phase else [], True)
 
     def _check(self, client: int, kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
-        for slot, x in kept.items():
-            kind = self.method.kinds.get(slot)
-            like = self.method.client.start.get(slot, None if kind == "statistic" else self.initial)
-            if kind is None or (like is not None and difference(x, like)):
-                raise MemoryMismatch(
-                    f"the memory of client {client} belongs to another model: its {slot!r} has "
-                    "other arrays than this run's"
-                )
+        method, whose = self.method, f"the memory of client {client} belongs to another model"
+        for slot in [*method.client.start, *kept]:
+            kind, start = method.kinds.get(slot), method.client.start.get(slot)
+            if kind is None or slot not in kept:
+                has = "lacks" if kind else "has"
+                raise MemoryMismatch(f"{whose}: it {has} a slot {slot!r}")
+            like = self.initial if start is None else start
+            exact = kind != "statistic" or start is not None
+            if exact and (found := difference(kept[slot], like, whole=start is not None)):
+                raise MemoryMismatch(f"{whose}: its {slot!r} has {found}")
 
     def _there(self, tree: Any) -> Any:
         return tree_map(lambda leaf: leaf.to(self.device), tree)

@@ -32,6 +32,7 @@ from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
+from engram.core.served import is_mixture
 from engram.core.slots import flat, unflat
 from engram.core.walkers import Walker
 from engram.steps import step_factor
@@ -112,7 +113,8 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            self._task = on_rows(self._task, metrics, model, initial, self.data)
+            weighted = is_mixture(shapes.method)
+            self._task = on_rows(self._task, metrics, model, initial, self.data, weighted=weighted)
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,

@@ -3,7 +3,7 @@
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
 
-__all__ = ["has_common", "has_tuned", "is_shifted", "is_tuned"]
+__all__ = ["has_common", "has_tuned", "is_mixture", "is_shifted", "is_tuned"]
 
 
 def has_common(method: Method) -> bool:
@@ -17,6 +17,11 @@ def has_tuned(method: Method) -> bool:
     """Returns whether the model that serves a client can be fine-tuned, and is not already."""
     _, served = _served(method)
     return len(served.models) == 1 and not served.tuned and served.neighbors is None
+
+
+def is_mixture(method: Method) -> bool:
+    """Returns whether clients are served by a mixture, whose loss weights losses of rows."""
+    return _served(method)[1].weights is not None
 
 
 def is_shifted(method: Method) -> bool:

@@ -24,7 +24,7 @@ def _registered(plug_ins):
 
 def losses(t, models, split, rows):
     """Each model's loss on each client's rows, (clients, models)."""
-    loss = mean_loss(t._network._replace(train=None), CLASSIFICATION)
+    loss = mean_loss(t.learner.model._replace(train=None), CLASSIFICATION)
     batches = [split.take(torch.from_numpy(some)) for some in rows]
     return np.array([[float(loss(w, batch)) for w in models] for batch in batches])
 
@@ -35,7 +35,7 @@ def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from
     # Nobody has trained yet.
     t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
     start, clients = initial_model(t), list(range(20))
-    models = t._network.candidates(start).models
+    models = t.learner.model.candidates(start).models
     known = t._scorer._known(clients)
     rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
     if protocol == "standard":
@@ -56,7 +56,7 @@ def test_a_run_serves_it_and_hands_it_out(tmp_path):
     assert results["clients"]["loss-served"] == results["clients"]["loss-own"]
     t, run = trainer(e), load_run(tmp_path / "run")
     model = RunRecord.open(tmp_path / "run").load_checkpoint().model
-    models, clients = t._network.candidates(model).models, [0, 18, 19]
+    models, clients = t.learner.model.candidates(model).models, [0, 18, 19]
     best = losses(t, models, t.data.train, [t.data.train.rows[c] for c in clients]).argmin(1)
     for client, chosen in zip(clients, best, strict=True):
         assert_same(run.personal_model(client), models[chosen])
@@ -104,9 +104,9 @@ def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
     weights = []
     for i, client in enumerate([3, 4, 5]):  # the last one has not trained
         _, mine = t._memories.recall(start, client, before=2)
-        models, pi = t._network.candidates(start | mine)
+        models, pi = t.learner.model.candidates(start | mine)
         x, y = t.data.test.take(queries.rows[i][queries.counted[i]])
-        each = torch.stack([t._network.apply(w, x).softmax(-1) for w in models])
+        each = torch.stack([t.learner.model.apply(w, x).softmax(-1) for w in models])
         likely = torch.einsum("m,mqc->qc", pi, each)[torch.arange(len(y)), y]
         assert float(found[i]) == pytest.approx(-float(likely.log().mean()), abs=1e-5)
         weights.append(pi.tolist())
