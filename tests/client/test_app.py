@@ -343,7 +343,7 @@ def test_a_memory_of_another_model_is_refused_by_name(tmp_path):
     words = (
         "the memory of client 0 belongs to another model: its 'memory' has 'dense0.bias' of shape"
     )
-    assert reply.error.reason == f"{words} (8,) in place of shape (5,)"
+    assert reply.error.reason == f"{words} of shape (8,) in place of shape (5,)"
 
 
 def test_a_memory_that_does_not_fit_is_refused_and_the_old_one_stays(tmp_path):
