@@ -13,7 +13,7 @@ from logging import getLogger
 from typing import Any, Final, Literal
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
@@ -30,9 +30,9 @@ from engram.cohort.problem import network_of
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.contract import Contract, SlotFault
-from engram.core.method import Method, Slots
+from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
-from engram.core.served import is_mixture
+from engram.core.served import typical
 from engram.core.slots import flat, unflat
 from engram.core.walkers import Walker
 from engram.steps import step_factor
@@ -113,8 +113,8 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            weighted = is_mixture(shapes.method)
-            self._task = on_rows(self._task, metrics, model, initial, self.data, weighted=weighted)
+            mixed = typical(shapes.method).weights is not None
+            self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
@@ -295,9 +295,7 @@ class Trainer:
         groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
         for i, client in enumerate(clients):
             memory = self._memories.recall(client, before=server_round)
-            leaves, form = tree_flatten((memory.kept, list(memory.states)))
-            key = str(form), *(leaf.shape for leaf in leaves)
-            some, memories = groups.setdefault(key, ([], []))
+            some, memories = groups.setdefault(memory.form, ([], []))
             some.append(i)
             memories.append(memory)
         return list(groups.values())
@@ -457,6 +455,22 @@ class Trainer:
         memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
         common = self._empty | self.receive(common)
         return self._scorer.scores(common, self.receive(own), clients, memories)
+
+    def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
+        """Returns what serves a client, to which no slots are sent of its own.
+
+        Args:
+            common: As for ``evaluate``.
+            client: The client.
+            server_round: As for ``evaluate``.
+        """
+        memory = self._memories.recall(client, before=server_round + 1)
+        served = self.method.serve(self.receive(common), memory.kept, memory.trained)
+        return self.settled(served, client)
+
+    def settled(self, served: Served, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
+        return self._scorer.settled(served, client)
 
 
 def _first(stack: Any) -> Any:

@@ -29,7 +29,7 @@ def on_rows(
     w: Params,
     data: FederatedData,
     *,
-    weighted: bool,
+    mixed: bool,
 ) -> Task:
     """Tries a task's loss, and metrics, on rows of the first client that has some.
 
@@ -42,7 +42,7 @@ def on_rows(
         network: The network.
         w: Parameters of it.
         data: The rows.
-        weighted: Whether losses of rows are weighted.
+        mixed: Whether clients are served by mixtures, which need losses row by row.
 
     Returns:
         The task, with what has been found out about its loss.
@@ -64,7 +64,7 @@ def on_rows(
             outputs = network.train(w, x, torch.zeros((), dtype=torch.int64, device=y.device))
     found = tried(task.of(name), outputs, y)
     task = task._replace(vectorizes=found.vectorizes and not task.named)
-    if weighted:
+    if mixed:
         task = task._replace(rows=row_loss(task.of(name), outputs, _spread(task, y, data.outputs)))
         rows_of(task)
     split = data.test if len(data.test.rows[client]) else data.train
