@@ -61,9 +61,9 @@ class Recollection(NamedTuple):
         found = self.store.load(client, None, before=before)
         if found is None:
             trained = not start and client not in self.unseen
-            return Memory(self._there(start), [], trained)
+            return Memory(self._there(_ordered(start)), [], trained)
         tree = unflat(found)
-        kept = unflat({}, start) | tree.get(_KEPT, {})
+        kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
         if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(
                 f"the memory of client {client} belongs to another method, or an earlier version "
@@ -108,3 +108,11 @@ class Recollection(NamedTuple):
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
+
+
+def _ordered(slots: Slots) -> Slots:
+    """Returns slots in the order of their names, as they are read again after an interruption.
+
+    Clients are trained together whose slots are alike, order and all.
+    """
+    return unflat(dict(sorted(flat(slots).items())), slots)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -37,13 +37,15 @@ from federation.experiment import Experiment
 from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod
 from federation.streams import Stream, generator
 
-__all__ = ["NoScore", "Scorer", "Scores", "measure", "query_rows"]
+__all__ = ["SHIFT", "NoScore", "Scorer", "Scores", "measure", "query_rows"]
 
 Named = TypeVar("Named", bound=Hashable)
 Answer = Callable[[Inputs], Outputs]
 """``inputs (c, q, ...) -> outputs (c, q, ...)``, of the models of c clients."""
 
-_SHIFT = "representation-shift"  # of a client's; no parameter of a module has a hyphen in its name
+SHIFT: Final = "shift of the representation"
+"""Name of a served model's shift among its parameters, where it is fine-tuned with them."""
+
 _BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
 
 
@@ -105,7 +107,6 @@ class Scorer:
         self._common = has_common(self._method)
         self._tuned = has_tuned(self._method)
         served = typical(self._method)
-        self._apply = self._network.apply if served.shift is None else self._shifted
         self._dense = vectorized and self._network.features is None
         self._dense &= self._network.dense_layers > 0 and experiment.adapt_optimizer in AFFINE
         self._dense &= served.shift is None and served.neighbors is None
@@ -115,12 +116,12 @@ class Scorer:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         e, network = self._experiment, self._network
         learned = standardized_loss(task, self._standard)
-        loss: LossFn = mean_loss(network._replace(apply=self._apply, train=None), learned)
+        loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
         optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:
             shape = network.dense_layers, self._data.outputs
-            loss, self._targets = dense_loss_of(task, *shape, self._standard)
-            gradient = loss.gradient
+            by_hand, self._targets = dense_loss_of(task, *shape, self._standard)
+            gradient = by_hand.gradient
         elif network.vectorizes:
             gradient = torch.func.grad(loss)
         else:  # packed sequences, for one, have no rule in torch.func
@@ -144,7 +145,7 @@ class Scorer:
         stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
         w = _of(self.least([client], stacks), 0) | _shift_of(served)
         w = self._personalized(w, client) if served.tuned else w
-        shift = w.pop(_SHIFT, None)
+        shift = w.pop(SHIFT, None)
         return replace(served, models=(w,), shift=shift, tuned=False)
 
     def scores(
@@ -282,24 +283,26 @@ class Scorer:
         return rows
 
     def _applied(self, w: Params) -> Answer:
-        """Returns the models of clients, which may add a shift of each to its representations."""
+        """Returns the models of clients."""
         return partial(self._for_each(self._apply), w)
 
-    def _shifted(self, w: Params, x: Inputs) -> Outputs:
-        return self._represented(w, x)[0]
+    def _apply(self, w: Params, x: Inputs) -> Outputs:
+        """Returns the outputs of one model, with its ``SHIFT`` if there is one."""
+        return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
 
-    def _represented(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
-        """Returns outputs and representations of one client's model."""
-        represent = self._network.represent
+    def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
+        """Returns the outputs of one model, and its representations before the shift."""
+        represent, shift = self._network.represent, w.get(SHIFT)
         assert represent is not None  # for mypy: the method asks for it
-        network = {name: leaf for name, leaf in w.items() if name != _SHIFT}
-        return represent(network, x, None, w.get(_SHIFT), False)
+        model = {name: leaf for name, leaf in w.items() if name != SHIFT}
+        found: tuple[Outputs, Tensor] = represent(model, x, None, shift, False)
+        return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
         """Returns models whose outputs are mixed with votes of the clients' training rows."""
         train = self._data.train
         memory = padded(train, train.rows, clients)
-        represented = self._for_each(self._represented)
+        represented = self._for_each(self._represent)
         said, y = self._answers({0: lambda x: represented(w, x)[1]}, memory)
 
         def served(x: Inputs) -> Tensor:
@@ -433,7 +436,7 @@ class Scorer:
 
 
 def _shift_of(served: Served) -> Params:
-    return {} if served.shift is None else {_SHIFT: served.shift}
+    return {} if served.shift is None else {SHIFT: served.shift}
 
 
 def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:

@@ -35,7 +35,6 @@ from engram.core.optimizers import check_optimizer, optimizer_of
 from engram.core.served import typical
 from engram.core.slots import flat, unflat
 from engram.core.walkers import Walker
-from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
 from engram.tasks import Task, task_of
 from engram.types import Params
@@ -155,6 +154,7 @@ class Trainer:
         if vectorized:
             self.ways = self.learner.fastest(
                 self._task,
+                shapes,
                 name=e.model,
                 device=e.device,
                 rows=self._rows,
@@ -418,8 +418,8 @@ class Trainer:
             [place[row] for row in drawn],
             self.data.outputs if own_classes else 0,
         )
-        loss = mean_loss(self.learner.model, standardized_loss(named, self._standard))
-        found = cause_of(loss, w, batches, rows, self.learner.network.running) or (
+        learned = self.learner.objective(named, "in-turn")
+        found = cause_of(learned, w, batches, rows, self.learner.network.running) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
             f"first step: lower {' or '.join(self._own.step_sizes())}"
         )

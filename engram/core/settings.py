@@ -41,7 +41,7 @@ class Search(NamedTuple):
 
 
 class OnServer:
-    """Mark of a setting that the server alone reads: clients of runs that differ in it are alike."""
+    """Mark of a setting that the server alone reads: runs that differ in it train alike."""
 
 
 Eta = Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of a client's local steps"]
@@ -87,9 +87,9 @@ def method(
     """Registers a class as a method: makes it a frozen dataclass whose values are in their ranges.
 
     Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
-    "meaning"]``, each with a default, and ``OnServer`` among them if clients do not read it. Its first docstring line is what it is, in a few words. It
-    has ``build(context) -> Method``, and may have ``faults()``, which yields a ``Fault``
-    for each combination of settings that is impossible.
+    OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. Its first
+    docstring line is what it is, in a few words. It has ``build(context) -> Method``, and may have
+    ``faults()``, which yields a ``Fault`` for each combination of settings that is impossible.
 
     Args:
         name: As for ``About``.

@@ -100,7 +100,7 @@ def test_they_are_exported_with_their_own_scores(engram, tmp_path):
     assert f"run, after round {found['selected']}, which validation rows pick" in (
         folder / "card.md"
     ).read_text(encoding="utf-8")
-    scored = run.results["selected"]["clients"]["log-loss-served"][1]
+    scored = run.results["selected"]["clients"]["log-loss"][1]
     assert f"| log-loss | {scored:.4g} |" in (folder / "card.md").read_text(encoding="utf-8")
     status, out, err = engram("export", "run", "--common", "--picked", "--out", "common")
     assert (status, err) == (0, "")
