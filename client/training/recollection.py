@@ -61,9 +61,9 @@ class Recollection(NamedTuple):
         found = self.store.load(client, None, before=before)
         if found is None:
             trained = not start and client not in self.unseen
-            return Memory(self._there(_ordered(start)), [], trained)
+            return Memory(self._there(start), [], trained)
         tree = unflat(found)
-        kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
+        kept = unflat({}, start) | tree.get(_KEPT, {})
         if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(
                 f"the memory of client {client} belongs to another method, or an earlier version "
@@ -86,7 +86,16 @@ class Recollection(NamedTuple):
                 )
 
     def _there(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.device), tree)
+        """Returns tensors on the device, in the order of their names.
+
+        Clients are trained together whose slots are alike, order and all; and what is read again
+        after an interruption comes in this order.
+        """
+        if isinstance(tree, dict):
+            return {name: self._there(x) for name, x in sorted(tree.items())}
+        if isinstance(tree, list):
+            return [self._there(x) for x in tree]
+        return tree.to(self.device)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
@@ -108,11 +117,3 @@ class Recollection(NamedTuple):
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
-
-
-def _ordered(slots: Slots) -> Slots:
-    """Returns slots in the order of their names, as they are read again after an interruption.
-
-    Clients are trained together whose slots are alike, order and all.
-    """
-    return unflat(dict(sorted(flat(slots).items())), slots)
