@@ -125,7 +125,7 @@ class Scorer:
         elif network.vectorizes:
             gradient = torch.func.grad(loss)
         else:  # packed sequences, for one, have no rule in torch.func
-            gradient = by_autograd(loss, lambda outputs, batch: outputs).gradient
+            gradient = by_autograd(loss).gradient
 
         def personalize(w: Params, *batches: Batch) -> Params:
             state = optimizer.init(w)
