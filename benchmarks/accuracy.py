@@ -38,7 +38,7 @@ from federation.data.in_memory import hold
 from federation.data.npz import read_npz
 from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment, read_by
-from federation.methods.network import COMMON, PERSONALIZED, NetworkMethod
+from federation.methods.network import COMMON, TUNED
 from federation.streams import Stream, torch_generator
 
 ROWS: Final = 12_000
@@ -169,8 +169,9 @@ def accuracy_of_theirs(
     common = dict(zip(names, left["common"], strict=True))
     if pair.compared != "personal":
         trainer = Trainer(e, data, RamStore())
-        scores = trainer.evaluate(common, range(e.num_clients), server_round=e.num_rounds)
-        column = COMMON if pair.compared == "common" else PERSONALIZED
+        everyone = range(e.num_clients)
+        scores = trainer.evaluate({"model": common}, everyone, server_round=e.num_rounds)
+        column = COMMON if pair.compared == "common" else TUNED
         return float(scores.columns["accuracy" + column].mean())
     found = []
     for rows, leaves in zip(data.test.rows, left["personal"], strict=True):
@@ -181,10 +182,12 @@ def accuracy_of_theirs(
 
 
 def accuracy_of_ours(pair: Pair, platform: Platform, e: Experiment) -> float:
-    """Returns the mean of the clients' accuracies by the same kind of model."""
+    """Returns the mean of the clients' accuracies by the same kind of model.
+
+    A pair whose fine-tuned models are compared serves clients by these.
+    """
     scores = platform.scores(e.num_rounds)
-    serves = e.of(NetworkMethod).serves
-    column = {"common": COMMON, "fine-tuned": PERSONALIZED, "personal": serves}[pair.compared]
+    column = COMMON if pair.compared == "common" else ""
     return float(scores.columns["accuracy" + column].mean())
 
 

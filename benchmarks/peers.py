@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from federation.methods.common import FedAvg
 from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
+from federation.methods.network import NetworkMethod
 from federation.streams import Stream, generator, torch_generator
 from strategies.cohorts import draw_cohort
 
@@ -36,7 +36,7 @@ def torch_loop(e: Experiment, data: FederatedData) -> Round:
             rows = data.train.rows[client]
             rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
             network.load_state_dict(model)
-            optimizer = torch.optim.SGD(network.parameters(), lr=e.of(FedAvg).eta)
+            optimizer = torch.optim.SGD(network.parameters(), lr=e.of(NetworkMethod).settings.eta)
             for _ in range(e.local_steps):
                 drawn = torch.from_numpy(rows[rng.integers(len(rows), size=e.batch_size)])
                 x, y = data.train.take(drawn.to(e.device))
@@ -93,7 +93,7 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
     )
     method = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(model),
-        fedjax.optimizers.sgd(e.of(FedAvg).eta),
+        fedjax.optimizers.sgd(e.of(NetworkMethod).settings.eta),
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(
             batch_size=e.batch_size, num_epochs=None, num_steps=e.local_steps, seed=e.seed

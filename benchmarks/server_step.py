@@ -28,14 +28,16 @@ from rich.table import Table
 from client.memory import RamStore
 from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
-from engram.aggregates import Update, mean
+from engram.core.method import Client, FromMean, Method, Served, Server, Update
+from engram.core.rounds import merged
+from engram.core.slots import kinds_of, replace, sends
 from engram.models import cross_entropy
 from engram.online.server_step import has_exp_concave, universal_step
-from engram.types import Params
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.npz import read_npz
 from federation.errors import EngramError
 from federation.experiment import Experiment
+from federation.methods.network import COMMON, TUNED
 from simulations.studies.online.server_steps import STEPS, train_rounds, tune
 
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
@@ -69,9 +71,9 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> StepResul
             losses[trained.server_round] = float(loss(model, rows))
     training_from_now_on(e.cpu_threads)
     scores = Trainer(e, data, RamStore()).evaluate(
-        model, range(e.num_clients), server_round=e.num_rounds
+        {"model": model}, range(e.num_clients), server_round=e.num_rounds
     )
-    before, after = (float(scores.columns[n].mean()) for n in ("accuracy-before", "accuracy"))
+    before, after = (float(scores.columns["accuracy" + n].mean()) for n in (COMMON, TUNED))
     return StepResult(before, after, tuple(losses[mark] for mark in marks))
 
 
@@ -125,18 +127,23 @@ def _lost(
 def time_step(dim: int, turns: int) -> dict[str, float]:
     """Times the ensemble's step and the mean's, in turns: ``universal`` and ``mean``, in ms."""
     model = {"w": torch.randn(dim, generator=torch.Generator().manual_seed(0))}
-    contenders = {"universal": universal_step(mean(), 10.0), "mean": mean()}
-    states = {name: aggregate.init(model) for name, aggregate in contenders.items()}
-    models: dict[str, Params] = dict.fromkeys(contenders, model)
+    plain = Method(
+        Server({"model": model}, sends("model"), FromMean(replace)),
+        Client(
+            lambda received, kept, batch: received, (), lambda received, work: (work, {}), set()
+        ),
+        serve=lambda received, kept, trained: Served((received["model"],)),
+        kinds=kinds_of(models="model"),
+    )
+    contenders = {"universal": universal_step(plain, 10.0), "mean": plain}
+    servers = {name: method.server.start for name, method in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(turns + 2):
         noise = torch.randn(dim, generator=torch.Generator().manual_seed(turn))
-        for name, aggregate in contenders.items():
-            update = {"w": 0.9 * models[name]["w"] + 0.1 * noise}
+        for name, method in contenders.items():
+            update = {"model": {"w": 0.9 * servers[name]["model"]["w"] + 0.1 * noise}}
             begun = time.perf_counter()
-            models[name], states[name] = aggregate.merge(
-                models[name], states[name], [Update(update, 1.0)]
-            )
+            servers[name] = merged(method, servers[name], [Update(update, 1.0)])
             times[name].append(1000 * (time.perf_counter() - begun))
     # The first turns only warm up.
     return {name: statistics.median(spent[2:]) for name, spent in times.items()}

@@ -12,17 +12,15 @@ from client.memory import RamStore
 from client.training.process import training_from_now_on
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
-from engram.aggregates import sent
-from engram.models.sharing import keep
+from engram.core.rounds import sent_to
+from engram.core.slots import unflat
 from engram.types import Params
-from federation.aggregation import aggregate_of
 from federation.data.arrays import Arrays
-from federation.data.federated import FederatedData, Split, model_for
+from federation.data.federated import FederatedData, Split
 from federation.data.partitions import partition
 from federation.experiment import Experiment, read_by
 from federation.noise import secret_noise
-from federation.streams import Stream, torch_generator
-from federation.wire import to_params, to_record
+from federation.wire import to_params
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
@@ -94,11 +92,8 @@ class Platform:
         self.trainer = Trainer(e, data, RamStore())
         self._grid = InProcessGrid(LocalHost(self.trainer), [range(e.num_clients)])
         roster = query_roster(self._grid, e.num_clients)
-        network = model_for(e, roster.kind)
         self._strategy = Federated.build(e, roster, secret_noise)
-        start = network.init(torch_generator(e.seed, Stream.MODEL))
-        self._model = keep(start, network.personal, personal=False)
-        self._arrays = to_record(self._model)
+        self._arrays = self._strategy.init()
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""
@@ -109,25 +104,32 @@ class Platform:
 
     @property
     def model(self) -> Params:
-        """The model after the last round."""
-        return to_params(self._arrays)
+        """The common model after the last round."""
+        found: Params = unflat(to_params(self._arrays))["model"]
+        return found
 
     def scores(self, server_round: int) -> Scores:
         """Scores all clients after the last round."""
-        everyone = range(self._experiment.num_clients)
-        strategy = self._strategy
-        common, own = sent(strategy.aggregate, self.model, strategy.state, everyone)
-        return self.trainer.evaluate(common, everyone, server_round=server_round, tailored=own)
+        everyone, method = range(self._experiment.num_clients), self._strategy.rounds.merge.method
+        slots = unflat(self._strategy.state | to_params(self._arrays), method.server.start)
+        common, own = sent_to(method, slots, everyone)
+        return self.trainer.evaluate(common, everyone, server_round=server_round, own=own)
 
     def bare(self) -> Callable[[int], None]:
-        """Returns a function that runs a round of only the trainer, always from the same model."""
-        e, model = self._experiment, self._model
-        most = 1 if aggregate_of(e).weighting == "clients" else 2**31
+        """Returns a function that runs a round of only the trainer, always from the same slots."""
+        e, merge = self._experiment, self._strategy.rounds.merge
+        most = (1 if merge.by == "clients" else 2**31) if merge.in_parts else None
 
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
+            common, own = sent_to(merge.method, merge.method.server.start, cohort)
             self.trainer.train(
-                model, [cohort], server_round=server_round, durable=server_round - 1, combine=most
+                common,
+                [cohort],
+                server_round=server_round,
+                durable=server_round - 1,
+                own=own,
+                combine=most,
             )
 
         return train

@@ -15,18 +15,22 @@ from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.trainer import Trainer
-from engram.aggregates import Aggregate, mean, mixed_mean
+from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.slots import flat, unflat
 from engram.online.server_step import universal_step
+from engram.tree import interpolate
 from engram.types import Params
 from federation.data.federated import FederatedData, model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
+from federation.noise import secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
+from strategies.rounds import Rounds
 
 _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times the default
 _WIDEST = 20
@@ -41,12 +45,27 @@ class ServerStep(NamedTuple):
     build: Callable[[float, Experiment, Grid], Strategy]
 
 
-def _ours(make: Callable[[float], Aggregate]) -> Callable[[float, Experiment, Grid], Strategy]:
+def _ours(
+    make: Callable[[Method, float], Method],
+) -> Callable[[float, Experiment, Grid], Strategy]:
     def build(size: float, e: Experiment, grid: Grid) -> Strategy:
         roster = query_roster(grid, e.num_clients)
-        return Federated(make(size), roster, clients_per_round=e.num_clients, seed=e.seed)
+        rounds = Rounds.of(e, roster.kind, secret_noise)._replace(clients_per_round=e.num_clients)
+        merge = rounds.merge._replace(method=make(rounds.merge.method, size))
+        strategy = Federated(rounds._replace(merge=merge), roster)
+        strategy.init()
+        return strategy
 
     return build
+
+
+def _mixed(method: Method, size: float) -> Method:
+    """Returns a method whose server goes that part of the way to the clients' mean model."""
+
+    def merge(server: Slots, mean: Update) -> Slots:
+        return server | {"model": interpolate(server["model"], mean.slots["model"], size)}
+
+    return method._replace(server=method.server._replace(merge=FromMean(merge, "rows")))
 
 
 def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
@@ -61,10 +80,8 @@ def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
 
 
 STEPS: Final[dict[str, ServerStep]] = {
-    "universal": ServerStep(
-        "universal", 10.0, _ours(lambda radius: universal_step(mean("examples"), radius))
-    ),
-    "fedavg": ServerStep("FedAvg", 1.0, _ours(lambda size: mixed_mean(size, "examples"))),
+    "universal": ServerStep("universal", 10.0, _ours(universal_step)),
+    "fedavg": ServerStep("FedAvg", 1.0, _ours(_mixed)),
     "fedadam": _flowers(FedAdam),
     "fedyogi": _flowers(FedYogi),
 }
@@ -94,12 +111,13 @@ def train_rounds(
     """
     grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
     strategy = step.build(size, e, grid)
-    arrays = to_record(first_model(e, data))
+    arrays = to_record(flat({"model": first_model(e, data)}))
     for server_round in range(1, e.num_rounds + 1):
         done = train_round(
             grid, strategy, server_round, arrays, ConfigRecord({}), timeout=e.timeout
         )
-        yield RoundModels(server_round, to_params(arrays), to_params(done.arrays))
+        before, after = (unflat(to_params(record))["model"] for record in (arrays, done.arrays))
+        yield RoundModels(server_round, before, after)
         arrays = done.arrays
 
 
