@@ -64,16 +64,9 @@ class Recollection:
         """
         found = self.store.load(client, None, before=before)
         if found is None:
-<<<<<<< HEAD
-            trained = not start and client not in self.unseen
-            return Memory(self._there(start), [], trained)
-        tree = unflat(found)
-        kept = unflat({}, start) | tree.get(_KEPT, {})
-=======
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
         start, tree = self.method.client.start, unflat(found)
         kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
->>>>>>> hC
         if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(
                 f"the memory of client {client} belongs to another method, or an earlier version "
@@ -107,16 +100,7 @@ class Recollection:
                 )
 
     def _there(self, tree: Any) -> Any:
-        """Returns tensors on the device, in the order of their names.
-
-        Clients are trained together whose slots are alike, order and all; and what is read again
-        after an interruption comes in this order.
-        """
-        if isinstance(tree, dict):
-            return {name: self._there(x) for name, x in sorted(tree.items())}
-        if isinstance(tree, list):
-            return [self._there(x) for x in tree]
-        return tree.to(self.device)
+        return tree_map(lambda leaf: leaf.to(self.device), tree)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
@@ -139,8 +123,6 @@ class Recollection:
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
-<<<<<<< HEAD
-=======
 
 
 def _ordered(slots: Slots) -> Slots:
@@ -148,8 +130,4 @@ def _ordered(slots: Slots) -> Slots:
 
     Clients are trained together whose slots are alike, order and all.
     """
-    return {
-        slot: dict(sorted(x.items())) if isinstance(x, dict) else x
-        for slot, x in sorted(slots.items())
-    }
->>>>>>> hC
+    return unflat(dict(sorted(flat(slots).items())), slots)
