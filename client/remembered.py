@@ -8,16 +8,19 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import torch
 from torch import nn
 
 from client.card import card
 from client.coefficients import remembered
+from client.memory import RamStore
 from client.packages import Package
-from client.serving import Client, check_served, plain_module, serving
+from client.serving import is_settled, plain_module
+from client.training.recollection import Recollection
+from engram.core.rounds import received_by, sent_to
+from engram.core.served import is_known, unknown
 from engram.models.plain import layered
 from engram.tasks import TASKS
-from engram.types import Candidates, Params
+from engram.types import Params
 from federation.checksums import checked, summed
 from federation.data.federated import FederatedData, model_for
 from federation.data.new_rows import InputColumn, input_columns
@@ -26,6 +29,7 @@ from federation.experiment import Experiment
 from federation.exported import Exported
 from federation.files import read_json, replace_file
 from federation.fingerprint import fingerprint
+from federation.learning import server_side
 from federation.methods.network import NetworkMethod
 from federation.roster import Kind
 from federation.stored import readable
@@ -132,28 +136,26 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
             f"client {client} has learned from columns standardized by its own rows, which "
             f"are not in its memory: {ADAPT_THERE}"
         )
-    start = network.init(torch_generator(e.seed, Stream.MODEL))
-    elsewhere = Refused(
-        f"client {client} remembers no whole model: it is served by what is made of the common "
-        f"one, which the coordinator has; {ADAPT_THERE}; or export the memory as it is to a "
-        ".safetensors file"
-    )
+    (method, _, _), store = server_side(e, training.kind), RamStore()
+    store.save(client, memory, server_round=1, durable=0)
+    initial = network.init(torch_generator(e.seed, Stream.MODEL))
+    nobody = frozenset[int]()
+    recollection = Recollection(store, method, initial, False, "cpu", nobody)
+    kept = recollection.recall(client, before=2).kept
+    received = unknown(received_by(*sent_to(method, method.server.start, [client]), 0))
+    served = method.serve(received, kept, True)
+    # A client's own model does not depend on the common one, nor on rows.
+    if served.neighbors or not (is_settled(served) and is_known(served)):
+        raise Refused(
+            f"client {client} remembers no whole model: it is served by what is made of the common "
+            f"one, which the coordinator has; {ADAPT_THERE}; or export the memory as it is to a "
+            ".safetensors file"
+        )
 
     def no_rows() -> FederatedData:
-        raise elsewhere
+        raise AssertionError("no rows vote")
 
-    def served(shift: float) -> Candidates:
-        own = network.personal
-        w = {name: leaf if name in own else leaf + shift for name, leaf in start.items()}
-        return serving(e, network, no_rows, Client.of(client, w, memory, unseen=False))
-
-    # A client's own model does not depend on the common one.
-    found, other = served(0.0), served(1.0)
-    check_served(e, start, found, str(client))
-    for mine, theirs in zip(found.models, other.models, strict=True):
-        if any(not torch.equal(leaf, theirs[name]) for name, leaf in mine.items()):
-            raise elsewhere
-    return plain_module(e, network, found, no_rows, None)
+    return plain_module(network, served, TASKS[e.task].targets, no_rows, client)
 
 
 def _columns(training: Training) -> list[InputColumn]:

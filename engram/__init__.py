@@ -1,8 +1,8 @@
 """Personalized federated learning: every client gets its own model, and remembers it.
 
 ``engram.simulate`` runs an experiment on data in memory; ``engram.load_run`` opens one that was
-run. The families' own learners stand in ``engram.molar``, ``engram.online``, ``engram.bandits``,
-and learning rules in ``engram.federated`` and ``engram.meta``.
+run. ``engram.method`` registers a method of your own, whose parts stand in ``engram.core``. The
+other families' learners stand in ``engram.molar``, ``engram.online`` and ``engram.bandits``.
 """
 
 from importlib import import_module
@@ -13,22 +13,16 @@ from engram.process import own_modes
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
-    from pydantic import Field as Field
-
     from engram.augmentations import augmentation as augmentation
-    from engram.derivatives import gradient as gradient
     from engram.metrics import metric as metric
     from engram.networks import model as model
     from engram.steps import optimizer as optimizer
     from engram.steps import schedule as schedule
     from engram.tasks import loss as loss
-    from engram.types import LocalRule as LocalRule
     from federation.data.source import data as data
     from federation.experiment import Experiment as Experiment
     from federation.exported import load_model as load_model
-    from federation.methods.base import method as method
-    from federation.methods.network import NetworkMethod as NetworkMethod
-    from federation.settings.fields import searched as searched
+    from federation.methods.network import method as method
     from simulations.apps import make_client_app as make_client_app
     from simulations.apps import make_server_app as make_server_app
     from simulations.front import Comparison as Comparison
@@ -46,5 +40,9 @@ _get, __dir__, __all__ = attach(__name__, __file__)
 def __getattr__(name: str) -> Any:
     check_rooms()
     with own_modes():
-        import_module("federation.plugins").load_plugins()
+        plug_ins = import_module("federation.plugins")
+        if name in ("LocalMethod", "LocalRule", "NetworkMethod"):
+            words = f"engram.{name} must be replaced by engram.method: {plug_ins.MOVING}"
+            raise ImportError(words, name=__name__)
+        plug_ins.load_plugins()
         return _get(name)

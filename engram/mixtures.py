@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from engram.core.method import Served
 from engram.metrics import Targets
-from engram.types import Batch, Candidates, LossFn, Params, Weighted
+from engram.types import Batch, LossFn, Params, Weighted
 
 __all__ = ["loss_of", "mixture", "row_losses"]
 
@@ -42,7 +42,7 @@ def row_losses(loss: LossFn, params: Params, batch: Batch) -> Tensor:
     return loss(params, Weighted(batch, torch.eye(rows, dtype=like.dtype, device=like.device)))
 
 
-def loss_of(served: Candidates | Served, loss: LossFn, batch: Batch) -> Tensor:
+def loss_of(served: Served, loss: LossFn, batch: Batch) -> Tensor:
     """Returns the mean loss of a client that is served by several models.
 
     Without weights it is the least of the models' losses; otherwise the mean over rows of

@@ -13,21 +13,15 @@ Significance of the Least Significant Bits for Differential Privacy. CCS 2012).
 """
 
 import math
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from engram.aggregates import Aggregate, Update
 from engram.checks import require
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params
 
-__all__ = ["Normal", "add_normal", "clip", "clipped", "epsilon", "private_mean"]
-
-Normal = Callable[[int, int], Tensor]
-_RELEASES = "releases"  # in the state: how many models have been noised
-_TAIL = 6.0  # |N(0, I_d)| exceeds sqrt(d) + t with a probability below exp(-t^2 / 2): here 2e-8
+__all__ = ["add_normal", "clip", "epsilon"]
 
 
 def clip(params: Params, origin: Params, bound: float) -> Params:
@@ -58,79 +52,6 @@ def add_normal(params: Params, deviation: float, normal: Tensor) -> Params:
         part = normal[..., at : at + size].to(leaf).view(leaf.shape)
         result[name], at = torch.add(leaf, part, alpha=deviation), at + size
     return result
-
-
-def clipped(aggregate: Aggregate, bound: float, deviation: float = 0.0) -> Aggregate:
-    """Clips every update before it is merged, whether or not the client has clipped it already.
-
-    The mean over several clients of a node is clipped as one update: if each client is within the
-    bound, so is the mean.
-
-    Args:
-        aggregate: Merges the updates.
-        bound: The norm C; > 0.
-        deviation: Standard deviation of the noise that clients add to every coordinate after
-            they have clipped. The bound is widened to ``C + deviation (sqrt(d) + 6)``, which an
-            honest update of d numbers exceeds once in 10^7 times at most.
-    """
-    require(bound > 0, "clip", bound, "positive")
-
-    def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
-        size = sum(leaf.numel() for leaf in model.values())
-        reach = bound + (deviation * (math.sqrt(size) + _TAIL) if deviation else 0.0)
-        held = [Update(clip(update.params, model, reach), update.weight) for update in updates]
-        return aggregate.merge(model, state, held)
-
-    return aggregate._replace(merge=merge, bounded=True)
-
-
-def private_mean(
-    aggregate: Aggregate, *, bound: float, multiplier: float, clients: int, normal: Normal
-) -> Aggregate:
-    """Replaces an aggregate's mean by a noisy mean of clipped updates.
-
-        model + (1 / n) (sum_i clip(u_i - model) + z C xi),    xi ~ N(0, I)
-
-    Every client has the same weight, and n is the number of clients that were *asked*: a client
-    whose reply is missing counts as one that left the model unchanged. So adding or removing a
-    client moves the sum by at most C, whoever else replies, and this is the Gaussian mechanism with
-    multiplier z: see ``epsilon``. The noise on the mean has the standard deviation z C / n
-    (McMahan et al., Alg. 1, with equal weights and the estimator of fixed denominator).
-
-    The state counts the releases, under ``releases``.
-
-    Args:
-        aggregate: The aggregate that gets the mean; it must be additive.
-        bound: The norm C; > 0.
-        multiplier: The noise multiplier z; > 0.
-        clients: n, clients asked in a round; >= 1.
-        normal: ``(size, release) -> (size,)``, standard normal numbers for the release of that
-            number, from 1.
-
-    Raises:
-        ValueError: If the aggregate is not additive: there is no mean to hide in.
-    """
-    expected = "none or local where the server needs every model"
-    require(aggregate.additive, "privacy", "central", expected)
-    require(bound > 0, "clip", bound, "positive")
-    require(multiplier > 0, "noise-multiplier", multiplier, "positive")
-
-    def init(model: Params) -> Params:
-        return aggregate.init(model) | {_RELEASES: torch.tensor(0)}
-
-    def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
-        release = state[_RELEASES] + 1
-        mean = model
-        for update in updates:
-            near = clip(update.params, model, bound)
-            mean = add_scaled(mean, update.weight / clients, add_scaled(near, -1.0, model))
-        size = sum(leaf.numel() for leaf in model.values())
-        mean = add_normal(mean, multiplier * bound / clients, normal(size, int(release)))
-        rest = {name: leaf for name, leaf in state.items() if name != _RELEASES}
-        merged, rest = aggregate.merge(model, rest, [Update(mean, float(clients))])
-        return merged, rest | {_RELEASES: release}
-
-    return aggregate._replace(init=init, merge=merge, weighting="clients", bounded=True)
 
 
 def epsilon(multiplier: float, releases: int, delta: float) -> float:

@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from engram.aggregates import Aggregate, Update
-from engram.checks import require
 from engram.types import Params
 
-__all__ = ["Center", "centered", "krum", "median", "trimmed_mean"]
+__all__ = ["Center", "krum", "median", "trimmed_mean"]
 
 Center = Callable[[Sequence[Params]], Params]
 
@@ -70,25 +68,3 @@ def krum(models: Sequence[Params], malicious: int) -> Params:
     nearest = squares.sort(dim=1).values[:, : min(max(1, n - malicious - 2), n - 1)]
     scores = nearest.sum(dim=1).tolist()
     return models[min(range(n), key=scores.__getitem__)]
-
-
-def centered(aggregate: Aggregate, center: Center) -> Aggregate:
-    """Replaces an aggregate's mean by another center.
-
-    An additive aggregate depends on its updates only through their mean, so with the center as its
-    only update it takes its usual step towards the center: pFedMe's, for example, becomes
-    ``model <- (1 - mix) model + mix * center``. The center needs every client's model.
-
-    Raises:
-        ValueError: If the aggregate is not additive: there is no mean to replace.
-    """
-    require(
-        aggregate.additive, "merge", "another center", "mean where the server needs every model"
-    )
-
-    def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
-        point = center([update.params for update in updates])
-        clients = float(len(updates))
-        return aggregate.merge(model, state, [Update(point, clients)])
-
-    return aggregate._replace(merge=merge, weighting="clients", additive=False, bounded=True)

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-_ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
+ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
 
 
 def check_rooms() -> None:
@@ -18,7 +18,7 @@ def check_rooms() -> None:
     """
     ours = Path(__file__).resolve().parents[1]
     # An app that Flower has unpacked holds a copy of some of them, and takes the others elsewhere.
-    for name in (name for name in _ROOMS if (ours / name).is_dir()):
+    for name in (name for name in ROOMS if (ours / name).is_dir()):
         found = _place(name)
         if found and Path(found).resolve() != ours / name / "__init__.py":
             raise ImportError(

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 BUILT_IN_OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
-"""Optimizers that ``engram.optimizers`` computes by equations of its own."""
+"""Optimizers that ``engram.core.optimizers`` computes by equations of its own."""
 
 Schedule = Callable[[int, int], float]
 """``(round in 1..rounds, rounds) -> factor`` of the step size."""

@@ -8,16 +8,17 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from engram.checks import must
+from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
-from engram.core.rounds import merged, sent_to
+from engram.core.rounds import Mean, merged, received_by, sent_to
+from engram.core.slots import mean_of
 from engram.core.walkers import Walker
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
-from federation.errors import Refused
+from federation.errors import RunStopped
+from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.settings.protection import ProtectionSettings
-from federation.settings.shared import SharedSettings
 from federation.streams import Stream
 
 __all__ = ["Merge", "leave_client", "merge_of", "server_step_notes", "spent"]
@@ -35,7 +36,7 @@ class Merge(NamedTuple):
 
     method: Method
     walker: Walker
-    settings: SharedSettings
+    settings: Experiment
     noise: Noise
 
     @property
@@ -57,16 +58,25 @@ class Merge(NamedTuple):
         return bool(self.settings.clip) or self.settings.merge != "mean"
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
-        """Returns the server's slots after a round."""
+        """Returns the server's slots after a round.
+
+        Raises:
+            RunStopped: The method's merge returns other slots than it was given.
+        """
         e = self.settings
+        mean: Mean = mean_of
         if e.privacy == "central":
-            private = partial(self._private, server, server_round)
-            return merged(self.method, server, updates, private)
-        if e.clip:
+            mean = partial(self._private, server, server_round)
+        elif e.merge != "mean":
+            mean = self._center
+        if e.clip and e.privacy != "central":  # whose mean clips by itself
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
-        if e.merge != "mean":
-            return merged(self.method, server, updates, self._center)
-        return merged(self.method, server, updates)
+        after = merged(self.method, server, updates, mean)
+        try:
+            check_merged(e.method, server, after)
+        except SlotFault as fault:
+            raise RunStopped(str(fault)) from fault
+        return after
 
     def _private(
         self, server: Slots, server_round: int, updates: Sequence[Update], by: str
@@ -90,7 +100,10 @@ class Merge(NamedTuple):
         update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t with
         a probability below exp(-t^2 / 2).
         """
-        received, _ = sent_to(self.method, server, [])
+        if update.client is None:
+            received, _ = sent_to(self.method, server, [])
+        else:
+            received = received_by(*sent_to(self.method, server, [update.client]), 0)
         size, deviation = self.walker.size(update.slots), _deviation(self.settings)
         reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
         return self.walker.clip(received, update.slots, reach)
@@ -105,21 +118,13 @@ class Merge(NamedTuple):
 
 
 def merge_of(
-    settings: SharedSettings,
+    settings: Experiment,
     method: Method,
     running: frozenset[str],
     noise: Noise = secret_noise,
 ) -> Merge:
-    """Builds the server's merge of a method.
-
-    Raises:
-        Refused: The method's server sees every update, and the settings would replace a mean.
-    """
-    e, merge = settings, method.server.merge
-    for key, value, plain in (("clip", e.clip, 0), ("merge", e.merge, "mean")):
-        if not isinstance(merge, FromMean) and value != plain:
-            told = f"{plain} for a method whose server sees every update"
-            raise Refused(must(key, value, told))
+    """Builds the server's merge of a method."""
+    e = settings
     if e.server_step == "universal":
         from engram.online.server_step import (  # noqa: PLC0415 - numba is slow to import
             universal_step,

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from engram.checks import must, require
-from engram.models.plain import Mixture, Recalling, layered
+from engram.core.method import Neighbors
+from engram.models.plain import Mixture, Recalling, Shifted, layered
 from engram.models.skeleton import called
 from engram.process import own_modes
 from engram.tasks import TASKS
@@ -33,7 +34,6 @@ from federation.experiment import Experiment
 from federation.files import open_file, read_json, replace_file
 from federation.graphs import USUAL, Limits, run_apart
 from federation.machine import check_room
-from federation.methods.network import NetworkMethod
 from federation.model_json import ModelJson
 from federation.onnx import check_onnx, on_tensors, to_onnx
 from federation.predicted import Interval
@@ -54,9 +54,9 @@ __all__ = [
 ]
 
 Format = Literal["safetensors", "torch", "onnx"]
-Form = Literal["network", "mixture", "recalling", "layers"]
-"""What a model is: the run's network, several of them, one that looks at rows of the client, too;
-or dense layers."""
+Form = Literal["network", "shifted", "mixture", "recalling", "layers"]
+"""Form of a model: the run's network; it with a bias before its last layer; several of them; it
+with votes of the client's rows; or dense layers."""
 
 FORMATS: Final[dict[Format, str]] = {
     "safetensors": "model.safetensors",
@@ -307,9 +307,12 @@ def _blank(exported: Exported, state: Params) -> nn.Module:
         require(len(weights) * count <= numbers, "their parameters", numbers, "as many")
         networks = [network.module(start) for _ in range(len(weights))]
         return Mixture(networks, weights, TASKS[e.task].targets)
-    recall = e.of(NetworkMethod).recall()
-    if exported.form == "recalling" and recall is not None:
-        return Recalling(network.module(start), recall, state["memory"], state["targets"])
+    if exported.form == "shifted":
+        return Shifted(network.module(start), state["bias"])
+    if exported.form == "recalling":
+        weight, k, scale = state["votes"].tolist()
+        votes = Neighbors(weight, int(k), scale)
+        return Recalling(network.module(start), votes, state["memory"], state["targets"])
     return network.module(start)
 
 

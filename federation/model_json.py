@@ -48,7 +48,7 @@ class ModelJson(Stored):
     what: _Text
     settings: Settings
     kind: _Kind
-    form: Literal["network", "mixture", "recalling", "layers"]
+    form: Literal["network", "shifted", "mixture", "recalling", "layers"]
     outputs: Literal["classes", "labels", "tokens", "values"]
     classes: list[str]
     columns: list[_Column]

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.checks import must
+from engram.rooms import ROOMS
 from federation.errors import Refused, one_line
 from federation.files import read_file
 from federation.settings.files import flat
 
 __all__ = [
+    "MOVING",
     "VARIABLE",
     "add_plugins",
     "load_plugins",
@@ -31,6 +33,9 @@ __all__ = [
 
 VARIABLE: Final = "ENGRAM_PLUGINS"
 """Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
+
+MOVING: Final = "see 'Moving from LocalRule' in docs/extending.md"
+"""Advice for plug-ins of older versions, whose methods were made of local rules."""
 
 _OURS: Final = str(Path(__file__).resolve().parents[1])
 _PROJECT: Final = Path("pyproject.toml")
@@ -115,6 +120,9 @@ def load_plugins() -> None:
             import_module(name)
         except (Exception, SystemExit) as error:
             why = one_line(f"{type(error).__name__}: {error}")
+            asked = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+            if asked in ROOMS and MOVING not in why:
+                why += f"; {MOVING}"
             raise Refused(f"plug-in {one_line(name)} cannot be imported: {why}") from error
 
 

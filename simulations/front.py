@@ -209,11 +209,11 @@ class Run:
             if not kept:
                 raise Refused(f"client {learned.called(number)} keeps no model")
             return kept
-        models, weights = learned.personal(number)
-        if weights is not None:
-            method = self.experiment.method
-            raise Refused(f"{method} serves clients by a mixture of {len(models)} models")
-        return learned.parameters(models[0], models[0].keys())
+        served = learned.personal(number)
+        if served.weights is not None:
+            several = f"a mixture of {len(served.models)} models"
+            raise Refused(f"{self.experiment.method} serves clients by {several}")
+        return learned.parameters(served, served.models[0].keys())
 
     @_in_its_names
     def export(

@@ -1,34 +1,40 @@
 """What a run has learned: the common model, and the models that clients are served by."""
 
 from collections.abc import Iterator, Set
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from client.memory import DiskStore, RamStore
+from client.memory import DiskStore, MemoryStore, RamStore
 from client.remembered import ADAPT_THERE
-from client.serving import Client, check_served, serving
-from engram.aggregates import sent
+from client.serving import check_finite, is_settled, plain_module, settled
+from client.training.recollection import Recollection
+from client.training.trainer import Trainer
 from engram.checks import must
-from engram.models import Model, keep
+from engram.core.method import Method, Served, Slots
+from engram.core.rounds import received_by, sent_to
+from engram.core.served import is_known, unknown
+from engram.core.slots import flat, over_slots, unflat
+from engram.models import Model
 from engram.models.plain import Shifted
 from engram.models.units import InUnits
-from engram.tree import part
-from engram.types import Candidates, Params
+from engram.tasks import TASKS
+from engram.types import Params
 from engram.units import Units
-from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.standards import own_units, standardized_by
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
-from federation.methods.network import KEPT, NetworkMethod
+from federation.learning import server_side
+from federation.methods.network import NetworkMethod
 from federation.names import shown_name
 from federation.roster import Kind
-from federation.streams import Stream, torch_generator
+from federation.streams import Stream, torch_generator, unseen
 from federation.tensors import difference
 from server.record import Checkpoint, RunRecord
-from strategies.scorekeeping import Scoring
 
 __all__ = ["Learned"]
 
@@ -161,34 +167,43 @@ class Learned:
         """Returns a client's name, or its number."""
         return self.record.names.get(client, str(client))
 
-    def memory(self, client: int) -> Params:
-        """Returns what a client remembers; empty if it remembers nothing.
+    @property
+    def _store(self) -> MemoryStore:
+        """What clients keep, in this process or in the run's folder; nothing that serves nobody.
 
         Raises:
             Refused: If the clients' memories are on nodes of their own.
         """
-        checkpoint = self.checkpoint
-        if checkpoint.memories is None:
-            return self._beside(client) if self._clients_keep else {}
-        store = RamStore()
-        store.restore(checkpoint.memories)
-        return store.load(client, None, before=checkpoint.server_round + 2) or {}
+        store, memories = RamStore(), self.checkpoint.memories
+        if memories is not None:
+            store.restore(memories)
+        elif self._keeps:
+            return self._beside()
+        return store
 
     @property
-    def _clients_keep(self) -> bool:
-        """Whether what clients keep is a model that they are served by, or a part of one."""
-        own = self.experiment.own
-        if not isinstance(own, NetworkMethod) or (own.keeps_memory and own.serves == KEPT):
+    def _keeps(self) -> bool:
+        """Whether clients are served by what they keep."""
+        if not self.trains_network:
             return True
-        # What a rule has beside the network's parameters serves nobody.
-        parts = any("/" not in name for name in self.network.personal)
-        return self.network.kept is not None or parts
+        method, start = self.method, self.method.client.start
+        received = received_by(*sent_to(method, self.slots, [0]), 0)
+        found = [method.serve(received, unknown(start), trained) for trained in (True, False)]
+        return bool(start) and not (all(map(is_known, found)) and found[0].tuned == found[1].tuned)
 
-    def _beside(self, client: int) -> Params:
-        """Returns what a client remembers of a run on Ray, whose nodes keep it in the run's folder.
+    def memory(self, client: int) -> Params:
+        """Returns the arrays that a client remembers; none if it remembers nothing.
 
         Raises:
-            Refused: If its node is elsewhere.
+            Refused: If the clients' memories are on nodes of their own.
+        """
+        return self._store.load(client, None, before=self.checkpoint.server_round + 2) or {}
+
+    def _beside(self) -> MemoryStore:
+        """Returns the memories of a run on Ray, whose nodes keep them in the run's folder.
+
+        Raises:
+            Refused: If the nodes are elsewhere.
         """
         folder, server_round = self.record.folder, self.checkpoint.server_round
         if self._pick and server_round != max(self.record.checkpoints(), default=0):
@@ -203,7 +218,7 @@ class Learned:
                 f"{folder} was run by `flwr run`: its memories are on the nodes, where engram "
                 "memory export writes a client's model"
             )
-        return store.load(client, None, before=server_round + 2) or {}
+        return store
 
     @property
     def results(self) -> dict[str, Any]:
@@ -218,41 +233,87 @@ class Learned:
             return f"after round {self.checkpoint.server_round}, which validation rows pick"
         return f"after {self.results['rounds']} rounds"
 
-    @property
-    def common(self) -> Params:
-        """The common model, with the arrays of a client's own as they begin.
+    @cached_property
+    def method(self) -> Method:
+        """The method on the network, without data.
 
         Raises:
-            Refused: If it is another network's, of which this process knows one by the same name.
+            Refused: If this process does not know the network.
         """
-        network, found = self.network, self.checkpoint.model
-        start = network.init(torch_generator(self.experiment.seed, Stream.MODEL))
-        wrong = difference(found, keep(start, network.personal, personal=False))
-        if wrong is not None:
+        return server_side(self.experiment, self.kind)[0]
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The server's slots.
+
+        Raises:
+            Refused: If they are another network's, of which this process knows one by the same
+                name.
+        """
+        start, checkpoint = self.method.server.start, self.checkpoint
+        there = unflat(checkpoint.state | checkpoint.model, start)
+        found: Slots = {slot: x for slot, x in there.items() if slot in start}
+        if (wrong := difference(flat(found), flat(start))) is not None:
             name = self.experiment.model
             raise Refused(
                 f"{self.record.folder} has learned another network than the one called {name} "
                 f"here: {wrong}"
             )
-        return start | found
+        return found
 
-    def personal(self, client: int) -> Candidates:
-        """Returns the network, or the mixture of networks, that a client is served by.
+    def newcomers(self, kept: Slots | None = None) -> Served:
+        """Returns what serves a client that never took part.
+
+        Args:
+            kept: What it keeps; None for what clients begin with.
+        """
+        e, number = self.experiment, self.experiment.num_clients
+        larger = e.model_copy(update={"num_clients": number + 1})  # of which it is the last client
+        method, _, _ = server_side(larger, self.kind)
+        slots = over_slots(_longer, self.slots, method.server.start)
+        received = received_by(*sent_to(method, slots, [number]), 0)
+        return method.serve(received, method.client.start if kept is None else kept, False)
+
+    @property
+    def common(self) -> Served:
+        """The network, or the mixture of networks, that all clients share.
+
+        Arrays of a client's own are as they begin.
 
         Raises:
-            Refused: If its memory is elsewhere, or its rows are and it is fine-tuned on them; or
-                fine-tuning diverges.
+            Refused: If there are several networks, of which a client's rows choose one.
+        """
+        found = replace(self.newcomers(), tuned=False, neighbors=None)
+        if not is_settled(found):
+            raise Refused(
+                f"{self.experiment.method} has {len(found.models)} common models, of which a "
+                "client's rows choose one: export a client's"
+            )
+        return found
+
+    def personal(self, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned.
+
+        Raises:
+            Refused: If its memory is elsewhere, or its rows are and its model is chosen by them or
+                fine-tuned on them; or fine-tuning diverges.
         """
         if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
-        e, checkpoint, memory = self.experiment, self.checkpoint, self.memory(client)
-        aggregate = aggregate_of(e, network=self.network)
-        _, own = sent(aggregate, checkpoint.model, checkpoint.state, [client])
-        received = self.common | {name: leaf[0] for name, leaf in own.items()}
-        unseen = client in Scoring.of(e).unseen
-        served = Client.of(client, received, memory, unseen=unseen)
-        found = serving(e, self.network, lambda: self._rows_of(client), served)
-        check_served(e, self.common, found, self.called(client))
+        e, method = self.experiment, self.method
+        received = received_by(*sent_to(method, self.slots, [client]), 0)
+        recollection = Recollection(
+            self._store,
+            method,
+            self.network.init(torch_generator(e.seed, Stream.MODEL)),
+            moments=False,
+            device=e.device,
+            unseen=unseen(e.seed, e.num_clients, e.unseen_clients),
+        )
+        memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
+        served = method.serve(received, memory.kept, memory.trained)
+        found = settled(served, lambda: self._trainer_with(client), client)
+        check_finite(e, found, self.called(client))
         return found
 
     def _rows_of(self, client: int) -> FederatedData:
@@ -267,9 +328,17 @@ class Learned:
             if not self._on_nodes:
                 raise
             raise Refused(
-                f"client {self.called(client)} is served by the common model after fine-tuning on "
-                f"its rows, which are not here ({error}): {ADAPT_THERE}"
+                f"client {self.called(client)} is served by what is made of its rows, which are "
+                f"not here ({error}): {ADAPT_THERE}"
             ) from error
+
+    def _trainer_with(self, client: int) -> Trainer:
+        self._rows_of(client)
+        return self._trainer
+
+    @cached_property
+    def _trainer(self) -> Trainer:
+        return Trainer(self.experiment, self.data, RamStore(), engine="sequential")
 
     @property
     def shared(self) -> Params:
@@ -278,42 +347,53 @@ class Learned:
         Raises:
             Refused: If there are several networks.
         """
-        found = self.checkpoint.model
         if not self.trains_network:
-            return found
-        w, candidates = self.common, self.network.candidates
-        if candidates is not None and len(several := candidates(w).models) > 1:
-            raise Refused(
-                f"{self.experiment.method} has {len(several)} common models: export a client's"
-            )
-        return self.parameters(w, part(found).keys())
+            return self.checkpoint.model
+        (w, *others) = self.newcomers(unknown(self.method.client.start)).models
+        if others:
+            count = 1 + len(others)
+            raise Refused(f"{self.experiment.method} has {count} common models: export a client's")
+        common = replace(self.common, shift=None)
+        return self.parameters(common, {n for n, leaf in w.items() if not leaf.isnan().any()})
 
-    def parameters(self, w: Params, some: Set[str]) -> Params:
+    def module(self, served: Served, network: Model, client: int) -> nn.Module:
+        """Returns what serves a client as one plain module; see ``plain_module``."""
+        targets = TASKS[self.experiment.task].targets
+        return plain_module(network, served, targets, lambda: self._rows_of(client), client)
+
+    def parameters(self, served: Served, some: Set[str]) -> Params:
         """Returns a network's parameters by the names that its module has for them.
 
         Those that are shared between layers stand under each of their names.
 
         Args:
-            w: The network's parameters, and running statistics.
+            served: The network.
             some: Names of those that are wanted.
 
         Raises:
             Refused: If the module that predicts with them is another than the network's own.
         """
         network = self.network
-        assert network.module is not None  # for mypy: networks have it
-        module = network.module(part(w))
+        module = self.module(replace(served, neighbors=None), network, 0)
         if isinstance(module, Shifted):
-            if some & network.personal:
-                raise Refused(
-                    f"{self.experiment.method} has a bias before the last layer, which has none "
-                    "of its own: export the client's model"
-                )
-            module = module.network
+            raise Refused(
+                f"{self.experiment.method} has a bias before the last layer, which has none "
+                "of its own: export the client's model"
+            )
         module = module.network if isinstance(module, InUnits) else module
         names = {network.names.get(name, name) for name in some}
         wanted = {id(leaf) for name, leaf in _arrays(module) if name in names}
         return {name: leaf.detach() for name, leaf in _arrays(module) if id(leaf) in wanted}
+
+
+def _longer(leaf: Tensor, like: Tensor) -> Tensor:
+    """Returns rows of clients with those of further ones as they begin; other arrays as they are.
+
+    Args:
+        leaf: The array.
+        like: The same of a federation with more clients, before its first round.
+    """
+    return leaf if leaf.shape == like.shape else torch.cat([leaf, like[len(leaf) :]])
 
 
 def _arrays(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

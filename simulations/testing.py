@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from engram.aggregates import Aggregate
 from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from client.hosts import Engine, Host
 from client.requests import Request
-from engram.aggregates import Aggregate
+from engram.core.contract import SlotFault
+from engram.core.method import Context, FromMean, Method, Served
 from engram.process import own_modes
-from engram.types import LocalRule, LossFn
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment, read_by
 from federation.methods.network import NetworkMethod
-from federation.settings.shared import SharedSettings
 from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.engine import simulate
@@ -53,8 +53,11 @@ _MODULE: Final = {"model": "resnet", "hidden": "4"}  # a network whose steps tor
 def check_method(method: str, data: "Data | None" = None, **settings: Any) -> None:
     """Checks that a method keeps the contract, by short runs on digits or other data.
 
-    - It is *pure*: the functions of its local rule and of its aggregate give the same for the same
-      inputs, and leave their inputs as they are.
+    - Its *slots* are those that it declares: in every part of a round they have the names, shapes
+      and kinds that they began with, those leave that ``Client.sends`` names, and every model that
+      serves a client has the network's parameters.
+    - It is *pure*: the functions of its server, of its client and ``serve`` give the same for the
+      same inputs, and leave their inputs as they are.
     - It *vectorizes*: clients that are trained together get what they get one after the other, up
       to rounding. Unless ``model`` is given, this is checked for an ``mlp`` and for a ``resnet``.
     - It *resumes*: a run that stopped, and went on from its last checkpoint, gives the same numbers
@@ -107,9 +110,12 @@ def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
     experiment = networks[0]
     try:
         whole = _outcome(experiment, place / "whole")
-    except Refused:
-        raise
     except Exception as error:  # anybody's method
+        if fault := _slot_fault(error):
+            yield f"slots: expected {fault.expected}; got {fault.got}"
+            return
+        if isinstance(error, Refused):
+            raise
         yield f"runs: expected a run of {experiment.rounds} rounds; got {_in_words(error)}"
         return
     if isinstance(experiment.own, NetworkMethod):
@@ -216,35 +222,41 @@ def _difference(found: Any, expected: Any, tolerance: float = 0.0) -> str:
 
 def _leaves(tree: Any) -> dict[str, Tensor]:
     """Returns a tree's tensors by their paths in it."""
-    found, _ = tree_flatten_with_path(tree)
+    found, _ = tree_flatten_with_path(vars(tree) if isinstance(tree, Served) else tree)
     return {
-        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): leaf
+        ".".join(_step(key) for key in path): leaf
         for path, leaf in found
         if isinstance(leaf, Tensor)
     }
+
+
+def _slot_fault(error: BaseException | None) -> SlotFault | None:
+    """Returns the fault of slots that an error came from, if any."""
+    while error is not None and not isinstance(error, SlotFault):
+        error = error.__cause__
+    return error
+
+
+def _step(key: Any) -> str:
+    """Returns the name of a step into a tree: a key, a position, or an attribute."""
+    return str(next(getattr(key, n) for n in ("key", "idx", "name") if hasattr(key, n)))
 
 
 # --- Purity --------------------------------------------------------------------------------------
 
 
 def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterable[str]:
-    """Says which functions of a method's two sides are impure, a line for each."""
+    """Says which functions of a method are impure, a line for each."""
     found: dict[str, str] = {}
 
-    class Watched(type(own)):  # type: ignore[misc]  # whatever class it is of
-        def rule(self, loss: LossFn) -> LocalRule:
-            rule: LocalRule = super().rule(loss)
-            return rule._replace(
-                init=_watched("init(w, batch)", rule.init, found),
-                step=_watched("step(w, u, batches)", rule.step, found),
-            )
+    class Settings(type(own.settings)):  # type: ignore[misc]  # whatever class they are of
+        def build(self, context: Context) -> Method:
+            return _twice(super().build(context), found)
 
-        def aggregate(self, shared: SharedSettings) -> Aggregate:
-            merged: Aggregate = super().aggregate(shared)
-            return merged._replace(
-                init=_watched("init(model)", merged.init, found),
-                merge=_watched("merge(model, state, updates)", merged.merge, found),
-            )
+    class Watched(type(own)):  # type: ignore[misc]  # as above
+        @property
+        def settings(self) -> Any:
+            return Settings(**vars(super().settings))
 
     try:
         _outcome(experiment.model_copy(update={"own": Watched(**own.model_dump())}), folder)
@@ -253,10 +265,35 @@ def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterabl
     return found.values()
 
 
+def _twice(method: Method, found: dict[str, str]) -> Method:
+    """Returns a method whose functions are called twice each time."""
+    server, client = method.server, method.client
+    sees = "mean" if isinstance(server.merge, FromMean) else "updates"
+    merge = _watched(f"merge(server, {sees})", server.merge.merge, found)
+    phases = [
+        phase._replace(direction=_watched("direction(work, batches)", phase.direction, found))
+        for phase in client.phases
+    ]
+    return method._replace(
+        server=server._replace(
+            send=_watched("send(server, clients)", server.send, found),
+            merge=server.merge._replace(merge=merge),
+        ),
+        client=client._replace(
+            begin=_watched("begin(received, kept, batch)", client.begin, found),
+            phases=tuple(phases),
+            end=_watched("end(received, work)", client.end, found),
+        ),
+        serve=_watched("serve(received, kept, trained)", method.serve, found),
+    )
+
+
 def _watched(name: str, function: Callable[..., Any], found: dict[str, str]) -> Callable[..., Any]:
     """Returns a function that is called twice each time, and what is impure about it noted."""
 
     def call(*given: Any) -> Any:
+        if any(leaf.is_meta for leaf in _leaves(given).values()):  # shapes without values
+            return function(*given)
         copies = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
         first = function(*given)
         if changed := _difference(given, copies):

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from client.hosts import HOSTS
 from engram.augmentations import AUGMENTATIONS
+from engram.core.settings import METHODS as SCIENCE
 from engram.metrics import METRICS
 from engram.networks import NETWORKS
 from engram.steps import OPTIMIZERS, SCHEDULES
@@ -131,7 +132,7 @@ def engram(monkeypatch, capsys):
 @pytest.fixture
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
+    registries = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
     registries += (OPTIMIZERS, SCHEDULES)
     registries += (HOSTS, STRATEGIES, REPORTS, PLOTS)
     before = [dict(known) for known in registries]

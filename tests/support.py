@@ -100,9 +100,9 @@ def train_clients(t: Trainer, common, clients, **when):
     return trained
 
 
-def run_rounds(t: Trainer, cohorts):
+def run_rounds(t: Trainer, cohorts, server=None):
     """What the last cohort sends, and the server's slots, after a round of each cohort."""
-    server = t.method.server.start
+    server = server or t.method.server.start
     for server_round, clients in enumerate(cohorts, start=1):
         common, own = sent_to(t.method, server, clients)
         when = {"server_round": server_round, "durable": server_round - 1}

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from engram.derivatives import LossWithDerivatives
+from engram.core.method import Objective
 from engram.metrics import IGNORED
 from engram.tree import is_finite
 from engram.types import Batch, Params
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 def cause_of(
-    loss: LossWithDerivatives,
+    learned: Objective,
     w: Params,
     batches: Sequence[Batch],
     rows: Seen,
@@ -45,7 +45,7 @@ def cause_of(
     """Returns the oddities of a client's rows, of its first model, and of that model's loss.
 
     Args:
-        loss: What its steps lower, by one model.
+        learned: What its steps lower, by one model.
         w: The model before its first step.
         batches: Those of its steps.
         rows: The rows of these.
@@ -56,7 +56,7 @@ def cause_of(
         negative variance, a loss or gradient that is not finite before the first step. And the
         first of: large inputs, large targets, a large model. "" if all are fine.
     """
-    hard = chain(_of_rows(rows), _of_model(w, running), _of_loss(loss, w, batches))
+    hard = chain(_of_rows(rows), _of_model(w, running), _of_loss(learned, w, batches))
     return "; ".join([*islice(hard, 1), *islice(_of_size(rows, w), 1)])
 
 
@@ -80,12 +80,12 @@ def _of_model(w: Params, running: Collection[str]) -> Iterator[str]:
             yield f"the model that it began with has a negative variance in {name}"
 
 
-def _of_loss(loss: LossWithDerivatives, w: Params, batches: Sequence[Batch]) -> Iterator[str]:
+def _of_loss(learned: Objective, w: Params, batches: Sequence[Batch]) -> Iterator[str]:
     for batch in batches:
-        value = loss.value(w, batch)
+        value = learned.loss(w, batch)
         if not value.isfinite():
             yield f"its loss is {value.item():g} before the first step{_on(batch[1])}"
-        if not is_finite(loss.gradient(w, batch)):
+        if not is_finite(learned.gradient(w, batch)):
             yield f"its loss has no finite gradient before the first step{_on(batch[1])}"
 
 

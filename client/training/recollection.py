@@ -63,11 +63,15 @@ class Recollection(NamedTuple):
             trained = not start and client not in self.unseen
             return Memory(self._there(start), [], trained)
         tree = unflat(found)
-        kept = tree.get(_KEPT, {})
+        kept = unflat({}, start) | tree.get(_KEPT, {})
+        if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
+            raise MemoryMismatch(
+                f"the memory of client {client} belongs to another method, or an earlier version "
+                "of Engram: remove it, or take the version that wrote it"
+            )
         self._check(client, kept)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        kept = unflat({}, start) | kept
         return Memory(self._there(kept), self._there(states) if by_phase else [], True)
 
     def _check(self, client: int, kept: Slots) -> None:
@@ -82,7 +86,16 @@ class Recollection(NamedTuple):
                 )
 
     def _there(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.device), tree)
+        """Returns tensors on the device, in the order of their names.
+
+        Clients are trained together whose slots are alike, order and all; and what is read again
+        after an interruption comes in this order.
+        """
+        if isinstance(tree, dict):
+            return {name: self._there(x) for name, x in sorted(tree.items())}
+        if isinstance(tree, list):
+            return [self._there(x) for x in tree]
+        return tree.to(self.device)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.

@@ -1,9 +1,10 @@
 """Scores of clients: of the models that serve them, of the common model, and after fine-tuning."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,9 +20,8 @@ from engram.cohort.task import stacked
 from engram.core.method import Neighbors, Params, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import AFFINE, optimizer_of
-from engram.core.served import has_common, has_tuned, is_shifted
+from engram.core.served import has_common, has_tuned, typical
 from engram.dense import FIRST, Examples, logits
-from engram.federated.knn_per import knn_per
 from engram.metrics import Metric, fitted
 from engram.mixtures import mixture
 from engram.models import dense_loss_of, mean_loss, standardized_loss
@@ -29,6 +29,7 @@ from engram.models.base import Inputs, Outputs
 from engram.span import make_coordinates
 from engram.tasks import Task
 from engram.types import Batch, LossFn
+from engram.voting import with_votes
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
 from federation.errors import Refused
@@ -36,11 +37,14 @@ from federation.experiment import Experiment
 from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod
 from federation.streams import Stream, generator
 
-__all__ = ["NoScore", "Scorer", "Scores", "measure"]
+__all__ = ["SHIFT", "NoScore", "Scorer", "Scores", "measure", "query_rows"]
 
 Named = TypeVar("Named", bound=Hashable)
 Answer = Callable[[Inputs], Outputs]
 """``inputs (c, q, ...) -> outputs (c, q, ...)``, of the models of c clients."""
+
+SHIFT: Final = "shift of the representation"
+"""Name of a served model's shift among its parameters, where it is fine-tuned with them."""
 
 _BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
 
@@ -102,21 +106,22 @@ class Scorer:
         self._metrics = experiment.of(NetworkMethod).metrics(experiment)
         self._common = has_common(self._method)
         self._tuned = has_tuned(self._method)
+        served = typical(self._method)
         self._dense = vectorized and self._network.features is None
         self._dense &= self._network.dense_layers > 0 and experiment.adapt_optimizer in AFFINE
-        self._dense &= not is_shifted(self._method)
+        self._dense &= served.shift is None and served.neighbors is None
         self._personalize = self._fine_tuning(task)
 
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         e, network = self._experiment, self._network
         learned = standardized_loss(task, self._standard)
-        loss: LossFn = mean_loss(network._replace(train=None), learned)
+        loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
         optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:
             shape = network.dense_layers, self._data.outputs
-            loss, self._targets = dense_loss_of(task, *shape, self._standard)
-            gradient = loss.gradient
+            by_hand, self._targets = dense_loss_of(task, *shape, self._standard)
+            gradient = by_hand.gradient
         elif network.vectorizes:
             gradient = torch.func.grad(loss)
         else:  # packed sequences, for one, have no rule in torch.func
@@ -133,9 +138,15 @@ class Scorer:
 
     # --- What serves clients -----------------------------------------------------------------
 
-    def served(self, common: Slots, own: Slots, memory: Memory) -> Served:
-        """Returns what serves one client, by the slots that it receives."""
-        return self._method.serve(common | own, memory.kept, memory.trained)
+    def settled(self, served: Served, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
+        if served.weights is not None:
+            return served
+        stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
+        w = _of(self.least([client], stacks), 0) | _shift_of(served)
+        w = self._personalized(w, client) if served.tuned else w
+        shift = w.pop(SHIFT, None)
+        return replace(served, models=(w,), shift=shift, tuned=False)
 
     def scores(
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
@@ -196,7 +207,7 @@ class Scorer:
     def _few_shot(self) -> bool:
         return self._experiment.protocol == "few-shot"
 
-    def personalized(self, model: Params, client: int) -> Params:
+    def _personalized(self, model: Params, client: int) -> Params:
         """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
@@ -236,14 +247,12 @@ class Scorer:
         found: dict[str, Answer] = {}
         if self._common:
             found[COMMON] = partial(self._alike, common["model"])
-        if not own and not tree_leaves(kept):  # the same for all clients
+        alike = not own and not tree_leaves(kept)  # all clients are served by the same
+        if alike:
             served = self._method.serve(common, kept, trained)
-            plain = len(served.models) == 1 and served.shift is None and served.neighbors is None
-            if plain and not served.tuned and self._common:
-                found[""] = found[COMMON]
-                return found | {TUNED: self._after_tuning(served, clients, alike=True)}
-            if plain and served.tuned:
-                return found | {"": self._after_tuning(served, clients, alike=True)}
+            if len(served.models) == 1 and self._dense and (served.tuned or self._common):
+                tuned = self._after_tuning(served.models[0], clients, alike=True)
+                return found | ({"": tuned} if served.tuned else {"": found[COMMON], TUNED: tuned})
             count = len(clients)
             served = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), served)
         else:
@@ -251,21 +260,21 @@ class Scorer:
                 lambda mine, keeps: self._method.serve(common | mine, keeps, trained)
             )
             served = serve(own, kept)
-        w = self.least(clients, served.models) if served.weights is None else {}
-        if served.tuned and len(served.models) == 1:
-            return found | {"": self._after_tuning(served, clients)}
         if served.weights is not None:
-            apply, pi = self._for_each(self._network.apply), served.weights
-            found[""] = lambda x: mixture(
-                self._task.targets, [apply(model, x) for model in served.models], pi
-            )
-        elif served.neighbors is not None:
-            found[""] = self._voting(w, served.neighbors, clients)
-        else:
-            found[""] = self._applied(w, served.shift)
-        if self._tuned:
-            found[TUNED] = self._after_tuning(served, clients)
-        return found
+            apply, pi = self._for_each(self._apply), served.weights
+            return found | {
+                "": lambda x: mixture(
+                    self._task.targets, [apply(model, x) for model in served.models], pi
+                )
+            }
+        w, votes = self.least(clients, served.models) | _shift_of(served), served.neighbors
+        if votes is not None:
+            w = self._tuned_models(w, clients) if served.tuned else w
+            return found | {"": self._voting(w, votes, clients)}
+        if served.tuned:
+            return found | {"": self._after_tuning(w, clients)}
+        found[""] = found[COMMON] if alike and self._common else self._applied(w)
+        return found | ({TUNED: self._after_tuning(w, clients)} if self._tuned else {})
 
     def _alike(self, model: Params, x: Inputs) -> Outputs:
         """Returns the outputs (c, q, ...) of one model, on queries x (c, q, ...)."""
@@ -273,31 +282,32 @@ class Scorer:
         rows: Outputs = tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat)
         return rows
 
-    def _applied(self, w: Params, shift: Tensor | None) -> Answer:
-        """Returns the models of clients, which add a shift of each to its representations."""
-        if shift is None:
-            return partial(self._for_each(self._network.apply), w)
-        return lambda x: self._represented(w, x, shift)[0]
+    def _applied(self, w: Params) -> Answer:
+        """Returns the models of clients."""
+        return partial(self._for_each(self._apply), w)
 
-    def _represented(self, w: Params, x: Inputs, shift: Tensor | None = None) -> Any:
-        """Returns outputs (c, q, ...) and representations (c, q, width)."""
-        represent = self._network.represent
+    def _apply(self, w: Params, x: Inputs) -> Outputs:
+        """Returns the outputs of one model, with its ``SHIFT`` if there is one."""
+        return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
+
+    def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
+        """Returns the outputs of one model, and its representations before the shift."""
+        represent, shift = self._network.represent, w.get(SHIFT)
         assert represent is not None  # for mypy: the method asks for it
-        if shift is None:
-            return self._for_each(lambda p, some: represent(p, some, None, None, False))(w, x)
-        each = self._for_each(lambda p, some, s: represent(p, some, None, s, False))
-        return each(w, x, shift)
+        model = {name: leaf for name, leaf in w.items() if name != SHIFT}
+        found: tuple[Outputs, Tensor] = represent(model, x, None, shift, False)
+        return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
         """Returns models whose outputs are mixed with votes of the clients' training rows."""
         train = self._data.train
         memory = padded(train, train.rows, clients)
-        said, y = self._answers({0: lambda x: self._represented(w, x)[1]}, memory)
-        recall = knn_per(weight=votes.weight, k=votes.k, scale=votes.scale)
+        represented = self._for_each(self._represent)
+        said, y = self._answers({0: lambda x: represented(w, x)[1]}, memory)
 
         def served(x: Inputs) -> Tensor:
-            outputs, z = self._represented(w, x)
-            return recall(outputs, z, said[0], y, memory.counted)
+            outputs, z = represented(w, x)
+            return with_votes(votes, outputs, z, said[0], y, memory.counted)
 
         return served
 
@@ -312,7 +322,7 @@ class Scorer:
         """
         if len(stacks) == 1:
             return stacks[0]
-        apply, loss = self._for_each(self._network.apply), self._metrics[-1]
+        apply, loss = self._for_each(self._apply), self._metrics[-1]
         known = self._known(clients)
         said, y = self._answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
         names = self._called(clients)
@@ -329,24 +339,22 @@ class Scorer:
 
     # --- Fine-tuning -------------------------------------------------------------------------
 
-    def _after_tuning(
-        self, served: Served, clients: Sequence[int], *, alike: bool = False
-    ) -> Answer:
-        """Returns the served models after fine-tuning, which is done when they are first asked.
+    def _after_tuning(self, w: Params, clients: Sequence[int], *, alike: bool = False) -> Answer:
+        """Returns the served models after fine-tuning.
 
         Args:
-            served: A model of each client, or, if ``alike``, one without a client axis.
+            w: A model of each client, or, if ``alike``, one without a client axis.
             clients: The clients.
             alike: Whether all of them begin with the same one.
         """
-        support, (w,) = self._support(clients), served.models
         if self._dense:
-            return self._tuned_dense(w, support, alike=alike)
-        if alike:
-            count = len(clients)
-            w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
-        tuned = self._for_each(self._tunes(clients))(w, *support.batches())
-        return self._applied(tuned, served.shift)
+            return self._tuned_dense(w, self._support(clients), alike=alike)
+        return self._applied(self._tuned_models(w, clients))
+
+    def _tuned_models(self, w: Params, clients: Sequence[int]) -> Params:
+        """Returns each client's model after fine-tuning, with the shift that it moves, too."""
+        tuned: Params = self._for_each(self._tunes(clients))(w, *self._support(clients).batches())
+        return tuned
 
     def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:
         count, drawn = support.rows.shape
@@ -425,6 +433,10 @@ class Scorer:
             return tree_map(lambda *leaves: torch.stack(leaves), *found)
 
         return in_turn
+
+
+def _shift_of(served: Served) -> Params:
+    return {} if served.shift is None else {SHIFT: served.shift}
 
 
 def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:

@@ -21,37 +21,41 @@ from engram.cohort.draws import Draws
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Outcome
 from engram.core.method import Slots
+from engram.core.rounds import first_steps
+from engram.core.settings import numbers
 from engram.units import Units
 from federation.data.federated import Split
 from federation.data.lazy import Lazy
-from federation.methods.base import Method
-from federation.methods.network import NetworkMethod
 from federation.settings.fields import key_of
 
 __all__ = ["STACKED", "Stack", "likeness"]
 
 STACKED: Final = frozenset({"seed", "adapt-lr"})
-"""Shared settings in which runs of a stack may differ, beside ``scale_fields`` of the method."""
-
-
-def scale_fields(method: type[Method]) -> list[str]:
-    """Returns the numeric fields of a method's settings in which runs of a stack may differ."""
-    return [name for name, field in method.model_fields.items() if field.annotation is float]
+"""Shared settings in which runs of a stack may differ, beside the method's numbers."""
 
 
 def likeness(trainer: Trainer) -> Hashable:
     """Returns a key that is equal for runs that can be stacked."""
     e, method = trainer.experiment, trainer.method
-    free = STACKED | {f"{e.method}.{key_of(name)}" for name in scale_fields(type(e.own))}
+    free = STACKED | {
+        f"{e.method}.{key_of(name)}" for name in numbers(type(trainer.learner.settings))
+    }
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
     # Lazily read rows of several seeds are not joined: they may not fit into memory.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
     drawn = trainer.learner.model.constants
     client = method.client
-    phases = [phase._replace(direction=None, eta=0.0) for phase in client.phases]
+    phases = [
+        (phase.batches, phase.affine, phase.one_gradient_per_batch) for phase in client.phases
+    ]
+    # Of epochs, each client has as many steps as it has rows.
+    begun = [phase.fraction for phase in client.phases]
+    if not e.local_epochs:
+        begun = first_steps(client.phases, e.local_steps)
     return (
         *settings,
         *phases,
+        *begun,
         client.initial_rows,
         frozenset(client.sends),
         frozenset(method.kinds.items()),
@@ -101,10 +105,11 @@ class Stack:
         self._rows, starts = _joined_rows([trainer.data.train for trainer in first.values()])
         self._starts = dict(zip(first, starts, strict=True))
         self._apart = False
-        methods = [trainer.experiment.of(NetworkMethod) for trainer in trainers]
+        settings = [trainer.learner.settings for trainer in trainers]
         values = {
-            name: [getattr(method, name) for method in methods]
-            for name in scale_fields(type(methods[0]))
+            name: [getattr(each, name) for each in settings]
+            for name, by_clients in numbers(type(settings[0])).items()
+            if by_clients
         }
         device = trainers[0].experiment.device
         self._scales = {

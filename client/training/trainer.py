@@ -30,11 +30,11 @@ from engram.cohort.problem import network_of
 from engram.cohort.sizes import joined
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.contract import Contract, SlotFault
-from engram.core.method import Method, Slots
+from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
+from engram.core.served import typical
 from engram.core.slots import flat, unflat
 from engram.core.walkers import Walker
-from engram.models import mean_loss, standardized_loss
 from engram.steps import step_factor
 from engram.tasks import Task, task_of
 from engram.types import Params
@@ -113,7 +113,8 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            self._task = on_rows(self._task, metrics, model, initial, self.data)
+            mixed = typical(shapes.method).weights is not None
+            self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
@@ -153,6 +154,7 @@ class Trainer:
         if vectorized:
             self.ways = self.learner.fastest(
                 self._task,
+                shapes,
                 name=e.model,
                 device=e.device,
                 rows=self._rows,
@@ -416,8 +418,8 @@ class Trainer:
             [place[row] for row in drawn],
             self.data.outputs if own_classes else 0,
         )
-        loss = mean_loss(self.learner.model, standardized_loss(named, self._standard))
-        found = cause_of(loss, w, batches, rows, self.learner.network.running) or (
+        learned = self.learner.objective(named, "in-turn")
+        found = cause_of(learned, w, batches, rows, self.learner.network.running) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
             f"first step: lower {' or '.join(self._own.step_sizes())}"
         )
@@ -455,6 +457,22 @@ class Trainer:
         memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
         common = self._empty | self.receive(common)
         return self._scorer.scores(common, self.receive(own), clients, memories)
+
+    def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
+        """Returns what serves a client, to which no slots are sent of its own.
+
+        Args:
+            common: As for ``evaluate``.
+            client: The client.
+            server_round: As for ``evaluate``.
+        """
+        memory = self._memories.recall(client, before=server_round + 1)
+        served = self.method.serve(self.receive(common), memory.kept, memory.trained)
+        return self.settled(served, client)
+
+    def settled(self, served: Served, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
+        return self._scorer.settled(served, client)
 
 
 def _first(stack: Any) -> Any:

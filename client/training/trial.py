@@ -13,7 +13,6 @@ from engram.metrics import BUILT_IN, Metric
 from engram.models import Model, row_loss, rows_of, tried
 from engram.models.base import Inputs, Outputs
 from engram.tasks import Task
-from engram.tree import part
 from engram.types import Params
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
@@ -24,7 +23,13 @@ _TRAINED, _SCORED = 8, 64  # rows that the loss, and metrics, are tried on, at m
 
 
 def on_rows(
-    task: Task, metrics: Sequence[Metric], network: Model, model: Params, data: FederatedData
+    task: Task,
+    metrics: Sequence[Metric],
+    network: Model,
+    w: Params,
+    data: FederatedData,
+    *,
+    mixed: bool,
 ) -> Task:
     """Tries a task's loss, and metrics, on rows of the first client that has some.
 
@@ -35,8 +40,9 @@ def on_rows(
         task: The task.
         metrics: What models are scored by.
         network: The network.
-        model: Parameters of it.
+        w: Parameters of it.
         data: The rows.
+        mixed: Whether clients are served by mixtures, which need losses row by row.
 
     Returns:
         The task, with what has been found out about its loss.
@@ -50,8 +56,6 @@ def on_rows(
     if client is None or not (task.own or own or data.train.y.ndim > 1):
         return task
     name = data.names.get(client, client)
-    served = None if network.candidates is None else network.candidates(model)
-    w = part(model) if served is None else served.models[0]
     x, y = _taken(data.train, _varied(data.train, client))
     with torch.no_grad():
         if network.train is None:
@@ -60,7 +64,7 @@ def on_rows(
             outputs = network.train(w, x, torch.zeros((), dtype=torch.int64, device=y.device))
     found = tried(task.of(name), outputs, y)
     task = task._replace(vectorizes=found.vectorizes and not task.named)
-    if served is not None and served.weights is not None:
+    if mixed:
         task = task._replace(rows=row_loss(task.of(name), outputs, _spread(task, y, data.outputs)))
         rows_of(task)
     split = data.test if len(data.test.rows[client]) else data.train

@@ -1,14 +1,13 @@
 """The ways to train a cohort, and those of them that may be the fastest."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 from torch import Generator, Tensor
 
 from engram.cohort.at_once import at_once
-from engram.cohort.dense import brought, dense, pays
+from engram.cohort.dense import dense, pays
 from engram.cohort.in_turn import in_turn
 from engram.cohort.task import CohortTask, Outcome, Problem
 from engram.core.method import Context, Method, Network, Objective
@@ -16,6 +15,8 @@ from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
 from engram.core.personal import build
 from engram.core.rounds import Stepper
+from engram.core.settings import scaled
+from engram.core.shapes import Shapes
 from engram.dense import FIRST
 from engram.derivatives import all_at_once
 from engram.models import (
@@ -71,10 +72,11 @@ class Learner(NamedTuple):
         return build(self.settings, self._context(task, way))
 
     def _context(self, task: Task, way: str) -> Context:
-        objective = self._objective(task, way)
+        objective = self.objective(task, way)
         return Context(self.network, objective, self.outputs, self.clients, self.generator)
 
-    def _objective(self, task: Task, way: str) -> Objective:
+    def objective(self, task: Task, way: str) -> Objective:
+        """Returns what clients minimize, with its derivatives for a way to train."""
         learned = standardized_loss(task, self.standard)
         loss = mean_loss(self.model, learned)
 
@@ -130,7 +132,7 @@ class Learner(NamedTuple):
         whole = cache(lambda: build(self.settings, context))
 
         def built(scales: Mapping[str, Scale]) -> Method:
-            return build(replace(self.settings, **scales), context) if scales else whole()
+            return build(scaled(self.settings, scales), context) if scales else whole()
 
         statistics = self._statistics(way)
         stepper = Stepper(self.optimizer, factor, self.network.running, statistics)
@@ -141,28 +143,34 @@ class Learner(NamedTuple):
         return partial(in_turn if way == "in-turn" else at_once, problem)
 
     def fastest(
-        self, task: Task, *, name: str, device: str, rows: int, whole: bool, keeps: bool
+        self,
+        task: Task,
+        shapes: Shapes,
+        *,
+        name: str,
+        device: str,
+        rows: int,
+        whole: bool,
+        keeps: bool,
     ) -> tuple[str, ...]:
         """Returns the ways of which one may be the fastest; ``vmap`` must be able to run all.
 
         Args:
             task: What is learned.
+            shapes: The method's slots of one client.
             name: The network's name.
             device: Where it is trained.
             rows: Rows that a client draws in a round.
             whole: Whether a round is a number of epochs, which is not known for all clients alike.
             keeps: Whether clients keep the optimizer's states.
         """
-        method, model = self.method(task), self.model
-        phases, common = method.client.phases, method.server.send(method.server.start, [])[0]
+        model, phases = self.model, shapes.method.client.phases
         affine = all(phase.affine for phase in phases) and self.optimizer.affine
         if affine and model.dense_layers and not (whole or keeps):
-            first = [x for s, x in common.items() if method.kinds[s] == "model" and FIRST in x]
-            single = all(phase.one_gradient_per_batch for phase in phases)
-            kept = brought(method, {}, method.client.start) or method.client.start
             if model.features is None:
                 return ("dense",)
-            if single and len(first) == 1 and not kept and pays(first[0], rows):
+            single = all(phase.one_gradient_per_batch for phase in phases)
+            if single and _single_first_layer(shapes) and pays(shapes.received["model"], rows):
                 return ("dense",)
         if device != "cpu":
             return ("vmap",)
@@ -174,3 +182,12 @@ class Learner(NamedTuple):
             # A large network fills the caches: finishing one client first is faster.
             return ("in-turn",) if self.size > _LARGE else tuple(together)
         return ("in-turn", *together)  # training finds out which is faster
+
+
+def _single_first_layer(shapes: Shapes) -> bool:
+    """Returns whether a client holds one first dense layer, the common model's, and no other's.
+
+    With learned features, the span of a round's rows holds no other one.
+    """
+    slots = [*shapes.received.items(), *shapes.kept.items()]
+    return [slot for slot, x in slots if isinstance(x, dict) and FIRST in x] == ["model"]

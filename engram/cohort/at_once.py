@@ -36,14 +36,14 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
         served = build(scale).serve(task.common | own | sent, kept, True)
         return problem.reported(served, batch)
 
-    everyone = _Cohort(count)
+    everyone = _Cohort(count, scales=bool(scales))
     initial = task.draws.initial_batch()
     work = everyone.call(begin, scales, task.own, task.kept, initial)
     states: list[State] = list(task.states) or [{} for _ in phases]
     losses = torch.zeros(count, device=device)
     last: list[tuple[Who, Batch]] = []
     for who, batches, number, final in task.draws.each_step():
-        some = _Cohort(count if isinstance(who, slice) else len(who))
+        some = everyone.of(who)
         step = partial(take, number)
         before = _pick((scales, work, states[number]), who)
         moved, state = some.call(step, *before, batches)
@@ -53,7 +53,7 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
             last.append((who, batches[-1]))
     sent, kept = everyone.call(end, scales, task.own, work)
     for who, batch in last if task.losses else ():
-        some = _Cohort(count if isinstance(who, slice) else len(who))
+        some = everyone.of(who)
         losses[who] = some.call(loss, *_pick((scales, task.own, sent, kept), who), batch)
     fine = _finite((sent, kept), count, device) & losses.isfinite()
     broken = {i: 0 for i, ok in enumerate(fine.tolist()) if not ok}
@@ -64,8 +64,14 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
 class _Cohort:
     """Calls functions of one client for ``count`` of them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, scales: bool) -> None:
         self._count = count
+        self._scales = scales
+
+    def of(self, who: Who) -> "_Cohort":
+        """Returns some of them."""
+        count = self._count if isinstance(who, slice) else len(who)
+        return _Cohort(count, scales=self._scales)
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """Returns ``function`` of each client's entry of the arguments, stacked."""
@@ -73,7 +79,9 @@ class _Cohort:
         if not any(dim == 0 for dim in dims):  # the same for all
             one = function(*arguments)
             return tree_map(lambda leaf: leaf.expand(self._count, *leaf.shape), one)
-        return vmap(function, in_dims=dims)(*arguments)
+        # A method that is built of scales draws again what its server starts from.
+        randomness = "same" if self._scales else "error"
+        return vmap(function, in_dims=dims, randomness=randomness)(*arguments)
 
 
 def _tensors(tree: Any) -> bool:

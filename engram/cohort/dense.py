@@ -24,7 +24,7 @@ from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
 from engram.types import Params
 
-__all__ = ["brought", "cost", "dense", "origin", "pays"]
+__all__ = ["cost", "dense", "origin", "pays"]
 
 Targets = Callable[[Tensor], Tensor]
 
@@ -78,11 +78,6 @@ def dense(
     broken = {i: 0 for i in range(count) if not fine[i]}
     found = losses[0].tolist() if losses else []
     return Outcome(Held(sent, coordinates), Held(kept, coordinates), states, found, broken)
-
-
-def brought(method: Method, own: Slots, kept: Slots) -> int:
-    """Returns how many first layers of its own a client brings."""
-    return len(_models(method, own)) + len(_models(method, kept))
 
 
 def origin(method: Method, common: Slots) -> Tensor | None:

@@ -1,6 +1,7 @@
 """A network and a task as a method sees them, in each way to train a cohort."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from torch import Tensor
 
@@ -34,6 +35,7 @@ def network_of(
         )
         return found
 
+    @cache
     def draws(count: int) -> Sequence[Params]:
         starts = [initial, *(draw() for _ in range(count - 1))]
         for other in starts[1:]:

@@ -1,34 +1,39 @@
-"""The models that a method has scores of, beside the one that serves a client."""
+"""The models of a method: those that it has scores of, and the slots that they are made of."""
+
+import torch
+from torch.utils._pytree import tree_leaves
 
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
+from engram.core.slots import over_slots
 
-__all__ = ["has_common", "has_tuned", "is_shifted", "is_tuned"]
+__all__ = ["has_common", "has_tuned", "is_known", "typical", "unknown"]
+
+
+def typical(method: Method) -> Served:
+    """Returns what serves a client that has trained, before the first round."""
+    received = received_by(*sent_to(method, method.server.start, [0]), 0)
+    return method.serve(received, method.client.start, True)
 
 
 def has_common(method: Method) -> bool:
     """Returns whether clients receive a common model: a slot ``model`` with all parameters."""
-    received, served = _served(method)
-    whole: bool = received.get("model", {}).keys() == served.models[0].keys()
+    common, _ = sent_to(method, method.server.start, [0])
+    whole: bool = common.get("model", {}).keys() == typical(method).models[0].keys()
     return whole
 
 
 def has_tuned(method: Method) -> bool:
     """Returns whether the model that serves a client can be fine-tuned, and is not already."""
-    _, served = _served(method)
+    served = typical(method)
     return len(served.models) == 1 and not served.tuned and served.neighbors is None
 
 
-def is_shifted(method: Method) -> bool:
-    """Returns whether the model that serves a client adds a shift to its representations."""
-    return _served(method)[1].shift is not None
+def unknown(slots: Slots) -> Slots:
+    """Returns slots whose values are not known: NaN, which comes through whatever is made of it."""
+    return over_slots(lambda leaf: torch.full_like(leaf, torch.nan), slots)
 
 
-def is_tuned(method: Method) -> bool:
-    """Returns whether the model that serves a client that has trained is fine-tuned first."""
-    return _served(method)[1].tuned
-
-
-def _served(method: Method) -> tuple[Slots, Served]:
-    common, own = sent_to(method, method.server.start, [0])
-    return common, method.serve(received_by(common, own, 0), method.client.start, True)
+def is_known(served: Served) -> bool:
+    """Returns whether nothing that serves a client is made of ``unknown`` slots."""
+    return not any(leaf.isnan().any() for leaf in tree_leaves(served) if torch.is_tensor(leaf))

@@ -1,14 +1,27 @@
 """Settings of methods: frozen dataclasses whose fields carry ranges and meanings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from engram.checks import require
+from engram.types import Scale
 
-__all__ = ["METHODS", "About", "Eta", "Part", "Search", "about", "method"]
+__all__ = [
+    "METHODS",
+    "About",
+    "Eta",
+    "OnServer",
+    "Part",
+    "Search",
+    "about",
+    "method",
+    "numbers",
+    "scaled",
+]
 
 Part = Literal["", "head", "body", "norm", "all"]
 
@@ -25,6 +38,10 @@ class Search(NamedTuple):
     low: float
     high: float
     log: bool = False
+
+
+class OnServer:
+    """Mark of a setting that the server alone reads: runs that differ in it train alike."""
 
 
 Eta = Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of a client's local steps"]
@@ -70,9 +87,9 @@ def method(
     """Registers a class as a method: makes it a frozen dataclass whose values are in their ranges.
 
     Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
-    "meaning"]``, each with a default. Its first docstring line is what it is, in a few words. It
-    has ``build(context) -> Method``, and may have ``faults()``, which yields a ``Fault``
-    for each combination of settings that is impossible.
+    OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. Its first
+    docstring line is what it is, in a few words. It has ``build(context) -> Method``, and may have
+    ``faults()``, which yields a ``Fault`` for each combination of settings that is impossible.
 
     Args:
         name: As for ``About``.
@@ -104,6 +121,23 @@ def ranges(cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
     hints = get_type_hints(cls, include_extras=True)
     for field in fields(cls):
         yield field.name, getattr(hints[field.name], "__metadata__", ())
+
+
+def numbers(cls: type) -> dict[str, bool]:
+    """Returns the settings that are numbers with a fraction, and whether clients read them."""
+    kinds = get_type_hints(cls)
+    return {name: OnServer not in notes for name, notes in ranges(cls) if kinds[name] is float}
+
+
+def scaled(settings: Any, values: Mapping[str, Scale]) -> Any:
+    """Returns settings with some of their ``numbers`` replaced, by tensors if clients differ.
+
+    They are not checked: each client's were, when its own settings were made.
+    """
+    found = copy(settings)
+    for name, value in values.items():
+        object.__setattr__(found, name, value)
+    return found
 
 
 def _check(settings: Any) -> None:

@@ -14,11 +14,9 @@ from engram.checks import require
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.slots import flat, mean_of, over_slots, pick, unflat, zeros
 from engram.privacy import add_normal, clip
-from engram.types import Params
+from engram.robust import Center
 
 __all__ = ["Walker", "changes"]
-
-Center = Callable[[Sequence[Params]], Params]
 
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:

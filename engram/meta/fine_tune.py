@@ -3,16 +3,14 @@
 from collections.abc import Callable
 
 from engram.checks import require
-from engram.meta.fedavg import fedavg
-from engram.optimizers import with_optimizer
+from engram.derivatives import gradient
+from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params, Scale
 
 __all__ = ["fine_tune"]
 
 
-def fine_tune(
-    loss: LossFn, *, lr: Scale, steps: int, optimizer: str = "sgd"
-) -> Callable[..., Params]:
+def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:
     """Builds ``(w, *batches) -> params``: ``steps`` gradient steps from w.
 
     Each is on the next of the batches, of which there is at least one; after the last one comes
@@ -24,19 +22,17 @@ def fine_tune(
         loss: Mean loss over one batch.
         lr: Step size; > 0.
         steps: Number of steps; >= 0, where 0 returns w.
-        optimizer: Of ``engram.optimizers``, with a momentum of 0.9.
 
     Raises:
         ValueError: If a value is out of range.
     """
     require(lr > 0, "adapt-lr", lr, "positive")
     require(steps >= 0, "adapt-steps", steps, "at least 0")
-    rule = with_optimizer(fedavg(loss, eta=lr), optimizer)
+    grad = gradient(loss)
 
     def personalize(w: Params, *batches: Batch) -> Params:
-        u = rule.init(w, None)
         for number in range(steps):
-            w, u = rule.step(w, u, (batches[number % len(batches)],))
+            w = add_scaled(w, -lr, grad(w, batches[number % len(batches)]))
         return w
 
     return personalize

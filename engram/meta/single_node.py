@@ -1,4 +1,4 @@
-"""Meta-learning on one machine that has all tasks: the interface, and algorithms made of rules.
+"""Meta-learning on one machine that has all tasks: the interface, and algorithms without memories.
 
 Every algorithm runs r independent runs at once; see ``engram.stacks``. So step sizes may be tensors
 (r,), and losses are stacked (``stacks.stacked_loss``, ``stacks.dense_stacks``).
@@ -9,13 +9,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from engram.checks import require
+from engram.checks import anywhere, require
 from engram.derivatives import LossWithDerivatives
-from engram.meta.fedavg import fedavg
-from engram.meta.local_moml import per_fedavg
+from engram.meta.meta_gradient import meta_gradient
 from engram.stacks import expand, mean_of_tasks
-from engram.tree import interpolate
-from engram.types import Batch, LocalRule, Params, Scale
+from engram.tree import add_scaled, interpolate
+from engram.types import Batch, Params, Scale
 
 __all__ = [
     "Allocator",
@@ -26,9 +25,9 @@ __all__ = [
     "OnlyModel",
     "check_sampling",
     "in_memory",
+    "local_moml",
     "maml",
     "reptile",
-    "single_node",
 ]
 
 
@@ -119,48 +118,92 @@ def check_sampling(tasks_per_step: int, batch_size: int, tasks: int | None = Non
     require(batch_size >= 1, "batch-size", batch_size, "at least 1")
 
 
-def single_node(
-    rule: LocalRule,
+def local_moml(
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
+    alpha: Scale,
+    beta: Scale,
+    eta: Scale,
+    hessian: str = "exact",
     local_steps: int = 1,
     initial_batch_size: int = 0,
-    mix: Scale = 1.0,
 ) -> MetaRule[OnlyModel]:
-    """Runs a federated rule on a single node: LocalMOML (Sec. 5.1), Per-FedAvg, and so on.
+    """Builds LocalMOML on a single node (Wang et al. JMLR 2023, Sec. 5.1, with its equations).
 
-    An iteration draws tasks, starts each from w with a new memory, takes ``local_steps`` steps of
-    the rule, and moves w towards the mean of their models, ``w <- (1 - mix) w + mix mean``. Nothing
-    is kept of a task after the iteration, so there may be any number of tasks (Sec. 5.1).
+    An iteration draws tasks, and starts each from w with ``u <- w - alpha grad L0(w)``. Each of its
+    local steps is that of ``engram.methods.local_moml``; w becomes the mean of the tasks' models::
+
+        u <- (1 - beta) u + beta (w - alpha grad L1(w))             (6)
+        w <- w - eta (I - alpha hess L2(w)) grad L3(u)              (7)
+
+    Nothing is kept of a task after the iteration, so there may be any number of tasks.
 
     Args:
-        rule: Built on a stacked loss.
+        loss: A stacked loss.
         tasks_per_step: B; >= 1.
         batch_size: K, rows of each of a local step's batches; >= 1.
+        alpha: Adaptation step size; >= 0.
+        beta: Weight of the newest adaptation, in (0, 1]; with 1 there is no memory.
+        eta: Step size; > 0.
+        hessian: How (7) treats the Hessian; one of ``curvature.HESSIANS``.
         local_steps: H; >= 1.
-        initial_batch_size: K0, rows of the batch that a memory starts from; >= 1 if the rule needs
-            one.
-        mix: Step size towards the mean; > 0.
+        initial_batch_size: K0, rows of the batch that a memory starts from; >= 1 if beta is below
+            1.
 
     Raises:
         ValueError: If a value is out of range.
     """
+    require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
+    require(eta > 0, "eta", eta, "positive")
+    meta, remembers = meta_gradient(loss, alpha, hessian), anywhere(beta < 1)
+    if remembers:
+        require(initial_batch_size >= 1, "initial-batch-size", initial_batch_size, "at least 1")
+    count = 1 + meta.batches
+
+    def local(w: Params, batches: tuple[Batch, ...]) -> Params:
+        # With beta = 1 the first step replaces u whatever it was, and no rows are drawn.
+        u, first = (meta.adapt(w, batches[0]), 1) if remembers else (w, 0)
+        for h in range(first, len(batches), count):
+            newest, *others = batches[h : h + count]
+            u = interpolate(u, meta.adapt(w, newest), beta)
+            w = add_scaled(w, -eta, meta.at(w, u, others))
+        return w
+
+    initial = (initial_batch_size,) if remembers else ()
+    return _towards_mean(local, tasks_per_step, batch_size, count, local_steps, initial)
+
+
+def _towards_mean(
+    local: Callable[[Params, tuple[Batch, ...]], Params],
+    tasks_per_step: int,
+    batch_size: int,
+    batches: int,
+    local_steps: int,
+    initial: tuple[int, ...] = (),
+    mix: Scale = 1.0,
+) -> MetaRule[OnlyModel]:
+    """Builds ``w <- (1 - mix) w + mix mean_i w_i``, where ``local`` makes w_i of w.
+
+    Args:
+        local: ``(w, batches) -> w``, the local steps of all tasks.
+        tasks_per_step: Tasks in an iteration.
+        batch_size: Rows in a batch.
+        batches: Batches in a local step.
+        local_steps: Local steps.
+        initial: Rows of further batches, which come first.
+        mix: Step size towards the mean; > 0.
+    """
     check_sampling(tasks_per_step, batch_size)
     require(local_steps >= 1, "local-steps", local_steps, "at least 1")
     require(mix > 0, "mix", mix, "positive")
-    if rule.needs_initial_batch:
-        require(initial_batch_size >= 1, "initial-batch-size", initial_batch_size, "at least 1")
-    initial = (initial_batch_size,) if rule.needs_initial_batch else ()
-    draw = Draw(tasks_per_step, initial + (batch_size,) * (rule.batches_per_step * local_steps))
+    draw = Draw(tasks_per_step, initial + (batch_size,) * (batches * local_steps))
 
     def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
-        ((_, batches),) = episodes
-        w = expand(state.w, tasks_per_step)
-        u = rule.init(w, batches[0] if initial else None)
-        for h in range(len(initial), len(batches), rule.batches_per_step):
-            w, u = rule.step(w, u, batches[h : h + rule.batches_per_step])
-        return OnlyModel(interpolate(state.w, mean_of_tasks(w), mix))
+        ((_, drawn),) = episodes
+        ends = mean_of_tasks(local(expand(state.w, tasks_per_step), drawn))
+        return OnlyModel(interpolate(state.w, ends, mix))
 
     return MetaRule(OnlyModel, step, ((draw,),), memories=0)
 
@@ -174,9 +217,9 @@ def maml(
     eta: Scale,
     hessian: str = "exact",
 ) -> MetaRule[OnlyModel]:
-    """Builds MAML: Per-FedAvg with one local step, ``w <- w - eta mean_i Delta_i`` by (2)."""
-    rule = per_fedavg(loss, alpha=alpha, eta=eta, hessian=hessian)
-    return single_node(rule, tasks_per_step=tasks_per_step, batch_size=batch_size)
+    """Builds MAML: LocalMOML of one step without memory, ``w <- w - eta mean_i Delta_i`` by (2)."""
+    sizes = {"tasks_per_step": tasks_per_step, "batch_size": batch_size}
+    return local_moml(loss, **sizes, alpha=alpha, beta=1.0, eta=eta, hessian=hessian)
 
 
 def reptile(
@@ -201,10 +244,11 @@ def reptile(
         eta: Share of the way to the tasks' mean that w moves; > 0.
         local_steps: Steps of SGD; >= 1.
     """
-    return single_node(
-        fedavg(loss, eta=alpha),
-        tasks_per_step=tasks_per_step,
-        batch_size=batch_size,
-        local_steps=local_steps,
-        mix=eta,
-    )
+    require(alpha > 0, "alpha", alpha, "positive")
+
+    def local(w: Params, batches: tuple[Batch, ...]) -> Params:
+        for batch in batches:
+            w = add_scaled(w, -alpha, loss.gradient(w, batch))
+        return w
+
+    return _towards_mean(local, tasks_per_step, batch_size, 1, local_steps, mix=eta)

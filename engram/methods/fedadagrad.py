@@ -7,24 +7,29 @@ from annotated_types import Ge, Gt, Interval, Lt
 from torch import Tensor
 
 from engram.core.method import Context, FromMean, Method
-from engram.core.settings import Search, method
+from engram.core.settings import OnServer, Search, method
 from engram.core.slots import kinds_of, pick, zeros
 from engram.methods.fedavg import FedAvg
 from engram.tree import add_scaled, interpolate
 
-Weight = Annotated[float, Ge(0), Lt(1), Search(0, 0.99), "weight of the former mean of the changes"]
+Weight = Annotated[
+    float, Ge(0), Lt(1), Search(0, 0.99), OnServer, "weight of the former mean of the changes"
+]
 
 
 @method("fedadagrad", source="Reddi et al., ICLR 2021, Alg. 2")
 class FedAdagrad(FedAvg):
     """FedAvg with Adagrad on the server."""
 
-    server_eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the server"] = 0.01
+    server_eta: Annotated[
+        float, Gt(0), Search(1e-3, 1, log=True), OnServer, "step size of the server"
+    ] = 0.01
     beta1: Weight = 0.0
     tau: Annotated[
         float,
         Interval(gt=0, le=1e9),
         Search(1e-4, 0.1, log=True),
+        OnServer,
         "degree of adaptivity; the smaller, the more",
     ] = 0.001
 

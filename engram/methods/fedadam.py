@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from engram.core.settings import Search, method
+from engram.core.settings import OnServer, Search, method
 from engram.methods.fedadagrad import FedAdagrad, Weight
 
 
@@ -16,7 +16,7 @@ class FedAdam(FedAdagrad):
 
     beta1: Weight = 0.9
     beta2: Annotated[
-        float, Ge(0), Lt(1), Search(0.9, 0.999), "weight of the former mean square"
+        float, Ge(0), Lt(1), Search(0.9, 0.999), OnServer, "weight of the former mean square"
     ] = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from annotated_types import Gt, Interval
 from torch.func import vjp
 
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, OnServer, Search, method
 from engram.core.slots import kinds_of, mean_of, or_common, pick, scatter
 from engram.tree import add_scaled
 
@@ -21,6 +21,7 @@ class PFedHn:
         float,
         Gt(0),
         Search(1e-3, 0.3, log=True),
+        OnServer,
         "step size of the hypernetwork and of the embeddings",
     ] = 0.03
     embedding: Annotated[

@@ -7,7 +7,7 @@ from annotated_types import Gt, Interval, Le
 
 from engram.checks import Fault, anywhere, must
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Search, method
+from engram.core.settings import OnServer, Search, method
 from engram.core.slots import keep_all, kinds_of, sends
 from engram.tree import add_scaled, interpolate, multiplied
 
@@ -24,7 +24,9 @@ class PFedMe:
     inner_steps: Annotated[
         int, Interval(ge=1, le=1000), Search(1, 10), "steps towards the proximal point"
     ] = 5
-    server_mix: Annotated[float, Gt(0), Le(10**6), "weight of the round's mean (beta)"] = 1.0
+    server_mix: Annotated[
+        float, Gt(0), Le(10**6), OnServer, "weight of the round's mean (beta)"
+    ] = 1.0
 
     def faults(self) -> Iterator[Fault]:
         """Yields a fault where the inner steps would diverge."""

@@ -6,7 +6,7 @@ import torch
 from annotated_types import Gt
 
 from engram.core.method import Client, Context, FromMean, Method, Phase, Server
-from engram.core.settings import Search, method
+from engram.core.settings import OnServer, Search, method
 from engram.core.slots import kinds_of, pick, sends, zeros
 from engram.methods.fedavg import FedAvg
 from engram.tree import add_scaled, interpolate
@@ -17,7 +17,7 @@ class Scaffold(FedAvg):
     """FedAvg whose local steps are corrected by control variates."""
 
     server_eta: Annotated[
-        float, Gt(0), Search(0.1, 2, log=True), "step size of the server; 1: the mean"
+        float, Gt(0), Search(0.1, 2, log=True), OnServer, "step size of the server; 1: the mean"
     ] = 1.0
 
     def build(self, context: Context) -> Method:

@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 from engram.checks import require
 from engram.models.base import Inputs, Model
 from engram.models.built_in import build_model
-from engram.models.companions import begun, with_companions
 from engram.models.fit import check_fit, row_loss, tried
 from engram.models.functional import Statistics
 from engram.models.losses import (
@@ -17,23 +16,18 @@ from engram.models.losses import (
     cross_entropy,
     dense_loss_of,
     mean_loss,
-    penalized_loss,
-    represented,
     rows_of,
     squared_error,
 )
 from engram.models.module import from_module
-from engram.models.sharing import Part, check_body, keep, last_layers, part_of, with_personal
+from engram.models.sharing import keep, with_personal
 from engram.models.units import in_units, standardized_loss, with_units
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
 __all__ = [
     "Model",
-    "Part",
-    "begun",
     "build_model",
-    "check_body",
     "check_fit",
     "cohort_losses",
     "count_parameters",
@@ -42,18 +36,13 @@ __all__ = [
     "from_module",
     "in_units",
     "keep",
-    "last_layers",
     "mean_loss",
     "network",
-    "part_of",
-    "penalized_loss",
-    "represented",
     "row_loss",
     "rows_of",
     "squared_error",
     "standardized_loss",
     "tried",
-    "with_companions",
     "with_personal",
     "with_units",
 ]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Generator, Tensor, nn
 
-from engram.types import Candidates, Params
+from engram.types import Params
 
 __all__ = ["Inputs", "Model", "Outputs"]
 
@@ -41,16 +41,12 @@ class Model(NamedTuple):
             inputs, or if there are no such inputs.
         vectorizes: Whether ``torch.func.vmap`` can run it.
         personal: Names of parameters that each client keeps to itself.
-        tailored: Names of parameters of which the server sends each client its own.
         names: What a module calls its parameters, where they have other names here.
-        kept: ``params -> params``, the model of a client's own that a local rule trains beside the
-            network's; None if there is none. See ``engram.models.companions``.
         represent: ``(params, inputs, key, shift, training) -> (outputs, z (k, width))``: what
             ``train`` or ``apply`` gives if the last layer that has parameters takes z + shift in
             place of its input z, the representation, and z; a shift of None is none. None where
             that layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
-        candidates: As ``LocalRule.candidates``.
         constants: Returns a digest of what the network holds beside its parameters, and may have
             drawn, or None if there is no such digest. None if all that is made so are alike.
         module: ``params -> module``, a plain module that computes what ``apply`` does with these
@@ -73,11 +69,8 @@ class Model(NamedTuple):
     tokens: Any = None
     vectorizes: bool = True
     personal: frozenset[str] = frozenset()
-    tailored: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
-    kept: Callable[[Params], Params] | None = None
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
     width: int = 0
-    candidates: Callable[[Params], Candidates] | None = None
     constants: Callable[[], bytes | None] | None = None
     module: Callable[[Params], nn.Module] | None = None

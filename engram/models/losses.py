@@ -1,4 +1,4 @@
-"""The mean loss of a batch, as a function of parameters: what local rules lower."""
+"""The mean loss of a batch, as a function of parameters: what local steps lower."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from torch.func import grad, vjp, vmap
 from engram.checks import must
 from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators
 from engram.derivatives import LossWithDerivatives
-from engram.models.base import Model, Outputs
+from engram.models.base import Model
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
 from engram.types import Batch, LossFn, Params, Weighted
 from engram.units import Standard
@@ -19,8 +19,6 @@ __all__ = [
     "cross_entropy",
     "dense_loss_of",
     "mean_loss",
-    "penalized_loss",
-    "represented",
     "rows_of",
     "squared_error",
 ]
@@ -45,41 +43,6 @@ def mean_loss(model: Model, task: Task) -> LossFn:
         return rows_of(task)(outputs, targets) @ weights
 
     return loss
-
-
-def penalized_loss(
-    model: Model, task: Task, penalty: Callable[[Params, Tensor, Tensor], Tensor]
-) -> LossFn:
-    """Builds ``mean_loss`` plus a penalty of the batch's representations.
-
-    Args:
-        model: The network.
-        task: What is learned.
-        penalty: ``(params, representations (k, width), targets (k, ...)) -> penalty``, of shape ().
-
-    Raises:
-        ValueError: If the network has no representation.
-    """
-    represent = represented(model)
-
-    def loss(params: Params, batch: Batch) -> Tensor:
-        inputs, targets, *key = batch
-        outputs, z = represent(params, inputs, *(key or [None]), None, True)
-        return task.loss(outputs, targets) + penalty(params, z, targets)
-
-    return loss
-
-
-def represented(model: Model) -> Callable[..., tuple[Outputs, Tensor]]:
-    """Returns ``model.represent``.
-
-    Raises:
-        ValueError: If the network has no representation.
-    """
-    if model.represent is None:
-        expected = "one whose last layer with parameters takes one vector for each row"
-        raise ValueError(must("model", "another", expected))
-    return model.represent
 
 
 def cohort_losses(model: Model, task: Task) -> LossFn | None:

@@ -8,11 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from engram.core.method import Neighbors
 from engram.metrics import Targets
 from engram.mixtures import mixture
 from engram.models.base import Inputs, Outputs
 from engram.models.skeleton import called, leaves
-from engram.types import Params, Recall
+from engram.types import Params
+from engram.voting import check_votes, with_votes
 
 __all__ = ["Mean", "Mixture", "Recalling", "Shifted", "layered", "shifted"]
 
@@ -80,34 +82,37 @@ class Mixture(nn.Module):
 
 
 class Recalling(nn.Module):
-    """A network, and rows of a client's own beside it, by which the client is served.
+    """A network whose predictions are mixed with votes of a client's rows.
 
     Args:
         network: The network.
-        recall: What serves the client.
+        votes: Of the rows.
         memory: The rows' representations, (n, width).
-        targets: Their targets, (n, ...).
+        targets: Their classes, (n,).
+
+    Raises:
+        ValueError: If a number of the votes is out of range.
     """
 
     memory: Tensor
     targets: Tensor
 
-    def __init__(self, network: nn.Module, recall: Recall, memory: Tensor, targets: Tensor) -> None:
+    def __init__(
+        self, network: nn.Module, votes: Neighbors, memory: Tensor, targets: Tensor
+    ) -> None:
         super().__init__()
-        self.network = network
-        self._recall = recall
+        check_votes(votes)
+        self.network, self._votes = network, votes
+        self.register_buffer("votes", torch.tensor(votes, dtype=torch.float64))
         self.register_buffer("memory", memory.detach().clone())
         self.register_buffer("targets", targets.detach().clone())
 
     def forward(self, *args: Any, **named: Any) -> Outputs:
-        """Returns what ``engram.types.Recall`` makes of the network's outputs."""
+        """Returns the logarithms of the mixture's probabilities."""
         outputs, z = self.represent(named or args)
-        rows = (
-            self.memory[None],
-            self.targets[None],
-            self.memory.new_ones(1, len(self.memory)) > 0,
-        )
-        return self._recall(outputs[None], z[None], *rows)[0]
+        counted = self.memory.new_ones(1, len(self.memory)) > 0
+        rows = self.memory[None], self.targets[None], counted
+        return with_votes(self._votes, outputs[None], z[None], *rows)[0]
 
     def represent(self, inputs: Inputs) -> tuple[Outputs, Tensor]:
         """Returns outputs (k, ...) and representations (k, width) of rows."""

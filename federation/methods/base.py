@@ -17,6 +17,8 @@ __all__ = [
     "METHODS",
     "NO_NETWORK",
     "Method",
+    "check_name",
+    "check_setting",
     "family",
     "method",
     "unknown_method",
@@ -119,19 +121,29 @@ def method(made: _M) -> _M:
     """
     cls: type[Method] = made
     name = str(getattr(cls, "name", ""))
-    word = re.fullmatch(r"[a-z][a-z0-9-]*", name, re.ASCII)
-    require(bool(word), "name", name, "small letters, digits and hyphens")
+    check_name(name)
     other = METHODS.get(name, cls)
     same = (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
     require(same, "name", name, "a name that no other method has")
     for key, field in cls.model_fields.items():
-        own = key not in SharedSettings.model_fields and not field.is_required()
-        expected = "one with a default, and not the name of a setting that all methods have"
-        require(own, f"a setting of {name}", key, expected)
+        check_setting(name, key, has_default=not field.is_required())
     if "meaning" not in vars(cls) and cls.__doc__:
         cls.meaning = cls.__doc__.strip().partition("\n")[0].rstrip(".")
     METHODS[name] = cls
     return made
+
+
+def check_name(name: str) -> None:
+    """Raises ``ValueError`` unless a name can stand before a setting, as ``NAME.eta``."""
+    word = re.fullmatch(r"[a-z][a-z0-9-]*", name, re.ASCII)
+    require(bool(word), "name", name, "small letters, digits and hyphens")
+
+
+def check_setting(name: str, key: str, *, has_default: bool) -> None:
+    """Raises ``ValueError`` unless a method can have a setting of this key."""
+    expected = "one with a default, and not the name of a setting that all methods have"
+    ok = has_default and key not in SharedSettings.model_fields
+    require(ok, f"a setting of {name}", key, expected)
 
 
 def unknown_method(what: str, name: object) -> str:

@@ -2,19 +2,20 @@
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform
 
 from pydantic import Field, create_model
 
-from engram.checks import Fault, clash
+from engram.checks import Fault, clash, must, require
 from engram.metrics import METRICS, Metric, named
 from engram.steps import OPTIMIZERS
 from engram.tasks import TASKS, task_of
 from federation.columns import Column, columns_of
-from federation.methods.base import METHODS, Method
+from federation.methods.base import METHODS, Method, check_name, check_setting
 from federation.methods.base import method as registered
+from federation.plugins import MOVING
 from federation.settings.fields import Float, Int, key_of, searched
 from federation.settings.shared import SharedSettings
 
@@ -30,6 +31,7 @@ a column is of the model that serves the client."""
 VALIDATION, UNSEEN = "validation-", "unseen-"
 """Column prefixes: rows that are held out for validation, and clients that never train."""
 
+_C = TypeVar("_C", bound=type)
 _TYPES: Final[dict[str, Any]] = {"float": Float, "int": Int, "bool": bool}
 _LIMITS: Final = ("gt", "ge", "lt", "le")
 
@@ -133,21 +135,49 @@ class NetworkMethod(Method):
         if shared.server_step != "replace" and (self.steps or self.each):
             expected = f"replace for {self.name}, whose server has a step of its own"
             yield clash("server-step", shared.server_step, expected)
-        for key, value, plain in (("clip", shared.clip, 0), ("merge", shared.merge, "mean")):
-            if self.each and value != plain:
-                expected = f"{plain} for {self.name}, whose server sees every update"
-                yield clash(key, value, expected)
+        if self.each and shared.merge != "mean":
+            expected = f"mean for {self.name}, whose server sees every update"
+            yield clash("merge", shared.merge, expected)
+        if self.each and shared.privacy == "central":
+            expected = f"none or local for {self.name}, whose server sees every update"
+            yield clash("privacy", shared.privacy, expected)
 
 
-def method(name: str, **about: Any) -> Any:
-    """Registers a class as a method of your own; see ``engram.core.settings.method``."""
-    from engram.core.settings import method as science
-    from engram.methods.entries import entry_of
+@dataclass_transform(frozen_default=True)
+def method(name: str, *, source: str = "", **about: Any) -> Callable[[_C], _C]:
+    """Registers a class as a method of your own, for ``method=NAME`` and ``engram run NAME``.
 
-    def register(cls: type) -> type:
-        made = science(name, **about)(cls)
-        made_of(entry_of(made))
-        return made
+    The class is made a frozen dataclass: its annotated fields are the method's settings, and its
+    ``build(context)`` returns the method, an ``engram.core.Method``.
+
+    Args:
+        name: Name of the method: small letters, digits and hyphens.
+        source: The paper that has its equations.
+        about: As for ``engram.core.settings.method``.
+
+    Raises:
+        ValueError: The name or a setting is impossible, or the class builds no method.
+    """
+    if not isinstance(name, str):
+        expected = f'a text, as in @engram.method("mine"); {MOVING}'
+        raise ValueError(must("name of a method", name, expected))
+
+    def register(cls: _C) -> _C:
+        from engram.core.settings import METHODS as KNOWN
+        from engram.core.settings import method as science
+        from engram.methods.entries import entry_of
+
+        check_name(name)
+        other, same = getattr(METHODS.get(name), "module", name), KNOWN.get(name, cls)
+        ours = (other, same.__qualname__) == (cls.__module__, cls.__qualname__)
+        require(name not in METHODS or ours, "name", name, "a name that no other method has")
+        built = callable(getattr(cls, "build", None))
+        expected = f"a class with build(context) -> engram.core.Method; {MOVING}"
+        require(built, f"method {name}", cls.__name__, expected)
+        for key in vars(cls).get("__annotations__", {}):
+            check_setting(name, key, has_default=hasattr(cls, key))
+        made_of(entry_of(science(name, source=source, **about)(cls)))
+        return cls
 
     return register
 
@@ -156,7 +186,9 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     """Makes the settings of a method of its entry in the index, and registers them."""
     fields: dict[str, Any] = {}
     for name, field in entry["fields"].items():
-        kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES[field["type"]]
+        kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES.get(field["type"])
+        expected = "float, int, bool or a Literal of texts"
+        require(kind is not None, f"type of {entry['name']}.{name}", field["type"], expected)
         low, high, log = field.get("search", (0, 0, False))
         fields[name] = (
             kind,

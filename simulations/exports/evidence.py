@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from client.card import ScoreEstimate, mean_of, scored
 from client.coefficients import Coefficients
-from client.training.scoring import Scorer
+from client.training.scoring import query_rows
 from engram.arrays import Array
+from engram.core.served import has_common
 from engram.metrics import fitted
 from engram.models.base import Outputs
 from engram.models.plain import layered
@@ -27,7 +28,6 @@ from federation.methods.network import COMMON, NetworkMethod
 from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
 from simulations.learned import Learned
-from strategies.scorekeeping import Scoring
 
 __all__ = ["Evidence", "intervals_on", "of_coefficients", "of_network"]
 
@@ -75,8 +75,7 @@ def of_network(
     ranges = ranges_of(inputs_in(x, learned.kind, columns, e.missing))
     if client is None or client in data.unscored:
         return Evidence(_means(learned) if client is None else {}, ranges)
-    rows = Scorer(e, learned.network, data, vectorized=False).queries([client]).rows[0]
-    x, y = data.test.take(rows)
+    x, y = data.test.take(torch.from_numpy(query_rows(e, data.test, client)))
     outputs = outputs_of(partial(called, module), x, len(y))
     name = data.names.get(client, client)
     metrics = [metric.of(name) for metric in e.of(NetworkMethod).metrics(e)]
@@ -100,10 +99,11 @@ def intervals_on(learned: Learned, outputs: Outputs, targets: Tensor) -> list[In
 
 
 def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
-    """Returns what the run says of its common model; nothing where there are several."""
-    if learned.network.candidates is not None:
+    """Returns what the run says of its common model; nothing where it has scored none."""
+    if not has_common(learned.method):
         return {}
-    results, metrics = learned.results, Scoring.of(learned.experiment).metrics
+    e, results = learned.experiment, learned.results
+    metrics = e.of(NetworkMethod).metrics(e)
     found = [ScoreEstimate(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
     return {"mean over clients": found}
 

@@ -10,11 +10,9 @@ from torch import nn
 from client.card import ScoreEstimate, card, cells
 from client.coefficients import Coefficients
 from client.packages import Package, check_free
-from client.serving import plain_module
-from engram.models.plain import Mixture, Recalling, layered
+from engram.core.served import is_known, unknown
+from engram.models.plain import Mixture, Recalling, Shifted, layered
 from engram.tasks import TASKS
-from engram.tree import part
-from engram.types import Candidates
 from federation.data.federated import model_for
 from federation.data.new_rows import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
@@ -71,8 +69,7 @@ def _network(learned: Learned, client: int | None) -> Package:
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     """Returns what the users of a network should know."""
     notes = [_RECALLS] if isinstance(module, Recalling) else []
-    # What a rule has beside the network's parameters is left out.
-    if common and any("/" not in name for name in learned.network.personal):
+    if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
         notes.append("Some of its parameters are each client's own, and are here as they began.")
     if common and learned.standardizes_by_client:
         notes.append(_OWN_UNITS)
@@ -93,9 +90,7 @@ def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[Inp
 
 def personal_model(learned: Learned, client: int) -> nn.Module:
     """Returns what a client is served by."""
-    served = learned.personal(client)
-    network = learned.network_of(client)
-    return plain_module(learned.experiment, network, served, lambda: learned.data, client)
+    return learned.module(learned.personal(client), learned.network_of(client), client)
 
 
 def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
@@ -108,22 +103,18 @@ def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
     Raises:
         Refused: If there are several, of which a client's rows choose one.
     """
-    e, w = learned.experiment, learned.common
-    network = learned.network if kind is None else model_for(e, kind)
-    found = Candidates((part(w),)) if network.candidates is None else network.candidates(w)
-    if found.weights is None and len(found.models) > 1:
-        raise Refused(
-            f"{e.method} has {len(found.models)} common models, of which a client's rows choose "
-            "one: export a client's"
-        )
-    return plain_module(e, network, found, lambda: learned.data, None)
+    network = learned.network if kind is None else model_for(learned.experiment, kind)
+    return learned.module(learned.common, network, 0)
 
 
 def form_of(module: nn.Module) -> Form:
     """Returns what an exported model is."""
-    if isinstance(module, Mixture):
-        return "mixture"
-    return "recalling" if isinstance(module, Recalling) else "network"
+    kinds: dict[type[nn.Module], Form] = {
+        Mixture: "mixture",
+        Recalling: "recalling",
+        Shifted: "shifted",
+    }
+    return kinds.get(type(module), "network")
 
 
 def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_map
 from client.card import ScoreEstimate, scored
 from client.memory import RamStore
 from client.packages import Package
-from client.serving import Client, check_served, plain_module, serving
+from client.serving import check_finite, plain_module, settled
 from client.training.trainer import Trainer
-from engram.models import keep
 from engram.models.base import Outputs
 from engram.models.skeleton import called
+from engram.tasks import TASKS
 from federation.data.federated import model_for
 from federation.data.new_rows import input_columns
 from federation.data.newcomer import Newcomer, read_newcomer
@@ -27,14 +27,15 @@ from federation.data.standards import own_units, standardized_by
 from federation.errors import Refused, told_with
 from federation.experiment import Experiment, read_by
 from federation.exported import check_format
+from federation.learning import shapes_on
 from federation.methods import METHODS
-from federation.methods.network import KEPT, NetworkMethod
+from federation.methods.network import NetworkMethod
 from federation.predicted import Interval, outputs_of
 from federation.roster import Kind
 from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
-from federation.streams import Stream, generator, torch_generator
+from federation.streams import Stream, generator
 from simulations.arguments import arguments
 from simulations.exports.evidence import intervals_on, of_network
 from simulations.exports.exporting import (
@@ -136,16 +137,16 @@ def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int)
         rows: The numbers of its rows to learn from.
         client: The number by which rows of batches are drawn.
     """
-    e, network = (
-        learned.experiment,
-        model_for(learned.experiment, _kind_of(learned, newcomer, rows)),
-    )
-    e = e.model_copy(update={"adapt_shots": len(rows)})
+    network = model_for(learned.experiment, _kind_of(learned, newcomer, rows))
+    e = learned.experiment.model_copy(update={"adapt_shots": len(rows)})
     data = newcomer.data(rows, client)
-    unseen = Client.of(client, learned.common, {}, unseen=True)
-    found = serving(e, network, lambda: data, unseen)
-    check_served(e, learned.common, found, newcomer.name)
-    return plain_module(e, network, found, lambda: data, client)
+
+    def trainer() -> Trainer:
+        return Trainer(e, data, RamStore(), engine="sequential")
+
+    found = settled(learned.newcomers(), trainer, client)
+    check_finite(e, found, newcomer.name)
+    return plain_module(network, found, TASKS[e.task].targets, lambda: data, client)
 
 
 def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
@@ -154,27 +155,19 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     It trains as one client would in each of the run's rounds, with the step size of the run's
     method, if that has one by the same name.
     """
-    data, store = newcomer.data(rows, 0), RamStore()
+    data = newcomer.data(rows, 0)
     e = _by_itself(learned, standardized_by(learned.experiment, data))
-    trainer = Trainer(e, data, store, engine="sequential")
-    network = model_for(e, _kind_of(learned, newcomer, rows))
-    whole = network.init(torch_generator(e.seed, Stream.MODEL))
-    model = keep(whole, network.personal, personal=False)
+    trainer = Trainer(e, data, RamStore(), engine="sequential")
     for server_round in range(1, e.rounds + 1):
-        trainer.train(model, [[0]], server_round=server_round, durable=0, losses=False)
-    memory = store.load(0, None, before=e.rounds + 1) or {}
-    found = serving(e, network, lambda: data, Client.of(0, whole, memory, unseen=False))
-    return plain_module(e, network, found, lambda: data, 0)
+        trainer.train({}, [[0]], server_round=server_round, durable=0, losses=False)
+    found = trainer.serving({}, 0, server_round=e.rounds)
+    network = model_for(e, _kind_of(learned, newcomer, rows))
+    return plain_module(network, found, TASKS[e.task].targets, lambda: data, 0)
 
 
 def _by_itself(learned: Learned, standardize: str) -> Experiment:
-    """Returns the settings of the reference method that learns nothing together."""
+    """Returns the settings of the reference method whose clients receive and send nothing."""
     e, config = learned.experiment, learned.experiment.to_config()
-    name = next(
-        name
-        for name, method in METHODS.items()
-        if issubclass(method, NetworkMethod) and method.reference and method.serves == KEPT
-    )
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
     kept |= {key: config[key] for key in ("task", "loss", "seed", "metrics", "num-rounds")}
@@ -187,8 +180,14 @@ def _by_itself(learned: Learned, standardize: str) -> Experiment:
         "share": "",
     }
     eta = getattr(e.own, "eta", None)
-    own = {} if eta is None else {f"{name}.eta": eta}
-    return Experiment.from_config(read_by(name, kept) | own | {"method": name})
+    for name, method in METHODS.items():
+        if issubclass(method, NetworkMethod) and method.reference:
+            own = {} if eta is None else {f"{name}.eta": eta}
+            found = Experiment.from_config(read_by(name, kept) | own | {"method": name})
+            shapes = shapes_on(found, learned.network, learned.kind.outputs)
+            if not (shapes.received or shapes.sent):
+                return found
+    raise AssertionError("no method learns without a server")  # for mypy: there is one
 
 
 def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:

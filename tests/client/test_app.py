@@ -14,6 +14,7 @@ from client.hosts.local import LocalHost
 from client.memory import DiskStore
 from client.remembered import read_training
 from client.trainings import kept
+from engram.core.slots import flat
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.fingerprint import fingerprint, source_root
@@ -57,7 +58,7 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
         CLIENTS: list(clients),
         "training": TRAINING,
     }
-    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord(config)})
+    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
     return ask(MessageType.TRAIN, content, node_config, **settings)
 
 
@@ -204,7 +205,7 @@ def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
 
 def test_bundled_messages_are_answered_in_bundles(tmp_path):
     model = initial_model(trainer(small()))
-    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord({CLIENTS: [2]})})
+    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord({CLIENTS: [2]})})
     plain = ask(MessageType.TRAIN, content, {})
     packed = ask(MessageType.TRAIN, bundle(content), {})
     assert is_bundled(packed.content)
@@ -237,7 +238,7 @@ def test_a_node_trains_in_the_run_s_units_and_notes_them(tmp_path):
     units = Units(told.inputs.standard(), told.targets.standard())
     model = {"dense0.weight": torch.zeros(1, 2), "dense0.bias": torch.zeros(1)}
     config = {CLIENTS: [0], "training": TRAINING, **units_entries(units)}
-    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord(config)})
+    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
     found = model_of(ask(MessageType.TRAIN, content, node, **settings))
     assert found["dense0.weight"].abs().max() < 2  # of numbers around 0, with deviation 1
     assert read_training(tmp_path / "state" / "memory" / TRAINING).kind.units == units

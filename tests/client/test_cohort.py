@@ -1,22 +1,22 @@
 """Every way to run a cohort's round gives what each client gets alone, and so does every block."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from client.memory import RamStore
 from client.training.budget import block_size
-from client.training.cohort import each_in_turn, vmapped
-from client.training.dense_cohort import dense
+from engram.core.slots import over_slots
 from engram.dense import PlainCoordinates
 from engram.span import Span
 from federation.errors import Refused
 from federation.machine import available
-from federation.methods import METHODS
 from tests.support import (
     ANY_NETWORK,
     assert_same,
     initial_model,
-    quadratic,
+    scores_of,
     small_of_any,
     train_clients,
     trainer,
@@ -31,7 +31,7 @@ STACKED = {"model": "cnn", "hidden": "8", "local_steps": 4}
 FIRST_ORDER, EXACT = {"hessian": "first-order"}, {"hessian": "exact"}
 CASES = [
     *(
-        (dense, coordinates, regime | rule)
+        ("dense", coordinates, regime | rule)
         for coordinates, regime in ((Span, SPAN), (PlainCoordinates, PLAIN))
         for rule in (
             {"method": "fedavg"},
@@ -44,53 +44,58 @@ CASES = [
             {"method": "ditto"},
             {"method": "apfl"},
             {"method": "mr-mtl"},
+            {"method": "pfedhn"},
         )
     ),
     *(
-        (dense, PlainCoordinates, {"method": method} | size)
+        ("dense", PlainCoordinates, {"method": method} | size)
         for method in ("scaffold", "feddyn", "ifca")
         for size in (SPAN, PLAIN)
     ),
-    (dense, Span, {"method": "fedavg"} | FEATURES),
-    (dense, Span, {"method": "fedprox", "mu": 0.5} | FEATURES),
-    (dense, Span, {"method": "fedper"} | SPAN),
-    (dense, PlainCoordinates, {"method": "fedbabu"} | PLAIN),
-    (dense, Span, {"method": "fedrep"} | SPAN),
-    (dense, Span, {"method": "fedalt"} | FEATURES),
-    (dense, PlainCoordinates, {"method": "fedalt"} | PLAIN | {"optimizer": "momentum"}),
-    (dense, Span, {"method": "local-moml"} | FEATURES | FIRST_ORDER),
-    (dense, Span, {"method": "per-fedavg"} | FEATURES | FIRST_ORDER),
-    (vmapped, None, {"method": "local-moml"} | FEATURES | EXACT),
-    (vmapped, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
-    (vmapped, None, {"method": "pfedme"} | FEATURES),
-    (vmapped, None, {"method": "ditto"} | FEATURES),
-    (vmapped, None, {"method": "fedala"} | SPAN),
-    (vmapped, None, {"method": "fedem"} | SPAN),
-    (vmapped, None, {"method": "apfl", "adaptive": True} | SPAN),
-    (vmapped, None, {"method": "ifca", "optimizer": "adamw", "weight_decay": 0.1} | SPAN),
-    (vmapped, None, {"method": "fedavg"} | STACKED),
-    (vmapped, None, {"method": "fedrep"} | STACKED),
-    (dense, Span, {"method": "lg-fedavg"} | SPAN),
-    (dense, PlainCoordinates, {"method": "lg-fedavg"} | PLAIN),
-    (vmapped, None, {"method": "fedrep", "optimizer": "adam"} | SPAN),
-    (vmapped, None, {"method": "per-fedavg", "hessian": "finite-difference"} | SPAN),
+    ("dense", Span, {"method": "fedavg"} | FEATURES),
+    ("dense", Span, {"method": "fedprox", "mu": 0.5} | FEATURES),
+    ("dense", Span, {"method": "fedper"} | SPAN),
+    ("dense", PlainCoordinates, {"method": "fedbabu"} | PLAIN),
+    ("dense", Span, {"method": "fedrep"} | SPAN),
+    ("dense", Span, {"method": "fedalt"} | FEATURES),
+    ("dense", PlainCoordinates, {"method": "fedalt"} | PLAIN | {"optimizer": "momentum"}),
+    ("dense", Span, {"method": "local-moml"} | FEATURES | FIRST_ORDER),
+    ("dense", Span, {"method": "per-fedavg"} | FEATURES | FIRST_ORDER),
+    ("vmap", None, {"method": "local-moml"} | FEATURES | EXACT),
+    ("vmap", None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
+    ("vmap", None, {"method": "pfedme"} | FEATURES),
+    ("vmap", None, {"method": "ditto"} | FEATURES),
+    ("vmap", None, {"method": "fedala"} | SPAN),
+    ("vmap", None, {"method": "fedem"} | SPAN),
+    ("vmap", None, {"method": "apfl", "adaptive": True} | SPAN),
+    ("vmap", None, {"method": "ifca", "optimizer": "adamw", "weight_decay": 0.1} | SPAN),
+    ("vmap", None, {"method": "fedavg"} | STACKED),
+    ("vmap", None, {"method": "fedrep"} | STACKED),
+    ("dense", Span, {"method": "lg-fedavg"} | SPAN),
+    ("dense", PlainCoordinates, {"method": "lg-fedavg"} | PLAIN),
+    ("vmap", None, {"method": "fedrep", "optimizer": "adam"} | SPAN),
+    ("vmap", None, {"method": "per-fedavg", "hessian": "finite-difference"} | SPAN),
 ]
 
 
-def test_every_algorithm_is_held_both_ways():
+def affine(method):
+    """The code of a method's steps, if an engine may keep models as coefficients in them."""
+    phases = trainer(small_of_any(method=method)).method.client.phases
+    return {phase.direction.__code__ for phase in phases if phase.affine}
+
+
+def test_every_method_is_held_both_ways():
     # `affine` is a promise that only such a comparison can check.
-    held = [(frame, settings["method"]) for way, frame, settings in CASES if way is dense]
-    rules = {name: small_of_any(method=name).own.rule(quadratic) for name in ANY_NETWORK}
-    affine = {
-        name
-        for name, rule in rules.items()
-        if rule.affine and (name == "fedavg" or METHODS[name].rule is not METHODS["fedavg"].rule)
-    }
-    models = {
-        name for name in affine if all(c.copied and c.personal for c in rules[name].companions)
-    }
-    assert {name for frame, name in held if frame is Span} >= models
-    assert {name for frame, name in held if frame is PlainCoordinates} >= affine > models
+    steps = {name: affine(name) for name in ANY_NETWORK}
+    every = set().union(*steps.values())
+    assert len(every) >= 13
+    for regime in (SPAN, PLAIN):
+        held = [
+            steps[settings["method"]]
+            for way, _, settings in CASES
+            if way == "dense" and regime.items() <= settings.items()
+        ]
+        assert set().union(*held) == every
 
 
 def settings_of(settings):
@@ -102,11 +107,9 @@ def settings_of(settings):
 def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")
-    (name, run), (slow_run,) = *fast.ways.items(), slow.ways.values()
-    assert (run.func, slow_run.func) == (way, each_in_turn)
-    frames = []
-    watched = {name: lambda task: frames.append(run(task)) or frames[-1]}
-    monkeypatch.setattr(fast, "ways", watched)
+    assert (fast.ways, slow.ways) == ((way,), ("in-turn",))
+    frames, run = [], fast.run
+    monkeypatch.setattr(fast, "run", lambda *task: frames.append(run(*task)) or frames[-1])
     results = []
     for t in (fast, slow):
         model = initial_model(t)
@@ -116,10 +119,10 @@ def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, m
     one, other = results
     # Adam divides each gradient by its own size, and so it enlarges the rounding of the least ones.
     atol = 2e-5 if settings.get("optimizer") == "adam" else 2e-6
-    assert_same(one.params, other.params, atol=atol)
+    assert_same(one.slots, other.slots, atol=atol)
     assert one.losses == pytest.approx(other.losses, abs=1e-5)
     for done in frames:
-        assert isinstance(done.models.coordinates, coordinates or type(None))
+        assert isinstance(done.sent.coordinates, coordinates or type(None))
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
@@ -132,8 +135,8 @@ def test_models_and_divergence_are_found_without_losses(settings, engine):
     without = train_clients(t, model, [3, 4], losses=False, **when)
     assert len(with_losses.losses) == 2
     assert without.losses == []
-    assert_same(with_losses.params, without.params)
-    far = {name: leaf * 1e30 for name, leaf in model.items()}
+    assert_same(with_losses.slots, without.slots)
+    far = over_slots(lambda leaf: leaf * 1e30, model)
     lost = train_clients(t, far, [3, 4], losses=False, **when)
     assert list(lost.failures) == [3, 4]
 
@@ -176,7 +179,7 @@ def test_blocks_change_nothing(settings, combine):
             assert one.clients == same.clients
             assert one.examples == same.examples
             assert one.losses == pytest.approx(same.losses, abs=1e-5)
-            assert_same(one.params, same.params, atol=1e-6)
+            assert_same(one.slots, same.slots, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
@@ -189,12 +192,11 @@ def test_a_group_is_the_mean_of_its_clients(settings):
         first, second = t.train(model, groups, combine=combine, **when)
         weights = torch.tensor([float(min(n, combine)) for n in each.examples[:3]])
         assert len(set(each.examples[:3])) > 1  # or weights would not matter
-        expected = {
-            name: torch.tensordot(weights / weights.sum(), leaf[:3], dims=1)
-            for name, leaf in each.params.items()
-        }
-        assert_same(first.params, expected, atol=1e-6)
-        assert_same(second.params, {name: leaf[3] for name, leaf in each.params.items()}, atol=1e-6)
+        shares = weights / weights.sum()
+        first_three = over_slots(lambda leaf: leaf[:3], each.slots)
+        expected = over_slots(partial(torch.tensordot, shares, dims=1), first_three)
+        assert_same(first.slots, expected, atol=1e-6)
+        assert_same(second.slots, over_slots(lambda leaf: leaf[3], each.slots), atol=1e-6)
 
 
 def test_a_group_without_a_usable_client_is_empty_and_spoils_no_other():
@@ -202,10 +204,10 @@ def test_a_group_without_a_usable_client_is_empty_and_spoils_no_other():
     model = initial_model(t)
     t.data.train.x[t.data.train.rows[3]] = torch.nan
     lost, mixed = t.train(model, [[3], [4, 12]], server_round=1, durable=0, combine=1)
-    assert (lost.clients, lost.params, list(lost.failures)) == ([], {}, [3])
+    assert (lost.clients, lost.slots, list(lost.failures)) == ([], {}, [3])
     healthy = trainer(settings_of(SPAN))
     (alone,) = healthy.train(model, [[4, 12]], server_round=1, durable=0, combine=1)
-    assert_same(mixed.params, alone.params, atol=1e-6)
+    assert_same(mixed.slots, alone.slots, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED, {"engine": "sequential"}])
@@ -217,7 +219,9 @@ def test_a_budget_that_allows_no_client_is_refused_with_the_numbers(settings):
     ):
         trainer(settings_of(settings | {"memory_budget": 1e-6}), **engine)
     # Three times its model fits: as received, a gradient, and the next. Its batches do not.
-    size = 12 * sum(leaf.numel() for leaf in initial_model(trainer(settings_of(settings))).values())
+    settings = settings | {"method": "fedavg"}
+    model = initial_model(trainer(settings_of(settings)))["model"]
+    size = 12 * sum(leaf.numel() for leaf in model.values())
     budget = 1.01 * size / 2**30
     allowed = rf"one client takes about \d+ KiB.* {budget * 2**20:.0f} KiB are allowed"
     with pytest.raises(Refused, match=allowed):
@@ -234,7 +238,7 @@ def test_a_budget_limits_the_block(monkeypatch):
         train_clients(t, initial_model(t), range(20), server_round=1, durable=0)
         for t in (whole, tight)
     ]
-    assert_same(results[0].params, results[1].params, atol=1e-6)
+    assert_same(results[0].slots, results[1].slots, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
@@ -242,13 +246,13 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
     # A strategy of somebody else's may send them in another one.
     t = trainer(settings_of({"method": "fedavg"} | settings))
     model = initial_model(t)
-    other = dict(reversed(model.items()))
+    other = {"model": dict(reversed(model["model"].items()))}
     one, same = (
-        train_clients(t, m, [3, 12], server_round=1, durable=0).params for m in (model, other)
+        train_clients(t, m, [3, 12], server_round=1, durable=0).slots for m in (model, other)
     )
     assert_same(one, same, atol=1e-6)
-    scores = [t.evaluate(m, [3, 12], server_round=1) for m in (model, other)]
-    torch.testing.assert_close(scores[0].columns["loss"], scores[1].columns["loss"])
+    one, same = (scores_of(t, [3, 12], m, server_round=1).columns for m in (model, other))
+    assert_same(one, same, atol=1e-6)
 
 
 def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):

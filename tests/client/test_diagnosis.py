@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from client.training.diagnosis import Seen, cause_of
-from engram.derivatives import by_autograd
+from engram.core.objective import by_autograd
 
 W = {"weight": torch.full((3, 2), 0.1), "bias": torch.zeros(3), "norm.running_var": torch.ones(3)}
 X = torch.tensor([[0.5, -1.0], [2.0, 0.0], [1.0, 3.0], [0.0, -2.0]])
@@ -40,7 +40,7 @@ def changed(tensor, at, value):
 def found(x=X, y=Y, loss=classify, **arrays):
     batches = [(x[:2], y[:2]), (x[[1, 3]], y[[1, 3]])]
     rows = Seen(x, y, ROWS, 0 if y.is_floating_point() or loss is ignoring else 3)
-    return cause_of(by_autograd(loss), W | arrays, batches, rows, {"norm.running_var"})
+    return cause_of(by_autograd(loss, None), W | arrays, batches, rows, {"norm.running_var"})
 
 
 VALUES = torch.tensor([0.5, 1.0, -1.0, 2.0])
@@ -105,6 +105,6 @@ VALUES = torch.tensor([0.5, 1.0, -1.0, 2.0])
 def test_the_cause_is_what_is_odd(given, cause):
     if isinstance(given.get("x"), dict):  # several inputs, of which the first step sees one
         rows = Seen(given["x"], Y, ROWS, 3)
-        assert cause_of(by_autograd(classify), W, [(X, Y)], rows) == cause
+        assert cause_of(by_autograd(classify, None), W, [(X, Y)], rows) == cause
         return
     assert found(**given) == cause

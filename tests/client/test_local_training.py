@@ -5,17 +5,17 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
-from client.memory import DiskStore, RamStore
 from client.training.cohort import each_in_turn, vmapped
 from client.training.dense_cohort import dense
 from engram.meta.fedavg import fedavg
-from engram.models import cross_entropy
 from engram.optimizers import scaled, with_optimizer
+from federation.methods.common import FedAvg
+from torch import nn
+
+from client.memory import DiskStore, RamStore
+from engram.models import cross_entropy
 from federation.errors import Refused
 from federation.methods import method
-from federation.methods.common import FedAvg
 from federation.streams import Stream, generator
 from simulations.engine import simulate
 from tests.client.networks import CASES, IMAGES, Normed

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from torch import nn
 
-from client.training.stack import scale_fields
 from client.training.trainer import ClientFailed
 from engram.core.method import Phase
 from engram.core.settings import Eta
@@ -79,9 +78,13 @@ def check(experiments, tmp_path, *, stacks=1, block=None):
 
 
 def settings_in_twos(name):
-    """Returns two values of each number of a method's own, within its range."""
+    """Returns two values of each number of a method's own, within its range, but for shares."""
     method = METHODS[name]
-    own = {key: method.model_fields[key] for key in scale_fields(method)}
+    own = {
+        key: field
+        for key, field in method.model_fields.items()
+        if field.annotation is float and "share" not in key
+    }
     return [{key: field.default * factor for key, field in own.items()} for factor in (0.5, 0.9)]
 
 
@@ -129,6 +132,14 @@ def test_runs_that_draw_differently_are_stacked_apart(tmp_path):
         for size, eta in product((2, 4), (0.05, 0.1))
     ]
     check(experiments, tmp_path, stacks=2)
+
+
+def test_runs_whose_phases_begin_at_other_steps_are_stacked_apart(tmp_path):
+    experiments = [
+        small_of_any(method="fedrep", num_rounds=ROUNDS, local_steps=10, personal_share=share)
+        for share in (0.1, 0.72, 0.75, 0.9)  # 1, 8, 8, and 9 steps
+    ]
+    check(experiments, tmp_path, stacks=3)
 
 
 def test_a_method_without_memory_is_not_stacked_with_one_that_remembers(tmp_path):

@@ -7,8 +7,7 @@ import torch
 
 from engram.dense import SQUARED_ERROR
 from engram.meta.fine_tune import fine_tune
-from engram.meta.local_moml import local_moml
-from engram.meta.single_node import Episode, single_node
+from engram.meta.single_node import Episode, local_moml
 from engram.models import build_model
 from engram.stacks import Layout, dense_stacks, expand
 
@@ -48,10 +47,9 @@ def test_a_stream_without_end_in_constant_memory():
     start = network.init(generator)
     layout = Layout.of(start)
     loss = dense_stacks(layout, SQUARED_ERROR)
-    rule = local_moml(loss, alpha=0.01, beta=0.3, eta=0.01, hessian="first-order")
-    learner = single_node(
-        rule, tasks_per_step=3, batch_size=10, local_steps=5, initial_batch_size=20
-    )
+    steps = {"alpha": 0.01, "beta": 0.3, "eta": 0.01, "hessian": "first-order", "local_steps": 5}
+    sizes = {"tasks_per_step": 3, "batch_size": 10, "initial_batch_size": 20}
+    learner = local_moml(loss, **steps, **sizes)
     assert learner.memories == 0
     state, alive, met = learner.init(layout.pack([start])), [], set()
     for t, present in enumerate(stream(2)):

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from engram.core.method import Served
 from engram.mixtures import loss_of, mixture, row_losses
 from engram.models import build_model, cohort_losses, from_module, mean_loss
 from engram.tasks import TASKS
-from engram.types import Candidates, Weighted
+from engram.types import Weighted
 from tests.support import assert_same, draw
 
 PI = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)  # two clients, of two models
@@ -69,6 +70,6 @@ def test_a_client_is_charged_the_mixtures_negative_log_likelihood_or_the_least_l
     outputs = [network.apply(model, batch[0])[None] for model in models]
     said = mixture("classes", outputs, pi[None])[0]
     expected = nn.functional.cross_entropy(said, batch[1])
-    torch.testing.assert_close(loss_of(Candidates(models, pi), loss, batch), expected)
+    torch.testing.assert_close(loss_of(Served(models, pi), loss, batch), expected)
     least = min(float(loss(model, batch)) for model in models)
-    assert math.isclose(float(loss_of(Candidates(models), loss, batch)), least)
+    assert math.isclose(float(loss_of(Served(models), loss, batch)), least)

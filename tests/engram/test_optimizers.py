@@ -5,42 +5,37 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.func import vmap
+from torch.testing import assert_close
 
-from engram.core.optimizers import check_optimizer
-from engram.federated.local_only import local_only
-from engram.federated.proximal import ditto
-from engram.meta.fedavg import fedavg
-from engram.meta.local_moml import local_moml, per_fedavg
-from engram.meta.pfedme import pfedme
+from engram.core.objective import by_autograd
+from engram.core.optimizers import check_optimizer, optimizer_of
+from engram.core.rounds import Stepper
+from engram.methods.ditto import Ditto
+from engram.methods.fedavg import FedAvg
+from engram.methods.fedrep import FedRep
+from engram.methods.local import Local
 from engram.models import from_module, mean_loss
-from engram.optimizers import model_part, scaled, with_optimizer
 from engram.steps import optimizer, step_factor
 from engram.tasks import REGRESSION
-from engram.tree import part
-from tests.support import DIM, assert_same, batch, draw, quadratic
+from tests.engram.methods import problem
+from tests.engram.methods.quadratics import built, client, local_round
+from tests.support import DIM, assert_same, draw, quadratic
 
-RULES = {
-    "fedavg": fedavg(quadratic, eta=0.1),
-    "local-moml": local_moml(quadratic, alpha=0.05, beta=0.5, eta=0.1),
-    "per-fedavg": per_fedavg(quadratic, alpha=0.05, eta=0.1),
-    "pfedme": pfedme(quadratic, alpha=0.05, eta=0.1, strength=3.0, inner_steps=2),
-}
 TORCH = {
     "sgd": torch.optim.SGD,
     "momentum": lambda p, **o: torch.optim.SGD(p, momentum=0.9, **o),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
+W = {"w": draw(10, DIM)}
+BATCHES = [client(20 + h) for h in range(4)]
 
 
-def run(rule, steps, w=None):
-    w = w or {"w": draw(10, DIM)}
-    u = rule.init(w, batch(9) if rule.needs_initial_batch else None)
-    size = rule.batches_per_step
-    for h in range(steps):
-        w, u = rule.step(w, u, tuple(batch(20 + h * size + b) for b in range(size)))
-    return w, u
+def after(moves, *, settings=None, batches=BATCHES, factor=1.0):
+    """Returns FedAvg's model, or another method's, after a client's steps."""
+    method = built(settings or FedAvg())
+    stepper = Stepper(moves, factor)
+    return local_round(method, {"model": W}, method.client.start, batches, stepper)[0]["model"]
 
 
 def assert_numbers_are_torchs(name, make, clip, decay):
@@ -49,14 +44,14 @@ def assert_numbers_are_torchs(name, make, clip, decay):
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
     x, y = draw(1, 12, 8, 4), draw(2, 12, 8)
     network = from_module(module, x[0].float())
-    loss = mean_loss(network, REGRESSION)
-    rule = with_optimizer(fedavg(loss, eta=0.02), name, weight_decay=decay, clip=clip)
+    gradient = by_autograd(mean_loss(network, REGRESSION), None).gradient
+    moves = optimizer_of(name, weight_decay=decay, clip=clip)
     w = {name: leaf.double() for name, leaf in network.init(torch.Generator()).items()}
     module.double()
-    u = rule.init(w, None)
+    state = moves.init(w)
     other = make(module.parameters(), lr=0.02, weight_decay=decay)
     for inputs, targets in zip(x, y, strict=True):
-        w, u = rule.step(w, u, ((inputs, targets),))
+        w, state = moves.update(w, gradient(w, (inputs, targets)), state, 0.02)
         other.zero_grad()
         (module(inputs).squeeze(1) - targets).square().mean().backward()
         if clip:
@@ -66,55 +61,27 @@ def assert_numbers_are_torchs(name, make, clip, decay):
     assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-10)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_sgd_is_the_rule_itself(rule):
-    assert with_optimizer(rule, "sgd", momentum=0.5) is rule
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+@pytest.mark.parametrize("name", TORCH)
+def test_the_numbers_are_torchs(name, clip, decay):
+    assert_numbers_are_torchs(name, TORCH[name], clip, decay)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_optimizers_that_do_nothing_else_are_sgd(rule):
-    plain, states = run(rule, 4)
-    for same in (
-        with_optimizer(rule, "momentum", momentum=0.0),
-        with_optimizer(rule, "sgd", clip=1e9),
-        with_optimizer(rule, "sgd", weight_decay=1e-300),
-    ):
-        w, u = run(same, 4)
-        assert_same(w, plain, atol=1e-12)
-        assert_same(model_part(u), states, atol=1e-12)
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_the_direction_is_the_displacement_over_the_step_size(rule):
-    w = {"w": draw(10, DIM)}
-    u = rule.init(w, batch(9))
-    batches = tuple(batch(20 + b) for b in range(rule.batches_per_step))
-    d, state = rule.direction(w, u, batches)
-    stepped, expected = rule.step(w, u, batches)
-    assert_same({"w": w["w"] - rule.eta * d["w"]}, stepped, atol=1e-12)
-    assert_same(state, expected)
-
-
-def test_two_steps_of_momentum_by_hand():
-    rule = with_optimizer(RULES["fedavg"], "momentum", momentum=0.7)
-    gradient = torch.func.grad(quadratic)
-    w = {"w": draw(10, DIM)}
-    first = gradient(w, batch(20))["w"]
-    middle = w["w"] - 0.1 * first
-    second = 0.7 * first + gradient({"w": middle}, batch(21))["w"]
-    assert_same(run(rule, 2)[0], {"w": middle - 0.1 * second}, atol=1e-12)
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_the_first_step_of_adam_goes_by_signs(rule, name):
-    # m' = d and v' = d^2, so it is eta d / (|d| + 1e-8), whatever the direction's length.
-    w = {"w": draw(10, DIM)}
-    plain = run(rule, 1)[0]["w"]
-    d = (w["w"] - plain) / 0.1
-    assert (d.abs() > 1e-3).all()
-    stepped, _ = run(with_optimizer(rule, name), 1)
-    assert_same(stepped, {"w": w["w"] - 0.1 * d / (d.abs() + 1e-8)}, atol=1e-10)
+@pytest.mark.parametrize(
+    "same",
+    [
+        optimizer_of("momentum", momentum=0.0),
+        optimizer_of("sgd", clip=1e9),
+        optimizer_of("sgd", weight_decay=1e-300),
+    ],
+)
+def test_optimizers_that_do_nothing_else_are_sgd(same):
+    w = W["w"]
+    for rows in BATCHES:
+        w = w - 0.1 * torch.func.grad(quadratic)({"w": w}, rows)["w"]
+    assert_same(after(optimizer_of("sgd")), {"w": w}, atol=1e-12)
+    assert_same(after(same), {"w": w}, atol=1e-12)
 
 
 def adagrad(gradient, squares):
@@ -153,11 +120,11 @@ def test_an_optimizer_of_a_users_is_the_one_of_torch_that_it_writes_out(name):
 @pytest.mark.usefixtures("plug_ins")
 def test_an_optimizer_of_a_users_may_have_no_moments():
     optimizer(torch.sign)
-    rule = with_optimizer(RULES["fedavg"], "sign")
-    w = {"w": draw(10, DIM)}
-    expected = w["w"] - 0.1 * torch.func.grad(quadratic)(w, batch(20))["w"].sign()
-    assert_same(run(rule, 1)[0], {"w": expected}, atol=1e-12)
-    assert rule.moments is None
+    moves = optimizer_of("sign")
+    gradient = torch.func.grad(quadratic)(W, BATCHES[0])["w"]
+    expected = {"w": W["w"] - 0.1 * gradient.sign()}
+    assert_same(after(moves, batches=BATCHES[:1]), expected, atol=1e-12)
+    assert not moves.remembers
 
 
 @pytest.mark.usefixtures("plug_ins")
@@ -169,79 +136,77 @@ def test_an_optimizer_that_looks_at_values_is_not_vectorized():
     assert not check_optimizer("looks")
 
 
+# --- Steps of slots ------------------------------------------------------------------------------
+
+
 @pytest.mark.usefixtures("plug_ins")
-def test_an_optimizer_that_counts_steps_leaves_statistics_alone():
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamax"])
+def test_running_statistics_are_left_alone_and_do_not_decay(name):
     optimizer(adamax)
-    rule = with_optimizer(RULES["fedavg"], "adamax", statistics={"a.running_mean"})
-    w, data = {"w": draw(10, DIM)}, batch(20)
-    both = w | {"a.running_mean": torch.ones(DIM)}  # first by its name
-    alone = with_optimizer(RULES["fedavg"], "adamax")
-    expected, _ = alone.step(w, alone.init(w, data), (data,))
-    found, _ = rule.step(both, rule.init(both, data), (data,))
-    assert_same(found, expected | {"a.running_mean": torch.ones(DIM)})
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("clip", [0.0, 0.05])
-@pytest.mark.parametrize("name", TORCH)
-def test_the_numbers_are_torchs(name, clip, decay):
-    assert_numbers_are_torchs(name, TORCH[name], clip, decay)
+    method, moves = built(FedAvg()), optimizer_of(name, weight_decay=0.5)
+    both = {"a.running_mean": torch.ones(DIM)} | W  # first by its name
+    running = Stepper(moves, running=frozenset({"a.running_mean"}))
+    (phase,) = method.client.phases
+    found, _ = running.take(phase, {"model": both}, {}, (BATCHES[0],))
+    expected = after(moves, batches=BATCHES[:1]) | {"a.running_mean": both["a.running_mean"]}
+    assert_same(found["model"], expected)
 
 
 @pytest.mark.parametrize("name", TORCH)
 def test_each_of_two_models_is_moved_as_if_it_were_alone(name):
-    # Without its proximal term, this rule is SGD on two models side by side.
-    how = {"weight_decay": 0.1, "clip": 0.3}
-    both = with_optimizer(ditto(quadratic, eta=0.1, strength=0.0), name, **how)
-    alone = with_optimizer(RULES["fedavg"], name, **how)
-    start = {"w": draw(10, DIM), "own/w": 3 * draw(11, DIM)}
-    found, u = run(both, 4, start)
-    for mark in ("", "own/"):
-        assert_same(part(found, mark), run(alone, 4, part(start, mark))[0], atol=1e-12)
-    moments = both.moments(start) if both.moments else {}
-    assert moments.keys() == u.keys() - model_part(u).keys()
+    # Without its proximal term, Ditto is SGD on two models side by side.
+    method, moves = built(Ditto(lambda_=0.0)), optimizer_of(name, weight_decay=0.1, clip=0.3)
+    own = {"w": 3 * draw(11, DIM)}
+    sent, kept = local_round(method, {"model": W}, {"own": own}, BATCHES, Stepper(moves))
+    alone = local_round(built(FedAvg()), {"model": own}, {}, BATCHES, Stepper(moves))[0]
+    assert_same(sent["model"], after(moves), atol=1e-12)
+    assert_same(kept["own"], alone["model"], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", TORCH)
-def test_what_a_rule_does_not_move_stays_and_has_no_moments(name):
-    rule = with_optimizer(local_only(quadratic, eta=0.1), name, weight_decay=0.1)
-    start = {"w": draw(10, DIM), "own/w": draw(11, DIM)}
-    found, u = run(rule, 4, start)
-    assert torch.equal(found["w"], start["w"])
-    assert not torch.equal(found["own/w"], start["own/w"])
-    assert not {"optimizer/first/w", "optimizer/second/w"} & u.keys()
+def test_what_a_method_does_not_move_has_no_moments(name):
+    (phase,) = built(Local()).client.phases
+    work = {"model": W, "own": {"w": draw(11, DIM)}}
+    moves = optimizer_of(name, weight_decay=0.1)
+    found, states = Stepper(moves).take(phase, work, {}, (BATCHES[0],))
+    assert torch.equal(found["model"]["w"], W["w"])
+    assert not torch.equal(found["own"]["w"], work["own"]["w"])
+    assert states.keys() == ({"own"} if moves.remembers else set())
 
 
-def test_running_statistics_do_not_decay():
-    rule = with_optimizer(RULES["fedavg"], "sgd", weight_decay=0.5, statistics={"running"})
-    zero = {"w": torch.zeros(DIM, dtype=torch.float64), "running": torch.ones(2)}
-    w, _ = rule.step(zero, {}, (batch(1),))
-    assert torch.equal(w["running"], zero["running"])
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("name", TORCH)
-def test_many_clients_at_once_equal_one_at_a_time(rule, name):
-    rule = with_optimizer(rule, name, weight_decay=0.1, clip=0.3)
-    w = {"w": draw(10, 4, DIM)}
-    u = vmap(rule.init)(w, batch(9, 4))
-    assert rule.moments is None or rule.moments(w).keys() <= u.keys()
-    for h in range(3):
-        batches = tuple(batch(h + b, 4) for b in range(rule.batches_per_step))
-        before = [({"w": w["w"][i]}, {k: v[i] for k, v in u.items()}) for i in range(4)]
-        w, u = vmap(rule.step)(w, u, batches)
-        for i, own in enumerate(before):
-            alone, state = rule.step(*own, tuple((x[i], y[i]) for x, y in batches))
-            assert_same({"w": w["w"][i]}, alone, atol=1e-12)
-            assert_same({k: v[i] for k, v in u.items()}, state, atol=1e-12)
+def test_each_part_has_an_optimizer_of_its_own_as_in_torch(name):
+    moves = optimizer_of(name, weight_decay=0.1, clip=0.3)
+    how = {"cohorts": [[1]], "optimizer": moves}
+    _, server, memories = problem.run(FedRep(personal_share=0.5), **how)
+    w = {n: nn.Parameter(x.clone()) for n, x in problem.W.items()}
+    parts = [[w[n] for n in w if (n in problem.HEAD) == head] for head in (True, False)]
+    optimizers = [TORCH[name](part, lr=problem.ETA, weight_decay=0.1) for part in parts]
+    for h in range(problem.STEPS):
+        turn = h >= problem.STEPS // 2
+        optimizers[turn].zero_grad()
+        problem.loss(w, problem.batch(1, 1, h)).backward()
+        nn.utils.clip_grad_norm_(parts[turn], 0.3)
+        optimizers[turn].step()
+    found = server["model"] | memories[1]["personal model"]
+    assert_close(found, {n: x.detach() for n, x in w.items()}, rtol=1e-3, atol=1e-4)
+
+
+# --- Schedules -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TORCH)
 def test_a_schedule_is_another_step_size(name):
-    half = with_optimizer(fedavg(quadratic, eta=0.05), name, weight_decay=0.2)
-    whole = with_optimizer(fedavg(quadratic, eta=0.1), name, weight_decay=0.2)
-    assert_same(run(scaled(whole, 0.5), 4)[0], run(half, 4)[0], atol=1e-12)
-    assert scaled(whole, 1.0) is whole
+    moves = optimizer_of(name, weight_decay=0.2)
+    assert_same(after(moves, factor=0.5), after(moves, settings=FedAvg(eta=0.05)), atol=1e-12)
+
+
+def test_a_schedule_bears_on_both_phases():
+    (_, half, mine), (_, other, theirs) = (
+        problem.run(FedRep(eta=eta, personal_share=0.3), cohorts=[[1]], factor=factor)
+        for eta, factor in ((0.1, 0.5), (0.05, 1.0))
+    )
+    assert_close((half, mine), (other, theirs))
 
 
 @pytest.mark.parametrize(
@@ -262,26 +227,6 @@ def test_schedules_are_torchs(schedule, make):
         scheduler.step()
 
 
-def test_a_step_size_of_each_run_is_kept_apart():
-    # Studies stack runs that differ in step sizes: a tensor of them, one for each.
-    eta = torch.tensor([0.1, 0.2], dtype=torch.float64)
-    gradient = torch.func.vmap(torch.func.grad(quadratic))
-
-    def stacked(w, u, batches):
-        return gradient(w, batches[0]), u
-
-    both = RULES["fedavg"]._replace(direction=stacked, eta=eta)
-    for name in TORCH:
-        rule = with_optimizer(both, name, weight_decay=0.1)
-        w = {"w": draw(10, DIM).expand(2, DIM)}
-        w, _ = rule.step(w, rule.init(w, None), (tuple(x.expand(2, *x.shape) for x in batch(1)),))
-        for i, own in enumerate(eta.tolist()):
-            one = with_optimizer(fedavg(quadratic, eta=own), name, weight_decay=0.1)
-            start = {"w": draw(10, DIM)}
-            alone, _ = one.step(start, one.init(start, None), (batch(1),))
-            assert_same({"w": w["w"][i]}, alone, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -292,9 +237,4 @@ def test_a_step_size_of_each_run_is_kept_apart():
 )
 def test_impossible_values_are_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
-        with_optimizer(RULES["fedavg"], "adam", **wrong)
-
-
-def test_a_rule_without_a_direction_takes_no_optimizer():
-    with pytest.raises(ValueError, match="optimizer must be sgd"):
-        with_optimizer(RULES["fedavg"]._replace(direction=None), "adam")
+        optimizer_of("adam", **wrong)

@@ -9,13 +9,16 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.aggregates import Update, mean, mixed_mean, weighted_mean
-from engram.robust import centered, krum, median, trimmed_mean
+from engram.robust import krum, median, trimmed_mean
 from federation.flower import local_run
 from federation.wire import to_params, to_record
 from tests.support import assert_same, draw
 
 LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
+
+
+def mean(sent):
+    return {name: torch.stack([m[name] for m in sent]).mean(0) for name in sent[0]}
 
 
 def points(*values):
@@ -140,7 +143,7 @@ def test_two_that_lie_make_krum_pick_no_distant_model(honest, lies):
 
 def test_one_that_lies_ruins_the_mean_and_nothing_else():
     sent = [*models(6), {"a": torch.full((3, 2), 3e38), "b": torch.full((4,), -3e38)}]
-    ruined = weighted_mean([Update(m, 1.0) for m in sent])
+    ruined = mean(sent)
     assert ruined["a"].abs().min() > 1e37
     for center in (median, partial(trimmed_mean, cut=1), partial(krum, malicious=1)):
         assert all(leaf.abs().max() < 4 for leaf in center(sent).values())
@@ -173,25 +176,7 @@ def test_equal_models_are_their_own_center_and_nothing_is_written_to(center):
 
 def test_cutting_nothing_is_the_mean():
     sent = models(7)
-    assert_same(trimmed_mean(sent, 0), weighted_mean([Update(m, 1.0) for m in sent]), atol=1e-6)
-
-
-# --- As part of an aggregate -----------------------------------------------------------------
-
-
-def test_a_servers_step_is_taken_towards_the_center():
-    model = points(10)[0]
-    aggregate = centered(mixed_mean(0.25, "examples"), median)
-    updates = [Update(p, w) for p, w in zip(points(2, 8, 4), (1.0, 50.0, 1.0), strict=True)]
-    merged, state = aggregate.merge(model, aggregate.init(model), updates)
-    assert merged["w"].item() == 8.5  # 0.75 * 10 + 0.25 * 4: weights do not count
-    assert state == {}
-    assert (aggregate.weighting, aggregate.additive, aggregate.bounded) == ("clients", False, True)
-
-
-def test_only_a_mean_can_be_replaced():
-    with pytest.raises(ValueError, match="merge must be mean where the server needs every model"):
-        centered(mean()._replace(additive=False), median)
+    assert_same(trimmed_mean(sent, 0), mean(sent), atol=1e-6)
 
 
 def test_a_parameter_that_is_a_single_number_has_a_center():

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from engram.meta.bspiderboost import bsgd, bspiderboost
-from engram.meta.local_moml import local_moml
+from engram.meta.fine_tune import fine_tune
 from engram.meta.moml import adaptive_steps, constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
-from engram.meta.pfedme import pfedme
-from engram.meta.single_node import Episode, maml, reptile, single_node
+from engram.meta.single_node import Episode, local_moml, maml, reptile
 from engram.stacks import stacked_loss
 from tests.support import DIM, assert_same, draw, gen, moments, quadratic
 
@@ -19,10 +18,6 @@ ALPHA, BETA, ETA = 0.3, 0.4, 0.07
 QUADRATIC = stacked_loss(quadratic)
 SIZES = {"tasks": N, "tasks_per_step": B, "batch_size": K}
 FEW = {"tasks_per_step": B, "batch_size": K}
-
-
-def local(rule, **given):
-    return single_node(rule, **FEW, **given)
 
 
 def rules(loss, *, hessian="exact", beta=BETA, eta=ETA):
@@ -34,12 +29,11 @@ def rules(loss, *, hessian="exact", beta=BETA, eta=ETA):
         "moml-v1": moml_v1(loss, **SIZES, **memory),
         "moml-v2": moml_v2(loss, **SIZES, alpha=ALPHA, steps=steps, hessian=hessian),
         "maml": maml(loss, **FEW, **common),
-        "local-moml": local(local_moml(loss, **memory), local_steps=3, initial_batch_size=4),
+        "local-moml": local_moml(loss, **FEW, **memory, local_steps=3, initial_batch_size=4),
         "bsgd": bsgd(loss, **FEW, **common),
         "bspiderboost": bspiderboost(loss, **FEW, large_tasks=3, period=2, **common),
         "nasa": nasa(loss, tasks=N, batch_size=K, gamma=0.6, **memory),
         "reptile": reptile(loss, **FEW, alpha=ALPHA, eta=eta, local_steps=2),
-        "pfedme": local(pfedme(loss, alpha=0.05, eta=ETA, strength=2.0, inner_steps=2)),
     }
 
 
@@ -229,21 +223,32 @@ def test_v2s_adaptive_steps():
 # --- The others --------------------------------------------------------------------------
 
 
-def test_local_moml_on_one_node_is_its_rule_for_each_task_and_their_mean():
+def test_local_moml_on_one_node_is_the_mean_of_each_task_s_steps():
     rule = rules(QUADRATIC)["local-moml"]
     (episode,) = drawn = episodes(rule, 0)
     state = rule.step(rule.init(start()), drawn)
-    one_task = local_moml(quadratic, alpha=ALPHA, beta=BETA, eta=ETA)
     for r in range(R):
         models = []
         for i in range(B):
             first, *others = of(episode, r, i)
-            w = one(start(), r)
-            u = one_task.init(w, first)
+            w = start()["w"][r]
+            u = adapted(w, first)
             for h in range(0, 9, 3):
-                w, u = one_task.step(w, u, tuple(others[h : h + 3]))
-            models.append(w["w"])
+                newest, second, third = others[h : h + 3]
+                u = (1 - BETA) * u + BETA * adapted(w, newest)
+                w = w - ETA * meta_gradient(w, u, second, third)
+            models.append(w)
         torch.testing.assert_close(state.w["w"][r], torch.stack(models).mean(0))
+
+
+def test_fine_tuning_equals_closed_form_and_leaves_the_model_alone():
+    rows, w = (draw(1, K, DIM), draw(2, K)), draw(10, DIM)
+    a, b = moments(rows)
+    fixed, before = torch.linalg.solve(a, b), w.clone()
+    shrink = torch.linalg.matrix_power(torch.eye(DIM, dtype=torch.float64) - 0.1 * a, 10)
+    tuned = fine_tune(quadratic, lr=0.1, steps=10)({"w": w}, rows)
+    assert_same(tuned, {"w": fixed + shrink @ (w - fixed)}, atol=1e-10)
+    assert torch.equal(w, before)
 
 
 def test_bsgd_is_the_gradient_of_the_loss_after_adapting():
@@ -377,7 +382,7 @@ def v1(**given):
             r"eta must be in \(0, 0.06804\], by Lemma 4, got 0.1",
         ),
         (
-            lambda: local(local_moml(QUADRATIC, alpha=1, beta=0.5, eta=1)),
+            lambda: local_moml(QUADRATIC, **FEW, alpha=1, beta=0.5, eta=1),
             "initial-batch-size must be at least 1, got 0",
         ),
     ],

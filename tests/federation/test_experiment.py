@@ -4,16 +4,16 @@ import inspect
 import re
 
 import pytest
+from engram.aggregates import mean
+from federation.methods.common import FedAvg
+from federation.methods.personal import PFedMe
 
 import engram
-from engram.aggregates import mean
 from engram.metrics import METRICS
 from federation.aggregation import aggregate_of
 from federation.errors import Refused
 from federation.experiment import Experiment, default_config
 from federation.methods import METHODS, method
-from federation.methods.common import FedAvg
-from federation.methods.personal import PFedMe
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.federation.given_settings import STUB, stub

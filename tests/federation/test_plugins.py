@@ -9,7 +9,7 @@ import pytest
 
 import engram
 from federation.errors import Refused
-from federation.fingerprint import fingerprint
+from federation.fingerprint import fingerprint, source_root
 from federation.methods import METHODS
 from federation.plugins import add_plugins, load_plugins, plugins, project_plugins
 from server.app import main
@@ -34,7 +34,7 @@ def test_names_come_with_commas_and_count_once():
     assert "one" not in sys.modules
     load_plugins()
     load_plugins()
-    assert list(METHODS)[-2:] == ["first", "second"]
+    assert {*list(METHODS)[-2:]} == {"first", "second"}
 
 
 @pytest.mark.processes
@@ -85,6 +85,45 @@ def test_what_cannot_be_imported_is_refused_in_one_line(text, reason):
     add_plugins("one")
     with pytest.raises(Refused, match=f"^plug-in one cannot be imported: {reason}[^\n]*$"):
         load_plugins()
+
+
+MOVING = "see 'Moving from LocalRule' in docs/extending.md"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "import engram\n\n\nclass Own(engram.LocalMethod):\n    name = 'own'",
+            "ImportError: engram",
+        ),
+        (
+            "from engram import LocalRule",
+            "ImportError: engram.LocalRule must be replaced by engram.",
+        ),
+        (
+            "from federation.methods.local import LocalMethod",
+            "ModuleNotFoundError: No module named",
+        ),
+        ("from federation.methods import common", "ImportError: cannot import name 'common'"),
+        (
+            "import engram\n\n\n@engram.method\nclass Own:\n    name = 'own'",
+            "ValueError: name of a method must be a text",
+        ),
+        (
+            "import engram\n\n\n@engram.method('own')\nclass Own:\n    def rule(self, loss): ...",
+            "ValueError: method own must be a class with build",
+        ),
+    ],
+)
+def test_a_plug_in_made_of_a_local_rule_is_refused_with_the_page_on_moving(text, reason):
+    write("one.py", text)
+    add_plugins("one")
+    with pytest.raises(Refused, match=f"^plug-in one cannot be imported: {reason}") as refused:
+        load_plugins()
+    assert str(refused.value).count(MOVING) == 1
+    assert "\n" not in str(refused.value)
+    assert f"## {MOVING[5:26]}\n" in (source_root() / "docs" / "extending.md").read_text()
 
 
 def test_the_name_of_a_method_that_there_is_already_is_refused():

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from engram.aggregates import Aggregate, weighted_mean
+from federation.methods.common import FedAvg
 from flwr.app import MessageType
 
 from client.hosts.local import LocalHost
 from client.memory import DiskStore, RamStore
 from client.training.trainer import Trainer
-from engram.aggregates import Aggregate, weighted_mean
 from engram.tree import add_scaled
 from federation.checksums import summed
 from federation.errors import Refused, RunStopped
 from federation.methods import METHODS
-from federation.methods.common import FedAvg
 from server import checkpoints
 from server import run as module
 from server.record import RunRecord

@@ -65,7 +65,7 @@ def test_a_loaded_model_scores_as_the_run_said(method, rows, tmp_path):
     module = Normed()
     if method in ALONE:
         module.load_state_dict(run.model)  # all names, and no others
-    served = run.clients["log-loss-served"]
+    served = run.clients["log-loss"]
     for client in range(CLIENTS):
         module.load_state_dict(run.personal_model(client))
         x, y = (leaf[client, :TESTS] for leaf in rows)
@@ -80,7 +80,7 @@ def test_a_bias_without_a_place_is_exported(rows, tmp_path):
     net = engram.load_model(run.export(1))
     with torch.no_grad():
         found = nn.functional.cross_entropy(net(rows[0][1, :TESTS]), rows[1][1, :TESTS])
-    assert float(found) == pytest.approx(float(run.clients["log-loss-served"][1]), abs=1e-5)
+    assert float(found) == pytest.approx(float(run.clients["log-loss"][1]), abs=1e-5)
 
 
 def test_several_common_models_and_a_bias_without_a_place_are_refused(rows, tmp_path):

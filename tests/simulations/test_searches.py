@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from federation.methods.local import LocalMethod
 
 from federation.methods import METHODS, family
-from federation.methods.local import LocalMethod
 from federation.settings.fields import Range, key_of, searched_range
 from simulations.tuning import search as searching
 from simulations.tuning.proposals import propose

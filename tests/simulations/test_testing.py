@@ -1,17 +1,30 @@
 """`engram.testing`: every method of ours keeps the contract, and what breaks it is told."""
 
 import re
+from typing import Annotated
 
 import pytest
 import torch
-from pydantic import create_model
+from annotated_types import Gt
 
 import engram
-from engram.aggregates import Aggregate, weighted_mean
-from engram.meta.fedavg import fedavg
+from engram.core import (
+    Client,
+    FromMean,
+    Method,
+    Phase,
+    Served,
+    Server,
+    add_scaled,
+    kinds_of,
+    replace,
+    sends,
+)
+from engram.methods.fedavg import FedAvg
 from engram.testing import check_method
-from engram.tree import add_scaled
+from engram.tree import multiplied
 from federation.errors import Refused
+from federation.experiment import Experiment
 from federation.methods import METHODS, family
 from tests.client.test_modules import EVERYWHERE
 from tests.support import ANY_NETWORK
@@ -42,106 +55,105 @@ def test_our_methods_keep_the_contract(method, settings):
 # Each is wrong in one way. What is wrong with the first is visible in several.
 
 
-def noisy(gradient, eta):
-    def step(w, u, batches):
-        g = gradient(w, batches[0])
-        return {n: x - eta * (g[n] + 0.1 * torch.rand(())) for n, x in w.items()}, u
-
-    return step
+def noisy(objective, w, batch):
+    return {n: g + 0.1 * torch.rand(()) for n, g in objective.gradient(w, batch).items()}
 
 
-def in_place(gradient, eta):
-    def step(w, u, batches):
-        g = gradient(w, batches[0])
-        return {name: leaf.sub_(eta * g[name]) for name, leaf in w.items()}, u
-
-    return step
-
-
-def branching(gradient, eta):
-    def step(w, u, batches):
-        g = gradient(w, batches[0])
-        far = sum(leaf.square().sum() for leaf in g.values()) > 1
-        return add_scaled(w, -eta / 2 if far else -eta, g), u
-
-    return step
+def in_place(objective, w, batch):
+    g = objective.gradient(w, batch)
+    for name, leaf in w.items():
+        leaf.sub_(0.01 * g[name])
+    return g
 
 
-def by_shape(gradient, eta):
-    def step(w, u, batches):
-        g = gradient(w, batches[0])  # of all clients at once where it comes by formulas
-        return {n: x - eta * g[n] / g[n].norm() for n, x in w.items()}, u
-
-    return step
+def branching(objective, w, batch):
+    g = objective.gradient(w, batch)
+    far = sum(leaf.square().sum() for leaf in g.values()) > 1
+    return multiplied(g, 0.5 if far else 1.0)
 
 
-def counting(gradient, eta):
-    calls = []
-
-    def step(w, u, batches):
-        calls.append(None)
-        return add_scaled(w, -eta / len(calls), gradient(w, batches[0])), u
-
-    return step
+def by_formula(objective, w, batch):
+    del objective
+    inputs, _, *_ = batch
+    return {n: leaf * inputs.flatten(1).mean().item() for n, leaf in w.items()}
 
 
-def failing(gradient, eta):
-    def step(w, u, batches):
-        raise RuntimeError("two\nlines")
+def counting(objective, w, batch):
+    CALLS.append(None)
+    return multiplied(objective.gradient(w, batch), 1 / len(CALLS))
 
-    return step
+
+def failing(objective, w, batch):
+    raise RuntimeError("two\nlines")
+
+
+def plain(objective, w, batch):
+    return objective.gradient(w, batch)
 
 
 def hidden_momentum():
     velocity = {}
 
-    def merge(model, state, updates):
-        change = add_scaled(weighted_mean(updates), -1.0, model)
+    def merge(server, mean):
+        change = add_scaled(mean.slots["model"], -1.0, server["model"])
         last = velocity.get("last", change)
         velocity["last"] = add_scaled(change, 0.5, last)
-        return add_scaled(model, 1.0, velocity["last"]), state
+        return {"model": add_scaled(server["model"], 1.0, velocity["last"])}
 
-    return Aggregate(lambda model: {}, merge, "clients", additive=True)
+    return merge
+
+
+CALLS = []
+EVERY = {"pure: expected direction", "vectorizes", "resumes", "lost replies"}
+
+
+def registered(direction=plain, merge=lambda: replace, sent=lambda sent: sent):
+    """A method whose parts may be wrong."""
+
+    @engram.method("wrong")
+    class Wrong:
+        eta: float = 0.05
+
+        def build(self, context):
+            def move(work, batches):
+                return {"model": direction(context.objective, work["model"], batches[0])}, work
+
+            return Method(
+                Server({"model": context.network.initial}, sends("model"), FromMean(merge())),
+                Client(
+                    begin=lambda received, kept, batch: received,
+                    phases=(Phase(move, self.eta),),
+                    end=lambda received, work: (sent({"model": work["model"]}), {}),
+                    sends={"model"},
+                ),
+                serve=lambda received, kept, trained: Served((received["model"],)),
+                kinds=kinds_of(models="model", statistics="extra"),
+            )
 
 
 @pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize(
-    ("make", "violated"),
+    ("wrong", "violated"),
     [
-        (noisy, {"pure: expected step", "vectorizes", "resumes", "lost replies"}),
-        (in_place, {"pure: expected step", "vectorizes"}),
-        (branching, {"vectorizes"}),
-        (by_shape, {"vectorizes"}),
-        (counting, {"pure: expected step", "vectorizes"}),  # built anew, it begins anew
-        (hidden_momentum, {"pure: expected merge", "resumes"}),
-        (failing, {"runs"}),
+        ({"direction": noisy}, EVERY),
+        ({"direction": in_place}, EVERY),  # it moves the server's own model
+        ({"direction": branching}, {"vectorizes"}),
+        ({"direction": by_formula}, {"vectorizes"}),
+        ({"direction": counting}, EVERY),
+        ({"merge": hidden_momentum}, {"pure: expected merge", "resumes"}),
+        ({"direction": failing}, {"runs"}),
+        ({"sent": lambda sent: sent | {"extra": torch.zeros(())}}, {"slots: expected slots that"}),
     ],
 )
-def test_each_property_that_is_violated_is_a_line(make, violated):
-    @engram.method
-    class Wrong(engram.LocalMethod):
-        name = "wrong"
-        eta: float = 0.05
-
-        def rule(self, loss):
-            rule = fedavg(loss, eta=self.eta)
-            if make is hidden_momentum:
-                return rule
-            affine = make is by_shape
-            return rule._replace(
-                step=make(engram.gradient(loss), self.eta), direction=None, affine=affine
-            )
-
-        def aggregate(self, shared):
-            return hidden_momentum() if make is hidden_momentum else super().aggregate(shared)
-
+def test_each_property_that_is_violated_is_a_line(wrong, violated):
+    registered(**wrong)
     with pytest.raises(AssertionError) as told:
         check_method("wrong")
     lines = str(told.value).splitlines()
     for line in lines:
         assert re.fullmatch(r"[a-z ]+: expected .+; got .+", line), line
-    assert len(lines) == len(violated)
-    assert all(any(line.startswith(name) for line in lines) for name in violated)
+    assert len(lines) == len(violated), lines
+    assert all(any(line.startswith(name) for line in lines) for name in violated), lines
 
 
 def test_settings_that_cannot_be_are_refused():
@@ -151,35 +163,39 @@ def test_settings_that_cannot_be_are_refused():
         check_method("nothing")
 
 
+@pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize(
-    ("name", "own", "words"),
+    ("name", "fields", "words"),
     [
-        (None, {}, "name must be small letters, digits and hyphens, got ''"),
+        ("", {}, "name must be small letters, digits and hyphens, got ''"),
         ("My method", {}, "name must be small letters, digits and hyphens, got 'My method'"),
-        ("mine", {"seed": (int, 0)}, "a setting of mine must be one with a default, and not the"),
-        ("mine", {"eta": (float, ...)}, "a setting of mine must be one with a default, and not"),
+        ("mine", {"seed": 0}, "a setting of mine must be one with a default, and not the"),
+        ("mine", {"pace": ...}, "a setting of mine must be one with a default, and not"),
+        ("mine", {"words": "text"}, "type of mine.words must be float, int, bool or a Literal"),
+        ("fedavg", {}, "name must be a name that no other method has, got 'fedavg'"),
     ],
 )
-def test_a_class_that_is_no_method_is_refused(name, own, words):
-    made = create_model("Mine", __base__=engram.LocalMethod, **own)
-    if name:
-        made.name = name
+def test_a_class_that_is_no_method_is_refused(name, fields, words):
+    own = {"__annotations__": {key: type(value) for key, value in fields.items()}}
+    own |= {key: value for key, value in fields.items() if value is not ...}
     with pytest.raises(ValueError, match=re.escape(words)):
-        engram.method(made)
+        engram.method(name)(type("Mine", (FedAvg,), own))
 
 
 @pytest.mark.usefixtures("plug_ins")
 def test_a_methods_docstring_says_what_it_means():
-    @engram.method
-    class Mine(engram.LocalMethod):
+    @engram.method("mine")
+    class Mine(FedAvg):
         """Steps along signs.
 
         And more.
         """
 
-        name = "mine"
-        eta: float = engram.Field(0.1, gt=0, description="step size")
+        eta: Annotated[float, Gt(0), "step size"] = 0.1
 
-    assert engram.methods()["mine"] == "Steps along signs"
+    assert METHODS["mine"].meaning == "Steps along signs"
+    assert METHODS["mine"].step_sizes() == ["mine.eta"]
     with pytest.raises(Refused, match=r"mine.eta must be a finite number, got nan"):
-        engram.Experiment(method="mine", eta=float("nan"))
+        Experiment(method="mine", eta=float("nan"))
+    with pytest.raises(Refused, match=r"mine.eta must be greater than 0, got -1.0"):
+        Experiment(method="mine", eta=-1.0)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED
 from torch.nn import functional
 
 import engram
 from engram.metrics import METRICS
 from engram.tasks import CLASSIFICATION, REGRESSION
-from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.tuning.runs import LockStep

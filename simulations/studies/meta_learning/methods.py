@@ -7,11 +7,10 @@ from torch import Tensor
 
 from engram.derivatives import LossWithDerivatives
 from engram.meta.bspiderboost import bsgd, bspiderboost
-from engram.meta.local_moml import local_moml
 from engram.meta.moml import constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.protonet import protonet
-from engram.meta.single_node import MetaRule, maml, reptile, single_node
+from engram.meta.single_node import MetaRule, local_moml, maml, reptile
 from simulations.studies.meta_learning.memmap import Allocator
 
 
@@ -76,8 +75,8 @@ def _moml_v2(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 def _local_moml(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     # H = 5 and K0 = 2 K, as in Sec. 6.1.
-    rule = local_moml(s.loss, **s.maml, beta=beta, eta=eta)
-    return single_node(rule, **s.few, local_steps=_H, initial_batch_size=2 * s.batch_size)
+    how = {"local_steps": _H, "initial_batch_size": 2 * s.batch_size}
+    return local_moml(s.loss, **s.few, **s.maml, beta=beta, eta=eta, **how)
 
 
 def _nasa(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:

@@ -144,11 +144,11 @@ def draws_of(method, server_round, cohort, steps=STEPS):
     return Draws(ALL_ROWS, torch.tensor(rows), ROWS * len(first), taken, ROWS, starts=starts)
 
 
-def train(method, way, received, kept, draws, optimizer=SGD):
+def train(method, way, received, kept, draws, optimizer=SGD, factor=1.0):
     """Returns what clients that keep the same slots send, and what they keep, stacked."""
     common, own = received
     reported = _DENSE if way is in_layers else loss
-    problem = Problem(lambda scales: method, Stepper(optimizer), reported)
+    problem = Problem(lambda scales: method, Stepper(optimizer, factor), reported)
     done = way(problem, CohortTask(common, own, stacked(kept), [], draws))
     assert not done.broken
     return done.sent.stack(), done.kept.stack()
@@ -167,6 +167,7 @@ def run_round(
     cohort,
     steps=STEPS,
     optimizer=SGD,
+    factor=1.0,
     leaving=lambda client, received, sent: sent,
     mean=mean_of,
 ):
@@ -181,7 +182,8 @@ def run_round(
         at = [cohort.index(client) for client in some]
         received = common, one(own, at)
         draws = draws_of(method, server_round, some, steps)
-        sent, keeps = train(method, way, received, [kept[c] for c in some], draws, optimizer)
+        keeping = [kept[c] for c in some]
+        sent, keeps = train(method, way, received, keeping, draws, optimizer, factor)
         for i, client in enumerate(some):
             mine = common | one(own, cohort.index(client))
             left = leaving(client, mine, one(sent, i))

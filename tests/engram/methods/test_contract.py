@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._pytree import tree_map
 
 import engram
 from engram.cohort.at_once import at_once
@@ -22,6 +23,7 @@ from tests.engram.methods.problem import (
     COHORTS,
     ETA,
     HEAD,
+    OBJECTIVES,
     SHAPES,
     STEPS,
     W,
@@ -54,12 +56,13 @@ del CASES["fedbn"]  # the network has no batch norm
 CLOSE = {"rtol": 1e-3, "atol": 1e-5}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "momentum"])
 @pytest.mark.parametrize("name", CASES)
 def test_all_at_once_is_one_after_the_other(name, optimizer):
     if name == "local-moml, differences" and optimizer == "adam":
         return  # it divides roundings of differences by their own size
-    moves = optimizer_of(optimizer)
+    bounded = {"weight_decay": 0.1, "clip": 0.5} if optimizer == "momentum" else {}
+    moves = optimizer_of(optimizer, **bounded)
     first, second = (run(CASES[name], way, optimizer=moves) for way in (in_turn, at_once))
     assert_close(first[1:], second[1:], **CLOSE)
 
@@ -101,6 +104,14 @@ def _shapes(slot):
     if isinstance(slot, torch.Tensor):
         return slot.shape
     return {name: leaf.shape for name, leaf in slot.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_round_writes_to_none_of_its_inputs(name):
+    method, server, memories = run(CASES[name], cohorts=COHORTS[:1])
+    copies = tree_map(torch.clone, (server, memories))
+    run_round(method, in_turn, server, memories, 2, COHORTS[1])
+    assert_close((server, memories), copies, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -182,18 +193,29 @@ def test_phases_share_the_steps():
     assert first_steps(phases, 0) == [0, 0]
 
 
-def test_settings_of_several_runs_are_one_more_axis():
-    def build_with(scales):
-        return built(METHODS["ditto"](**{"lambda_": 0.7, **scales}), at_once)
+@pytest.mark.parametrize("way", [at_once, in_layers])
+@pytest.mark.parametrize(
+    ("name", "field", "slot"),
+    [("ditto", "lambda_", "own"), ("fedprox", "mu", "model"), ("mr-mtl", "lambda_", "own")],
+)
+def test_settings_of_several_runs_are_one_more_axis(name, field, slot, way):
+    plain = {"eta": 0.1, field: 0.7}
 
-    method = build_with({})
+    def build_with(scales):
+        return built(METHODS[name](**plain | scales), way)
+
+    method, reported = build_with({}), OBJECTIVES[way].loss
     start, twice = method.client.start, draws_of(method, 1, [1, 1])
-    problem = Problem(build_with, Stepper(SGD), loss)
+    problem = Problem(build_with, Stepper(SGD), reported)
     task = CohortTask(method.server.start, {}, stacked([start, start]), [], twice)
-    done = at_once(problem, task._replace(scales={"lambda_": torch.tensor([0.0, 0.7])}))
-    for row, strength in enumerate((0.0, 0.7)):
-        alone = run(METHODS["ditto"](lambda_=strength), cohorts=[[1]])[2][1]["own"]
-        assert_close(one(done.kept.stack()["own"], row), alone, **CLOSE)
+    scales = {"eta": torch.tensor([0.1, 0.05]), field: torch.tensor([0.0, 0.7])}
+    done = way(problem, task._replace(scales=scales))
+    for row in range(2):
+        settings = METHODS[name](**{key: float(column[row]) for key, column in scales.items()})
+        _, server, memories = run(settings, cohorts=[[1]])
+        alone = memories[1] if slot == "own" else server
+        found = (done.kept if slot == "own" else done.sent).stack()
+        assert_close(one(found[slot], row), alone[slot], **CLOSE)
 
 
 def test_an_optimizer_is_torch_s():

@@ -6,9 +6,11 @@ import pytest
 from annotated_types import Interval
 
 from engram.core.settings import METHODS, Search, about, ranges
+from federation.errors import Refused
 from federation.methods import METHODS as LISTED
 from federation.settings.fields import range_of, searched_range
 from tests.engram.methods.test_contract import CASES
+from tests.support import small
 
 NAMES = [name for name in CASES if name in LISTED]
 
@@ -38,7 +40,7 @@ def test_methods_say_what_listings_say(name):
     assert said.source == listed.source
     assert (said.compared, said.reference) == (listed.compared, listed.reference)
     assert said.tasks == listed.tasks
-    assert said.personal == listed.part
+    assert said.personal == listed.personal
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,17 @@ def test_methods_say_what_listings_say(name):
 def test_values_out_of_range_are_refused(name, key, value, message):
     with pytest.raises(ValueError, match=message):
         METHODS[name](**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "fedpac", "task": "regression"}, "task must be classification for fedpac"),
+        ({"method": "fedproto", "task": "regression"}, "task must be classification for fedproto"),
+        ({"method": "knn-per", "task": "multi-label"}, "task must be classification for knn-per"),
+        ({"method": "fedpac", "local_steps": 1}, "local-steps must be at least 2 for fedpac"),
+    ],
+)
+def test_what_a_method_is_not_for_is_refused(settings, message):
+    with pytest.raises(Refused, match=message):
+        small(**settings)

@@ -1,18 +1,26 @@
 """Privacy and robustness over slots: of every method, and by formulas."""
 
+import numpy as np
 import pytest
 import torch
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+from flwr.serverapp.strategy import FedAvg as Flowers
 from torch.testing import assert_close
 
 from engram.cohort.in_turn import in_turn
 from engram.core.method import FromMean, Update
-from engram.core.slots import flat, unflat
+from engram.core.rounds import merged
+from engram.core.slots import flat, mean_of, unflat
 from engram.core.walkers import Walker, changes
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedpac import FedPac
+from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
 from engram.robust import median
-from tests.engram.methods.problem import WIDTH, W, built, draw, run_round
+from federation.flower import local_run
+from federation.wire import to_params, to_record
+from tests.engram.methods.problem import WIDTH, W, built, draw, plus, run_round
 from tests.engram.methods.test_contract import CASES
 
 
@@ -103,6 +111,79 @@ def test_a_private_mean_clips_each_and_counts_whoever_was_asked():
         expected = {n: x + away[n] * min(1, 0.5 / norm) / 4 for n, x in expected.items()}
     expected = {n: (x + 2.0 * 0.5 / 4).float() for n, x in expected.items()}
     assert_close(found.slots["model"], expected, rtol=1e-5, atol=1e-6)
+
+
+ENDS = [draw(7), draw(8), W, {n: leaf + 1e-3 for n, leaf in W.items()}]
+
+
+def private(ends=ENDS, settings=None, normal=torch.zeros, multiplier=2.0):
+    """Returns the server's slots after updates were bounded by 0.5 and hidden, of 4 clients."""
+    method = built(settings or FedAvg())
+    updates = [end if isinstance(end, Update) else Update({"model": end}, 10.0) for end in ends]
+
+    def mean(updates, by):
+        how = {"bound": 0.5, "multiplier": multiplier, "clients": 4, "normal": normal}
+        return Walker(method).private_mean({"model": W}, updates, **how)
+
+    return merged(method, {"model": W}, updates, mean)["model"]
+
+
+def test_a_client_more_or_less_moves_the_sum_by_the_bound_at_most():
+    # What the promise rests on: nothing else depends on a client, not even what it is divided by.
+    whole = private()
+    for i, end in enumerate(ENDS):
+        without = private([other for j, other in enumerate(ENDS) if j != i])
+        away = length({"model": {n: end[n] - W[n] for n in W}})
+        moved = length({"model": {n: whole[n] - without[n] for n in W}})
+        assert 4 * moved == pytest.approx(min(0.5, away), abs=1e-5)
+
+
+def test_means_of_nodes_count_for_their_clients():
+    walker = Walker(built(FedAvg()))
+    near = [Update(walker.clip({"model": W}, {"model": end}, 0.5), 10.0) for end in ENDS]
+    node = mean_of(near[:3], "clients")
+    assert_close(private([node, near[3]]), private(near))
+
+
+def test_a_server_s_step_scales_the_noise_too():
+    quiet, noisy = (
+        private([W], PFedMe(server_mix=0.5), normal) for normal in (torch.zeros, torch.ones)
+    )
+    step = 0.5 * 2.0 * 0.5 / 4  # of the server, and of the noise
+    assert_close(noisy, {n: leaf + step for n, leaf in quiet.items()})
+
+
+def test_what_would_not_be_private_is_refused():
+    with pytest.raises(ValueError, match="noise-multiplier must be positive, got 0"):
+        private(multiplier=0.0)
+
+
+def test_it_is_flowers_wrapper_around_the_mean(monkeypatch):
+    # Its noise is drawn from numpy's global generator; here it is as many ones as its deviation.
+    monkeypatch.setattr(np.random, "normal", lambda mean, std, shape: np.full(shape, std))
+    wrapper = DifferentialPrivacyServerSideFixedClipping(Flowers(), 0.8, 0.5, 4)
+    wrapper.current_arrays, ends = to_record(W), [*ENDS[:2], draw(9), ENDS[3]]
+    local_run()
+    query = Message(RecordDict(), dst_node_id=1, message_type="train")
+    metrics = MetricRecord({"num-examples": 7})
+    replies = [
+        Message(RecordDict({"arrays": to_record(one), "metrics": metrics}), reply_to=query)
+        for one in ends
+    ]
+    theirs = to_params(wrapper.aggregate_train(1, replies)[0])
+    assert_close(private(ends, normal=torch.ones, multiplier=0.8), theirs, rtol=0, atol=1e-6)
+
+
+def test_a_server_s_step_is_taken_towards_the_center():
+    method = built(PFedMe(server_mix=0.25))
+    updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
+
+    def center(updates, by):
+        return Walker(method).center(updates, median, median)
+
+    found = merged(method, {"model": W}, updates, center)["model"]
+    middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
+    assert_close(found, plus(W, 0.25, plus(middle, -1.0, W)))
 
 
 def test_a_server_that_sees_every_update_has_no_mean():

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache, partial
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ def run_of(tmp_path_factory):
     @cache
     def run(**settings):
         shared = {"num_rounds": 2, "num_clients": CLIENTS, "rows_per_class": 4, "adapt_steps": 3}
+        shared["clients_per_round"] = 2
         model = "resnet" if settings["method"] == "fedbn" else "mlp"
         e = small_of_any(**shared | {"unseen_clients": 1, "model": model} | settings)
         folder = tmp_path_factory.mktemp("run") / "run"
@@ -66,15 +68,16 @@ def told(run, runs, client):
     accuracy = float((outputs.argmax(1) == y).float().mean())
     loss = float(nn.functional.cross_entropy(outputs, y))
     row = run.results["clients"]
-    return (accuracy, loss), (row["accuracy-served"][client], row["loss-served"][client])
+    return (accuracy, loss), (row["accuracy"][client], row["loss"][client])
 
 
 @pytest.mark.parametrize("method", family("local"))
 def test_a_loaded_model_predicts_what_the_runs_scores_say(method, run_of, tmp_path):
     run = run_of(method=method)
-    (unseen,) = run.results["unseen"]
-    for client in (0, CLIENTS - 1, unseen):  # one of each kind, and one that never trains
-        folder = run.export(client, out=tmp_path / f"client-{client}-{client == unseen}")
+    trained = set(chain(*(row["cohort"] for row in run.learned.record.rows() if "cohort" in row)))
+    assert 0 < len(trained) < CLIENTS - len(run.results["unseen"])  # clients of all three kinds
+    for client in range(CLIENTS):
+        folder = run.export(client, out=tmp_path / f"client-{client}")
         module = load_model(folder)
         assert not module.training
         found, expected = told(run, partial(called, module), client)
@@ -104,7 +107,7 @@ def test_any_network_comes_back(case, tmp_path):
     run = Run(tmp_path / "run", e.source)
     learned = run.learned
     module = load_model(run.export(2, out=tmp_path / "model"))
-    (params,), _ = learned.personal(2)
+    (params,) = learned.personal(2).models
     x, _ = learned.data.test.take(torch.arange(5))
     with torch.no_grad():
         expected = learned.network.apply(params, x)
@@ -141,7 +144,7 @@ def test_a_card_says_what_the_model_is_and_how_well_it_does(run_of, tmp_path):
     run = run_of(method="fedper", clip=1.0, privacy="central", min_clients=2)
     folder = run.export("3", out=tmp_path / "model")
     text = (folder / "card.md").read_text()
-    accuracy = run.results["clients"]["accuracy-served"][3]
+    accuracy = run.results["clients"]["accuracy"][3]
     assert text.startswith("# Personal model of 3\n")
     assert f"rows | accuracy | {accuracy:.4g} | " in text
     epsilon = run.results["epsilon"]
@@ -177,7 +180,7 @@ def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path):
     without = again.export(1, out="other")
     one, other = (load_model(folder).state_dict() for folder in (with_rows, without))
     assert all(torch.equal(leaf, other[name]) for name, leaf in one.items())
-    accuracy = run.results["clients"]["accuracy-served"][1]
+    accuracy = run.results["clients"]["accuracy"][1]
     told = f"| its test rows, as the run says | accuracy | {accuracy:.4g} | - |"
     assert told in (without / "card.md").read_text()
 
@@ -267,7 +270,7 @@ def test_fine_tuning_that_diverges_leaves_no_model(tmp_path, monkeypatch):
     x = np.random.default_rng(0).normal(size=(3, 20, 4)).astype("float32")
     rows = {name: (x[i], np.arange(20) % 2) for i, name in enumerate(("park", "lake", "hill"))}
     given = {"num_rounds": 1, "clients_per_round": 3, "adapt_lr": 1e20, "progress": False}
-    run = engram.simulate(rows, method="fedavg", out="run", **given)
+    run = engram.simulate(rows, method="per-fedavg", out="run", **given)
     np.savez("elm.npz", x=x[0], y=rows["park"][1])
     tried = {
         "lake": lambda: run.personal_model("lake"),
@@ -289,7 +292,7 @@ def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
     run = Run(tmp_path / "run", e.source)
     folder = run.export(out=tmp_path / "model", format="onnx")
     x, _ = run.learned.data.test.take(torch.arange(4))
-    expected = run.learned.network.apply(run.learned.common, x).softmax(-1)
+    expected = run.learned.network.apply(run.learned.common.models[0], x).softmax(-1)
     np.savez("rows.npz", x=x.numpy())
     monkeypatch.delitem(networks.NETWORKS, "convolutions")
     found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv").table

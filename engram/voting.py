@@ -1,16 +1,17 @@
-"""kNN-Per: a common model, and for each client a memory of its own rows beside it.
+"""Votes of a client's own rows on the classes of others that lie near them.
 
 Marfoq, Neglia, Kameni, Vidal. Personalized Federated Learning through Local Memorization. ICML
-2022. Below, equations are of that paper. A representation is what a network's last layer takes.
+2022. Below, equations are of that paper. A representation is the input of a network's last layer.
 """
 
 import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.types import Recall, Scale
+from engram.core.method import Neighbors
+from engram.types import Scale
 
-__all__ = ["knn_per", "nearest"]
+__all__ = ["check_votes", "nearest", "with_votes"]
 
 
 def nearest(
@@ -45,33 +46,32 @@ def nearest(
     return votes.new_zeros(*z.shape[:2], classes).scatter_add(-1, chosen, votes)
 
 
-def knn_per(*, weight: float, k: int, scale: float) -> Recall:
-    """Builds what serves a client: the mixture (9) of two estimates of a row's class.
+def with_votes(
+    votes: Neighbors, outputs: Tensor, z: Tensor, memory: Tensor, targets: Tensor, counted: Tensor
+) -> Tensor:
+    """Returns the mixture (9) of two estimates of a row's class, (c, q, classes).
 
         lambda p_knn + (1 - lambda) softmax(outputs)
 
-    The first is ``nearest`` on the client's training rows, (6) to (8), by the common model's
-    representations; the second is the common model's. What is returned are logarithms, of which
-    softmax gives the mixture; a probability of 0 counts as the least positive normal number.
+    The first is ``nearest`` on a client's rows, (6) to (8). What is returned are logarithms, of
+    which softmax gives the mixture; a probability of 0 counts as the least positive normal number.
 
     Args:
-        weight: lambda; in [0, 1], where 0 is the common model.
-        k: Rows that vote; >= 1.
-        scale: As for ``nearest``.
-
-    Raises:
-        ValueError: If a value is out of range.
+        votes: lambda, k and scale.
+        outputs: Of a network, (c, q, classes).
+        z: As for ``nearest``, as the other arguments.
+        memory: Representations of the clients' rows.
+        targets: Their classes.
+        counted: Which of them count.
     """
-    require(0 <= weight <= 1, "lambda", weight, "in [0, 1]")
-    require(k >= 1, "k", k, "at least 1")
-    require(scale > 0, "scale", scale, "positive")
+    classes = outputs.shape[-1]
+    mine = nearest(z, memory, targets, counted, classes=classes, k=votes.k, scale=votes.scale)
+    mixed = votes.weight * mine + (1 - votes.weight) * outputs.softmax(-1)
+    return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
-    def recall(
-        outputs: Tensor, z: Tensor, memory: Tensor, targets: Tensor, counted: Tensor
-    ) -> Tensor:
-        classes = outputs.shape[-1]
-        own = nearest(z, memory, targets, counted, classes=classes, k=k, scale=scale)
-        mixed = weight * own + (1 - weight) * outputs.softmax(-1)
-        return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
 
-    return recall
+def check_votes(votes: Neighbors) -> None:
+    """Raises ``ValueError`` if a value is out of range."""
+    require(0 <= votes.weight <= 1, "lambda", votes.weight, "in [0, 1]")
+    require(votes.k >= 1, "k", votes.k, "at least 1")
+    require(votes.scale > 0, "scale", votes.scale, "positive")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-
 from engram.federated.knn_per import knn_per, nearest
+
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
