@@ -103,9 +103,9 @@ def test_a_configuration_with_a_right_checksum_may_be_forged(runs, change):
     "found",
     [
         {"clients": 3},
-        {"clients": {"ids": [0, 1], "accuracy-served": [0.5]}},
+        {"clients": {"ids": [0, 1], "accuracy": [0.5]}},
         {"clients": {"ids": [10**6]}},
-        {"clients": {"ids": [99], "accuracy-served": [0.5]}},
+        {"clients": {"ids": [99], "accuracy": [0.5]}},
         {"selected": {"round": "first", "clients": {"ids": [0]}}},
         {"unseen": [-1]},
         {"rounds": 10**400},
@@ -140,7 +140,7 @@ def test_forged_rows_are_left_out_with_a_warning(runs, row, warnings_of_engram, 
 
 def test_files_that_do_not_fit_together_are_one_line(runs, engram):
     record = run_in(runs / "lacking", method="fedavg")
-    record.append({"round": 2, "accuracy": 0.5, "scored": 1, "own-clients": 0})
+    record.append({"round": 2, "accuracy": 0.5, "scored": 1})
     for command in ("show", "report"):
         status, _, err = engram(command, record.folder)
         assert (status, err.count("\n")) == (2, 1)
