@@ -34,11 +34,11 @@ _CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix
 def dense(
     problem: Problem, task: CohortTask, *, targets: Targets, features: Features | None = None
 ) -> Outcome:
-    """Trains a cohort's clients together.
+    """Trains a cohort's clients together; the optimizer's states are not returned.
 
     Args:
         problem: With the objective ``engram.core.objective.by_hand``.
-        task: The inputs.
+        task: The inputs, without states.
         targets: Converts the data's targets to the loss's.
         features: The network's layers before its dense ones; None if there are none. With
             ``features``, steps must take one gradient of each batch.
@@ -55,7 +55,7 @@ def dense(
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
-    states: list[State] = list(task.states) or [{} for _ in method.client.phases]
+    states: list[State] = [{} for _ in method.client.phases]
     batches: tuple[Examples, ...] = ()
     for h, batches in enumerate(zip(*[stream] * task.draws.batches, strict=True)):
         at = task.draws.phase(h)
@@ -77,7 +77,7 @@ def dense(
     fine = torch.stack([*sums, *losses]).isfinite().all(0).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
     found = losses[0].tolist() if losses else []
-    return Outcome(Held(sent, coordinates), Held(kept, coordinates), states, found, broken)
+    return Outcome(Held(sent, coordinates), Held(kept, coordinates), [], found, broken)
 
 
 def origin(method: Method, common: Slots) -> Tensor | None:
