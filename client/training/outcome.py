@@ -98,7 +98,7 @@ class Group:
         self._clients += [clients[i] for i in kept]
         self._examples += [examples[i] for i in kept]
         self._losses += [done.losses[i] for i in kept] if done.losses else []
-        sent = done.sent.of(kept)
+        sent = done.sent if len(kept) == len(clients) else done.sent.of(kept)
         if self._combine is None:
             self._sent.append(sent.stack())
             return

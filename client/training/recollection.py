@@ -1,6 +1,8 @@
 """Slots, and optimizer's states, that clients keep from one round to the next."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch.utils._pytree import tree_map
@@ -25,14 +27,17 @@ class Memory(NamedTuple):
         kept: The method's slots.
         states: By phase, the optimizer's states by slot; empty for new ones.
         trained: Whether the client has trained.
+        form: Names and shapes of all of it, which clients that are trained together have alike.
     """
 
     kept: Slots
     states: Sequence[State]
     trained: bool
+    form: Hashable
 
 
-class Recollection(NamedTuple):
+@dataclass(frozen=True)
+class Recollection:
     """Looks up what clients keep before a round, and stores it afterwards.
 
     Attributes:
@@ -57,13 +62,11 @@ class Recollection(NamedTuple):
         Raises:
             MemoryMismatch: It belongs to another method, or another network.
         """
-        start = self.method.client.start
         found = self.store.load(client, None, before=before)
         if found is None:
-            trained = not start and client not in self.unseen
-            return Memory(self._there(start), [], trained)
-        tree = unflat(found)
-        kept = unflat({}, start) | tree.get(_KEPT, {})
+            return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
+        start, tree = self.method.client.start, unflat(found)
+        kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
         if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(
                 f"the memory of client {client} belongs to another method, or an earlier version "
@@ -72,7 +75,18 @@ class Recollection(NamedTuple):
         self._check(client, kept)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        return Memory(self._there(kept), self._there(states) if by_phase else [], True)
+        return self._memory(kept, states if by_phase else [], trained=True)
+
+    @cached_property
+    def _begun(self) -> Memory:
+        """The memory of a client before its first round."""
+        start = self.method.client.start
+        return self._memory(_ordered(start), [], trained=not start)
+
+    def _memory(self, kept: Slots, states: list[State], *, trained: bool) -> Memory:
+        tree: dict[str, Any] = {_KEPT: kept} | {str(at): state for at, state in enumerate(states)}
+        form = tuple((path, leaf.shape) for path, leaf in flat(tree).items())
+        return Memory(self._there(kept), self._there(states), trained, form)
 
     def _check(self, client: int, kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
@@ -86,16 +100,7 @@ class Recollection(NamedTuple):
                 )
 
     def _there(self, tree: Any) -> Any:
-        """Returns tensors on the device, in the order of their names.
-
-        Clients are trained together whose slots are alike, order and all; and what is read again
-        after an interruption comes in this order.
-        """
-        if isinstance(tree, dict):
-            return {name: self._there(x) for name, x in sorted(tree.items())}
-        if isinstance(tree, list):
-            return [self._there(x) for x in tree]
-        return tree.to(self.device)
+        return tree_map(lambda leaf: leaf.to(self.device), tree)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
@@ -107,7 +112,8 @@ class Recollection(NamedTuple):
             durable: As ``MemoryStore.save``.
         """
         fine = [i for i in range(len(clients)) if i not in done.broken]
-        tree: dict[str, Any] = {_KEPT: done.kept.of(fine).stack()} if fine else {}
+        kept = done.kept.of(fine) if done.broken else done.kept
+        tree: dict[str, Any] = {_KEPT: kept.stack()} if fine else {}
         if self.moments and fine:
             tree[_OPTIMIZER] = {
                 str(at): tree_map(lambda leaf: leaf[fine], state)
@@ -117,3 +123,11 @@ class Recollection(NamedTuple):
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
+
+
+def _ordered(slots: Slots) -> Slots:
+    """Returns slots in the order of their names, as they are read again after an interruption.
+
+    Clients are trained together whose slots are alike, order and all.
+    """
+    return unflat(dict(sorted(flat(slots).items())), slots)

@@ -81,12 +81,14 @@ class _Part(NamedTuple):
         some: The clients, by position in the run's cohort.
         clients: The same, by number.
         task: The inputs of their round.
+        form: Names and shapes of what they keep.
     """
 
     run: int
     some: list[int]
     clients: list[int]
     task: CohortTask
+    form: Hashable
 
 
 class Stack:
@@ -184,18 +186,18 @@ class Stack:
         """Yields the inputs of a run's round, for its clients that keep the same slots."""
         trainer = self._trainers[i]
         for some, memories in trainer.alike(clients, server_round):
-            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
+            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own) if own else {}
             asked = [clients[at] for at in some]
             task = trainer.task(common, mine, memories, asked, server_round)
-            yield _Part(i, some, asked, task)
+            yield _Part(i, some, asked, task, memories[0].form)
 
     def _run(self, parts: Sequence[_Part], server_round: int, way: str) -> list[Outcome]:
         """Trains clients together that keep the same slots, and as many rows; in their order."""
         alike: dict[Hashable, list[int]] = {}
         for at, part in enumerate(parts):
-            task, draws = part.task, part.task.draws
+            draws = part.task.draws
             drawn = draws.initial, draws.size, draws.rows.shape[1:]
-            alike.setdefault((drawn, _form((task.kept, list(task.states)))), []).append(at)
+            alike.setdefault((drawn, part.form), []).append(at)
         found: dict[int, Outcome] = {}
         for places in alike.values():
             some = [parts[at] for at in places]

@@ -13,7 +13,7 @@ from logging import getLogger
 from typing import Any, Final, Literal
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
@@ -295,9 +295,7 @@ class Trainer:
         groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
         for i, client in enumerate(clients):
             memory = self._memories.recall(client, before=server_round)
-            leaves, form = tree_flatten((memory.kept, list(memory.states)))
-            key = str(form), *(leaf.shape for leaf in leaves)
-            some, memories = groups.setdefault(key, ([], []))
+            some, memories = groups.setdefault(memory.form, ([], []))
             some.append(i)
             memories.append(memory)
         return list(groups.values())

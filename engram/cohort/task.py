@@ -194,4 +194,5 @@ class ClientRaised(Exception):
 
 def stacked(trees: Sequence[Any]) -> Any:
     """Returns trees of tensors as one, with a leading axis."""
-    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
+    first = trees[0]
+    return tree_map(lambda *leaves: torch.stack(leaves), *trees) if first else first

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 
+import engram.federated
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +15,6 @@ from flwr.common.logger import console_handler
 
 import engram
 import engram.bandits
-import engram.federated
 import engram.meta
 import engram.molar
 import engram.online
