@@ -132,7 +132,7 @@ def engram(monkeypatch, capsys):
 @pytest.fixture
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
+    registries = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
     registries += (OPTIMIZERS, SCHEDULES)
     registries += (HOSTS, STRATEGIES, REPORTS, PLOTS)
     before = [dict(known) for known in registries]
@@ -142,8 +142,8 @@ def plug_ins(monkeypatch):
     packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
-    for name in [n for n, cls in SCIENCE.items() if not cls.__module__.startswith("engram.")]:
-        del SCIENCE[name]
+    ours = {n: each for n, each in SCIENCE.items() if each.__module__.startswith("engram.methods.")}
     for known, names in zip(registries, before, strict=True):
         known.clear()
         known.update(names)
+    SCIENCE.update(ours)  # a method's module registers it once, when it is first used

@@ -50,7 +50,8 @@ def _ours(
 ) -> Callable[[float, Experiment, Grid], Strategy]:
     def build(size: float, e: Experiment, grid: Grid) -> Strategy:
         roster = query_roster(grid, e.num_clients)
-        rounds = Rounds.of(e, roster.kind, secret_noise)._replace(clients_per_round=e.num_clients)
+        plain = e.model_copy(update={"server_step": "replace", "clients_per_round": e.num_clients})
+        rounds = Rounds.of(plain, roster.kind, secret_noise)
         merge = rounds.merge._replace(method=make(rounds.merge.method, size))
         strategy = Federated(rounds._replace(merge=merge), roster)
         strategy.init()
