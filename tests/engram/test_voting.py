@@ -1,17 +1,18 @@
-"""kNN-Per: votes by hand, the mixture's two ends, and how clients are served by it."""
+"""Votes of rows nearby by hand, the mixture's two ends, and clients that are served by them."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-
 from engram.core.method import Neighbors
-from engram.models.plain import Recalling
-from engram.voting import nearest, with_votes
+from engram.voting import check_votes, nearest, with_votes
+
+from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
-from tests.support import draw, initial_model, small, trainer
+from simulations.front import load_run
+from tests.support import draw, initial_model, scores_of, small, trainer
 
 CLASSES, K, SCALE = 4, 3, 0.7
 COUNTED = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
@@ -59,7 +60,7 @@ def test_the_mixture_lies_between_the_common_model_and_the_vote():
 def scores(engine="vectorized", **own):
     settings = {f"knn-per.{key}": value for key, value in own.items()}
     t = trainer(small(method="knn-per", **settings), engine=engine)
-    return t.evaluate(initial_model(t), range(20), server_round=1).columns, t
+    return scores_of(t, range(20), server_round=1).columns, t
 
 
 def test_with_lambda_zero_clients_are_served_by_the_common_model():
@@ -103,17 +104,17 @@ def test_unseen_clients_are_served_by_it_too_and_training_is_fedavgs(tmp_path):
     simulate(small(method="fedavg", **shared), tmp_path / "fedavg")
     one, other = (RunRecord.open(tmp_path / n).load_checkpoint().model for n in ("knn", "fedavg"))
     assert all(torch.equal(one[name], other[name]) for name in other)
-    assert {"unseen-accuracy", "unseen-accuracy-common"} <= found.keys()
+    assert found["unseen-accuracy"] != found["unseen-accuracy-common"]
+    personal = load_run(tmp_path / "knn").personal_model(0)
+    assert all(torch.equal(leaf, one[f"model/{name}"]) for name, leaf in personal.items())
 
 
-@pytest.mark.parametrize(
-    ("votes", "words"),
-    [
-        (Neighbors(2, 1, 1.0), r"lambda must be in \[0, 1\], got 2"),
-        (Neighbors(1, 0, 1.0), "k must be at least 1"),
-        (Neighbors(1, 1, 0.0), "scale must be positive"),
-    ],
-)
-def test_impossible_votes_are_refused(votes, words):
-    with pytest.raises(ValueError, match=words):
-        Recalling(torch.nn.Linear(2, 2), votes, torch.zeros(1, 2), torch.zeros(1))
+def test_impossible_values_are_refused():
+    with pytest.raises(Refused, match="task must be classification for knn-per, got"):
+        small(method="knn-per", task="multi-label")
+    with pytest.raises(ValueError, match=r"lambda must be in \[0, 1\], got 2"):
+        check_votes(Neighbors(2.0, 1, 1.0))
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        check_votes(Neighbors(1.0, 0, 1.0))
+    with pytest.raises(ValueError, match="scale must be positive"):
+        check_votes(Neighbors(1.0, 1, 0.0))
