@@ -91,14 +91,15 @@ class Recollection:
 
     def _check(self, client: int, kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
+        whose = f"the memory of client {client} belongs to another"
         for slot, x in kept.items():
-            kind = self.method.kinds.get(slot)
-            like = self.method.client.start.get(slot, None if kind == "statistic" else self.initial)
-            if kind is None or (like is not None and difference(x, like)):
-                raise MemoryMismatch(
-                    f"the memory of client {client} belongs to another model: its {slot!r} has "
-                    "other arrays than this run's"
-                )
+            kind, start = self.method.kinds.get(slot), self.method.client.start.get(slot)
+            if kind is None:
+                raise MemoryMismatch(f"{whose} method: it has a slot {slot!r}")
+            like = self.initial if start is None else start
+            exact = kind != "statistic" or start is not None
+            if exact and (found := difference(x, like, whole=start is not None)):
+                raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
 
     def _there(self, tree: Any) -> Any:
         """Returns tensors on the device, in the order of their names.
