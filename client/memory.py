@@ -17,11 +17,7 @@ from federation.errors import EngramError
 from federation.files import read_file, replace_file
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
-__all__ = ["OWN", "DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
-
-
-OWN = "personal/"
-"""Prefix of a client's personal parameters in its memory, which also holds its rule's state."""
+__all__ = ["DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
 
 
 class MemoryMismatch(EngramError):
