@@ -1,4 +1,4 @@
-"""A client's memory: what a local rule remembers between the rounds it takes part in.
+"""A client's memory: what it keeps between the rounds that it takes part in.
 
 It belongs to the client and never leaves its machine. It is tied to the round that wrote it, so
 that a round that is repeated after a crash starts from the same memory and gives the same numbers.
