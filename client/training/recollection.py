@@ -66,7 +66,7 @@ class Recollection:
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
         start, tree = self.method.client.start, unflat(found)
-        kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
+        kept = unflat({}, start) | tree.get(_KEPT, {})
         if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(
                 f"the memory of client {client} belongs to another method, or an earlier version "
@@ -81,12 +81,13 @@ class Recollection:
     def _begun(self) -> Memory:
         """The memory of a client before its first round."""
         start = self.method.client.start
-        return self._memory(_ordered(start), [], trained=not start)
+        return self._memory(start, [], trained=not start)
 
     def _memory(self, kept: Slots, states: list[State], *, trained: bool) -> Memory:
+        kept, states = self._there(kept), self._there(states)
         tree: dict[str, Any] = {_KEPT: kept} | {str(at): state for at, state in enumerate(states)}
         form = tuple((path, leaf.shape) for path, leaf in flat(tree).items())
-        return Memory(self._there(kept), self._there(states), trained, form)
+        return Memory(kept, states, trained, form)
 
     def _check(self, client: int, kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
@@ -101,7 +102,16 @@ class Recollection:
                 raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
 
     def _there(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.device), tree)
+        """Returns tensors on the device, in the order of their names.
+
+        Clients are trained together whose slots are alike, order and all; and what is read again
+        after an interruption comes in this order.
+        """
+        if isinstance(tree, dict):
+            return {name: self._there(x) for name, x in sorted(tree.items())}
+        if isinstance(tree, list):
+            return [self._there(x) for x in tree]
+        return tree.to(self.device)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
@@ -124,11 +134,3 @@ class Recollection:
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
-
-
-def _ordered(slots: Slots) -> Slots:
-    """Returns slots in the order of their names, as they are read again after an interruption.
-
-    Clients are trained together whose slots are alike, order and all.
-    """
-    return unflat(dict(sorted(flat(slots).items())), slots)

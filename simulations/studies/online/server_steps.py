@@ -17,12 +17,15 @@ from client.memory import RamStore
 from client.training.trainer import Trainer
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.slots import flat, unflat
+from engram.core.walkers import Walker
 from engram.online.server_step import universal_step
 from engram.tree import interpolate
 from engram.types import Params
+from federation.aggregation import Merge
 from federation.data.federated import FederatedData, model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
+from federation.learning import server_side
 from federation.noise import secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
@@ -46,21 +49,20 @@ class ServerStep(NamedTuple):
 
 
 def _ours(
-    make: Callable[[Method, float], Method],
+    stepping: Callable[[Method, float], Method],
 ) -> Callable[[float, Experiment, Grid], Strategy]:
     def build(size: float, e: Experiment, grid: Grid) -> Strategy:
         roster = query_roster(grid, e.num_clients)
-        rounds = Rounds.of(e, roster.kind, secret_noise)._replace(clients_per_round=e.num_clients)
-        merge = rounds.merge._replace(method=make(rounds.merge.method, size))
-        strategy = Federated(rounds._replace(merge=merge), roster)
-        strategy.init()
-        return strategy
+        method, shapes, running = server_side(e, roster.kind)
+        method = stepping(method, size)
+        merge = Merge(method, Walker(method, running), e, secret_noise)
+        return Federated(Rounds(merge, shapes, e.seed, e.num_clients), roster)
 
     return build
 
 
-def _mixed(method: Method, size: float) -> Method:
-    """Returns a method whose server goes that part of the way to the clients' mean model."""
+def _part_of_the_way(method: Method, size: float) -> Method:
+    """Returns a method whose server's model moves towards the mean, by rows."""
 
     def merge(server: Slots, mean: Update) -> Slots:
         return server | {"model": interpolate(server["model"], mean.slots["model"], size)}
@@ -81,7 +83,7 @@ def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
 
 STEPS: Final[dict[str, ServerStep]] = {
     "universal": ServerStep("universal", 10.0, _ours(universal_step)),
-    "fedavg": ServerStep("FedAvg", 1.0, _ours(_mixed)),
+    "fedavg": ServerStep("FedAvg", 1.0, _ours(_part_of_the_way)),
     "fedadam": _flowers(FedAdam),
     "fedyogi": _flowers(FedYogi),
 }
@@ -111,12 +113,15 @@ def train_rounds(
     """
     grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
     strategy = step.build(size, e, grid)
-    arrays = to_record(flat({"model": first_model(e, data)}))
+    if isinstance(strategy, Federated):
+        arrays = strategy.init()
+    else:
+        arrays = to_record(flat({"model": first_model(e, data)}))
     for server_round in range(1, e.num_rounds + 1):
         done = train_round(
             grid, strategy, server_round, arrays, ConfigRecord({}), timeout=e.timeout
         )
-        before, after = (unflat(to_params(record))["model"] for record in (arrays, done.arrays))
+        before, after = (unflat(to_params(slots))["model"] for slots in (arrays, done.arrays))
         yield RoundModels(server_round, before, after)
         arrays = done.arrays
 
