@@ -40,6 +40,9 @@ class Memory(NamedTuple):
 class Recollection:
     """Looks up what clients keep before a round, and stores it afterwards.
 
+    Arrays come in the order of their names, as they are read again after an interruption: clients
+    are trained together whose slots are alike, order and all.
+
     Attributes:
         store: Where it is stored.
         method: The method.
@@ -65,42 +68,45 @@ class Recollection:
         found = self.store.load(client, None, before=before)
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
-        start, tree = self.method.client.start, unflat(found)
-        kept = _ordered(unflat({}, start) | tree.get(_KEPT, {}))
-        if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
-            raise MemoryMismatch(
-                f"the memory of client {client} belongs to another method, or an earlier version "
-                "of Engram: remove it, or take the version that wrote it"
-            )
-        self._check(client, kept)
+        arrays = {path: found[path].to(self.device) for path in sorted(found)}
+        tree, form = unflat(arrays), _form(arrays)
+        kept = unflat({}, self.method.client.start) | tree.get(_KEPT, {})
+        if form not in self._checked:
+            self._check(client, tree.keys(), kept)
+            self._checked.add(form)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        return self._memory(kept, states if by_phase else [], trained=True)
+        return Memory(kept, states if by_phase else [], True, form)
 
     @cached_property
     def _begun(self) -> Memory:
         """The memory of a client before its first round."""
         start = self.method.client.start
-        return self._memory(_ordered(start), [], trained=not start)
+        arrays = {n: leaf.to(self.device) for n, leaf in sorted(flat(start).items())}
+        form = _form({f"{_KEPT}/{path}": leaf for path, leaf in arrays.items()})
+        return Memory(unflat(arrays, start), [], not start, form)
 
-    def _memory(self, kept: Slots, states: list[State], *, trained: bool) -> Memory:
-        tree: dict[str, Any] = {_KEPT: kept} | {str(at): state for at, state in enumerate(states)}
-        form = tuple((path, leaf.shape) for path, leaf in flat(tree).items())
-        return Memory(self._there(kept), self._there(states), trained, form)
+    @cached_property
+    def _checked(self) -> set[Hashable]:
+        """Forms of memories that are this method's, on this network."""
+        return set()
 
-    def _check(self, client: int, kept: Slots) -> None:
+    def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
+        start = self.method.client.start
+        if not tops <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
+            raise MemoryMismatch(
+                f"the memory of client {client} belongs to another method, or an earlier version "
+                "of Engram: remove it, or take the version that wrote it"
+            )
         for slot, x in kept.items():
             kind = self.method.kinds.get(slot)
-            like = self.method.client.start.get(slot, None if kind == "statistic" else self.initial)
+            like = start.get(slot, None if kind == "statistic" else self.initial)
             if kind is None or (like is not None and difference(x, like)):
                 raise MemoryMismatch(
                     f"the memory of client {client} belongs to another model: its {slot!r} has "
                     "other arrays than this run's"
                 )
-
-    def _there(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.device), tree)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
@@ -125,12 +131,5 @@ class Recollection:
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
 
 
-def _ordered(slots: Slots) -> Slots:
-    """Returns slots in the order of their names, as they are read again after an interruption.
-
-    Clients are trained together whose slots are alike, order and all.
-    """
-    return {
-        slot: dict(sorted(x.items())) if isinstance(x, dict) else x
-        for slot, x in sorted(slots.items())
-    }
+def _form(arrays: Params) -> Hashable:
+    return tuple((path, leaf.shape) for path, leaf in arrays.items())
