@@ -184,11 +184,11 @@ def accuracy_of_theirs(
 def accuracy_of_ours(pair: Pair, platform: Platform, e: Experiment) -> float:
     """Returns the mean of the clients' accuracies by the same kind of model.
 
-    That is the one that serves where no other of this kind is scored.
+    A pair whose fine-tuned models are compared serves clients by these.
     """
-    columns = platform.scores(e.num_rounds).columns
-    name = "accuracy" + {"common": COMMON, "fine-tuned": TUNED, "personal": ""}[pair.compared]
-    return float(columns.get(name, columns["accuracy"]).mean())
+    scores = platform.scores(e.num_rounds)
+    column = COMMON if pair.compared == "common" else ""
+    return float(scores.columns["accuracy" + column].mean())
 
 
 def race(e: Experiment, command: Sequence[str]) -> Race:

@@ -19,7 +19,6 @@ from typing import IO, Annotated, Any, Final, cast
 import numpy as np
 import torch
 import typer
-from federation.methods.common import FedAvg
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -34,6 +33,7 @@ from federation.data.in_memory import hold
 from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
+from federation.methods.network import NetworkMethod
 from federation.streams import Stream, generator, torch_generator
 
 _WARM_UP: Final = 5  # rounds, in which the faster way is found

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from federation.methods.common import FedAvg
 from torch import Tensor, nn
 from torch.nn import functional
 
 from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
+from federation.methods.network import NetworkMethod
 from federation.streams import Stream, generator, torch_generator
 from strategies.cohorts import draw_cohort
 

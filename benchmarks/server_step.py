@@ -28,17 +28,16 @@ from rich.table import Table
 from client.memory import RamStore
 from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
-from engram.core.method import FromMean, Method, Network, Slots, Update
-from engram.core.shapes import without_data
-from engram.methods.fedavg import FedAvg
+from engram.core.method import Client, FromMean, Method, Served, Server, Update
+from engram.core.rounds import merged
+from engram.core.slots import kinds_of, replace, sends
 from engram.models import cross_entropy
 from engram.online.server_step import has_exp_concave, universal_step
-from engram.types import Params
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.npz import read_npz
 from federation.errors import EngramError
 from federation.experiment import Experiment
-from federation.methods.network import TUNED
+from federation.methods.network import COMMON, TUNED
 from simulations.studies.online.server_steps import STEPS, train_rounds, tune
 
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
@@ -74,8 +73,7 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> StepResul
     scores = Trainer(e, data, RamStore()).evaluate(
         {"model": model}, range(e.num_clients), server_round=e.num_rounds
     )
-    names = "accuracy", f"accuracy{TUNED}"
-    before, after = (float(scores.columns[name].mean()) for name in names)
+    before, after = (float(scores.columns["accuracy" + n].mean()) for n in (COMMON, TUNED))
     return StepResult(before, after, tuple(losses[mark] for mark in marks))
 
 
@@ -129,34 +127,26 @@ def _lost(
 def time_step(dim: int, turns: int) -> dict[str, float]:
     """Times the ensemble's step and the mean's, in turns: ``universal`` and ``mean``, in ms."""
     model = {"w": torch.randn(dim, generator=torch.Generator().manual_seed(0))}
-    plain = _fedavg(model)
-    contenders = {"universal": universal_step(plain, 10.0).server, "mean": plain.server}
-    states: dict[str, Slots] = {name: server.start for name, server in contenders.items()}
+    plain = Method(
+        Server({"model": model}, sends("model"), FromMean(replace)),
+        Client(
+            lambda received, kept, batch: received, (), lambda received, work: (work, {}), set()
+        ),
+        serve=lambda received, kept, trained: Served((received["model"],)),
+        kinds=kinds_of(models="model"),
+    )
+    contenders = {"universal": universal_step(plain, 10.0), "mean": plain}
+    servers = {name: method.server.start for name, method in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(turns + 2):
         noise = torch.randn(dim, generator=torch.Generator().manual_seed(turn))
-        for name, server in contenders.items():
-            update = {"w": 0.9 * states[name]["model"]["w"] + 0.1 * noise}
-            assert isinstance(server.merge, FromMean)  # for mypy: it is FedAvg's
+        for name, method in contenders.items():
+            update = {"model": {"w": 0.9 * servers[name]["model"]["w"] + 0.1 * noise}}
             begun = time.perf_counter()
-            states[name] = server.merge.merge(states[name], Update({"model": update}, 1.0))
+            servers[name] = merged(method, servers[name], [Update(update, 1.0)])
             times[name].append(1000 * (time.perf_counter() - begun))
     # The first turns only warm up.
     return {name: statistics.median(spent[2:]) for name, spent in times.items()}
-
-
-def _fedavg(model: Params) -> Method:
-    """Returns FedAvg on a model of which nothing is known but its parameters."""
-    network = Network(
-        initial=model,
-        represent=lambda *_: (torch.zeros(()), torch.zeros(())),
-        width=0,
-        layers=(frozenset(model),),
-        running=frozenset(),
-        personal=frozenset(),
-        draws=lambda count: [model] * count,
-    )
-    return without_data(FedAvg(), network, outputs=1, clients=1, generator=torch.Generator)
 
 
 def _show(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:

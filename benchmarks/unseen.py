@@ -28,18 +28,20 @@ from torch import nn
 from client.memory import RamStore
 from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
+from engram.core.slots import unflat
 from engram.networks import model as network_named
 from engram.types import Params
+from federation import streams
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.in_memory import hold
 from federation.data.npz import read_npz
 from federation.errors import DataError, RunStopped
 from federation.experiment import Experiment
+from federation.methods.network import TUNED
 from federation.streams import Stream, torch_generator
 from server.record import RunRecord
 from simulations.differences import paired_difference
 from simulations.engine import simulate
-from strategies.scorekeeping import Scoring
 
 CLASSES: Final = 14  # characters of the smallest alphabet
 SHOTS: Final = (1, 5, 10)
@@ -144,9 +146,9 @@ def settings(
     return Experiment.from_config(shared | network.settings | more)
 
 
-def unseen_of(network: Network, seed: int, count: int) -> list[int]:
+def unseen_of(seed: int, count: int) -> list[int]:
     """Returns the clients that never train."""
-    return sorted(Scoring.of(settings("digits", network, seed, 1, count)).unseen)
+    return sorted(streams.unseen(seed, count, _UNSEEN))
 
 
 def learned(
@@ -159,13 +161,14 @@ def learned(
 ) -> Params:
     """Returns the common model that a method learns from the clients that train."""
     count = len(images)
-    dataset = federation(images, 1, unseen_of(network, seed, count))
+    dataset = federation(images, 1, unseen_of(seed, count))
     mine = {f"{method}.{key}": value for key, value in own.items()}
     e = settings(dataset, network, seed, rounds, count, method=method, **mine)
     with tempfile.TemporaryDirectory(prefix="engram-") as folder:
         simulate(e, Path(folder) / "run")
         checkpoint = RunRecord.open(Path(folder) / "run").load_checkpoint()
-    return checkpoint.model if checkpoint is not None else {}
+    found: Params = unflat(checkpoint.model)["model"] if checkpoint is not None else {}
+    return found
 
 
 def newcomers(
@@ -187,7 +190,7 @@ def newcomers(
         tuning: Pairs of a number of steps and a step size.
     """
     count = len(images)
-    unseen = unseen_of(network, seed, count)
+    unseen = unseen_of(seed, count)
     dataset = federation(images, shots, unseen)
     found, data = [], None
     for steps, lr in tuning:
@@ -203,8 +206,8 @@ def _scored(
 ) -> npt.NDArray[np.float64]:
     initial = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
     start = {**initial, **(model or {})}
-    columns = Trainer(e, data, RamStore()).evaluate(start, clients, server_round=0).columns
-    return columns["accuracy"].double().numpy()
+    scores = Trainer(e, data, RamStore()).evaluate({"model": start}, clients, server_round=0)
+    return scores.columns["accuracy" + TUNED].double().numpy()
 
 
 def chosen(

@@ -24,6 +24,7 @@ from federation.wire import to_params
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
+from strategies.cohorts import draw_cohort
 from strategies.local import Federated
 
 
@@ -109,27 +110,26 @@ class Platform:
 
     def scores(self, server_round: int) -> Scores:
         """Scores all clients after the last round."""
-        everyone = range(self._experiment.num_clients)
-        method = self._strategy.rounds.merge.method
+        everyone, method = range(self._experiment.num_clients), self._strategy.rounds.merge.method
         slots = unflat(self._strategy.state | to_params(self._arrays), method.server.start)
         common, own = sent_to(method, slots, everyone)
         return self.trainer.evaluate(common, everyone, server_round=server_round, own=own)
 
     def bare(self) -> Callable[[int], None]:
-        """Returns a function that runs a round of only the trainer, always from the start."""
-        rounds = self._strategy.rounds
-        method, most = rounds.merge.method, 1 if rounds.merge.by == "clients" else 2**31
+        """Returns a function that runs a round of only the trainer, always from the same slots."""
+        e, merge = self._experiment, self._strategy.rounds.merge
+        most = (1 if merge.by == "clients" else 2**31) if merge.in_parts else None
 
         def train(server_round: int) -> None:
-            cohort = rounds.cohort(server_round, self._experiment.num_clients)
-            common, own = sent_to(method, method.server.start, cohort)
+            cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
+            common, own = sent_to(merge.method, merge.method.server.start, cohort)
             self.trainer.train(
                 common,
                 [cohort],
                 server_round=server_round,
                 durable=server_round - 1,
                 own=own,
-                combine=most if rounds.merge.in_parts else None,
+                combine=most,
             )
 
         return train

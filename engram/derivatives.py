@@ -40,42 +40,6 @@ class LossWithDerivatives:
         return self.value(params, batch)
 
 
-def by_autograd(loss: LossFn) -> LossWithDerivatives:
-    """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
-
-    They are the same, and cost what a training loop in plain torch costs.
-    """
-
-    def leaves(w: Params) -> Params:
-        return {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
-
-    def gradient(w: Params, batch: Batch) -> Params:
-        moving, still = _parted(w)
-        at = leaves(moving)
-        value = loss(w | at, batch)
-        found = torch.autograd.grad(value, list(at.values()), materialize_grads=True)
-        return _whole(w, dict(zip(at, found, strict=True)), still)
-
-    def product(w: Params, batch: Batch, v: Params) -> Params:
-        at = leaves(w)
-        inputs, directions = list(at.values()), [v[name] for name in at]
-        with twice():
-            first = torch.autograd.grad(
-                loss(at, batch), inputs, create_graph=True, materialize_grads=True
-            )
-            pairs = zip(first, directions, strict=True)
-            moved = [(g, d) for g, d in pairs if g.requires_grad]
-            found = torch.autograd.grad(
-                [g for g, _ in moved],
-                inputs,
-                [d for _, d in moved],
-                materialize_grads=True,
-            )
-        return dict(zip(at, found, strict=True))
-
-    return LossWithDerivatives(loss, gradient, product, leading=0)
-
-
 class _AllAtOnce(torch.autograd.Function):
     """Calls a function of many models' tensors; under ``vmap``, once for all of them."""
 
@@ -125,18 +89,6 @@ def all_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def by_cohorts(loss: LossFn, losses: LossFn) -> LossWithDerivatives:
-    """Builds the derivatives of one model's loss, which ``vmap`` takes for many models at once.
-
-    Args:
-        loss: The loss.
-        losses: ``(params (c, ...), batch (c, ...)) -> (c,)``, the same of c models.
-    """
-    summed = by_autograd(lambda w, batch: losses(w, batch).sum())
-    gradient, product = all_at_once(summed.gradient), all_at_once(summed.hessian_product)
-    return LossWithDerivatives(loss, gradient, product, leading=0)
-
-
 _TWICE = threading.local()
 
 
@@ -155,51 +107,12 @@ def differentiates_twice() -> bool:
     return getattr(_TWICE, "depth", 0) > 0
 
 
-_HELD = threading.local()
-
-
-@contextmanager
-def moving_only(moves: Callable[[str], bool]) -> Iterator[None]:
-    """Treats some parameters as constants; their gradients by autograd are zero.
-
-    Args:
-        moves: ``name -> bool``: False for a parameter that is constant. Companion arrays, whose
-            names have a slash, are never constant.
-    """
-    before = getattr(_HELD, "moves", None)
-    _HELD.moves = moves
-    try:
-        yield
-    finally:
-        _HELD.moves = before
-
-
-def _parted(w: Params) -> tuple[Params, Params]:
-    """Returns the parameters that vary, and the constant ones."""
-    moves = getattr(_HELD, "moves", None)
-    if moves is None:
-        return w, {}
-    found = {name for name in w if "/" in name or moves(name)}
-    moving = {name: leaf for name, leaf in w.items() if name in found}
-    return (moving, {n: x for n, x in w.items() if n not in found}) if moving else (w, {})
-
-
-def _whole(w: Params, found: Params, still: Params) -> Params:
-    """Returns a gradient of all parameters, in their order, with zeros for constant ones."""
-    zeros = {name: leaf.new_zeros(()).expand(leaf.shape) for name, leaf in still.items()}
-    return {name: found[name] if name in found else zeros[name] for name in w}
-
-
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, batch) -> grad L(w)``."""
     if isinstance(loss, LossWithDerivatives):
         return loss.gradient
-
-    def differentiated(w: Params, batch: Batch) -> Params:
-        moving, still = _parted(w)
-        return _whole(w, grad(lambda at: loss(w | at, batch))(moving), still)
-
-    return differentiated
+    found: Callable[[Params, Batch], Params] = grad(loss)
+    return found
 
 
 def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
@@ -209,8 +122,8 @@ def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
     differentiate = grad(loss)
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
-        transposed_product = vjp(lambda at: differentiate(at, batch), w)[1]
-        (result,) = transposed_product(v)  # a Hessian is symmetric, so v' hess = hess v
-        return result  # type: ignore[no-any-return]  # torch.func is not annotated
+        _, pull, *_ = vjp(lambda at: differentiate(at, batch), w)
+        (found,) = pull({name: v[name] for name in w})  # it is symmetric: v' hess = hess v
+        return dict(found)
 
     return product

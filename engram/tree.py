@@ -1,11 +1,14 @@
-"""Arithmetic on parameter dictionaries, and the parts of one that holds several."""
+"""Arithmetic on parameter dictionaries."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from engram.types import Params, Scale
 
-__all__ = ["add_scaled", "interpolate", "is_finite", "marked", "multiplied", "norm", "part"]
+__all__ = ["add_scaled", "interpolate", "is_finite", "multiplied", "norm"]
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
@@ -34,23 +37,6 @@ def interpolate(x: Params, y: Params, weight: Scale) -> Params:
     return {name: torch.lerp(leaf, y[name], weight) for name, leaf in x.items()}
 
 
-def part(x: Params, mark: str = "") -> Params:
-    """Returns the arrays whose names begin with a mark, by what follows it.
-
-    Args:
-        x: Arrays of a network's parameters, by their names, and others, by a mark and these names.
-        mark: The mark, which ends with a slash; "" for the network's parameters, without any.
-    """
-    if not mark:
-        return {name: leaf for name, leaf in x.items() if "/" not in name}
-    return {name.removeprefix(mark): leaf for name, leaf in x.items() if name.startswith(mark)}
-
-
-def marked(x: Params, mark: str) -> Params:
-    """Returns the arrays with a mark before their names, as ``part`` finds them."""
-    return {mark + name: leaf for name, leaf in x.items()}
-
-
 def norm(x: Params, leading: int = 0) -> Tensor:
     """Returns the Euclidean norm over all leaves, separately for each of stacked models.
 
@@ -62,12 +48,22 @@ def norm(x: Params, leading: int = 0) -> Tensor:
     return torch.stack(squares).sum(0).sqrt()
 
 
-def is_finite(x: Params) -> Tensor:
-    """Returns whether every entry of every leaf is finite: a boolean of shape ()."""
+def is_finite(x: Any, leading: int = 0) -> Tensor:
+    """Returns whether every entry of every tensor is finite, separately for each of stacked models.
+
+    Args:
+        x: The parameters, or any other tree of tensors.
+        leading: Number of leading axes of stacked models, which the result keeps.
+    """
     # A sum passes on what is not finite, and in float64 none of float32 overflows. It is ten times
     # faster than to look at each entry.
-    sums = [leaf.sum(dtype=torch.float64) for leaf in x.values()]
-    return torch.stack(sums).sum().isfinite()
+    sums = [
+        leaf.reshape(*leaf.shape[:leading], -1).sum(-1, dtype=torch.float64)
+        if leading
+        else leaf.sum(dtype=torch.float64)  # whose order in memory may be any
+        for leaf in tree_leaves(x)
+    ]
+    return torch.stack(sums).sum(0).isfinite() if sums else torch.tensor(True)
 
 
 def _along(scale: Tensor, leaf: Tensor) -> Tensor:

@@ -23,7 +23,6 @@ from engram.models.plain import Mixture, Recalling, Shifted, layered
 from engram.models.skeleton import called
 from engram.process import own_modes
 from engram.tasks import TASKS
-from engram.tree import part
 from engram.types import Params
 from federation.checksums import checked, summed
 from federation.data.federated import model_for, parameters_for
@@ -298,7 +297,7 @@ def _blank(exported: Exported, state: Params) -> nn.Module:
     count, numbers = parameters_for(e, exported.kind), sum(leaf.numel() for leaf in state.values())
     require(count <= numbers, "parameters of its settings' network", count, f"at most {numbers}")
     network = model_for(e, exported.kind)
-    start = part(network.init(torch.Generator()))
+    start = network.init(torch.Generator())
     assert network.module is not None  # for mypy: every network that is built by name has it
     if exported.form == "mixture":
         weights = state["weights"]

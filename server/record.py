@@ -121,7 +121,7 @@ class RunRecord:
         """Opens the folder of an existing run.
 
         Raises:
-            Refused: If it is not the folder of a run.
+            Refused: If it is not the folder of a run, or is one of another version.
         """
         if not (folder / _CONFIG).is_file():
             for inside in sorted(folder.glob(f"*/{_CONFIG}")):
@@ -130,6 +130,11 @@ class RunRecord:
                     f"name one of them, such as {inside.parent}"
                 )
             raise Refused(f"{folder} is not the folder of a run: it has no config.json")
+        if read_json(folder / _CONFIG).get("format") != _FORMAT:
+            raise Refused(
+                f"{folder} was written by another version of Engram, whose runs this one neither "
+                "shows nor goes on with: run it again, or use that version"
+            )
         return cls(folder)
 
     def write_config(self, experiment: Experiment, *, engine: str, training: str) -> None:
@@ -171,7 +176,7 @@ class RunRecord:
         """The contents of ``config.json``.
 
         Raises:
-            Refused: If they are damaged, of another version, or of an unknown method.
+            Refused: If they are damaged, or of an unknown method.
         """
         path = self.folder / _CONFIG
         config = checked(read_json(path))
@@ -179,11 +184,6 @@ class RunRecord:
             raise Refused(
                 f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
                 "--set, not here"
-            )
-        if config.get("format") != _FORMAT:
-            raise Refused(
-                f"{self.folder} was written by another version of Engram, whose runs this one "
-                "neither shows nor goes on with: run it again, or use that version"
             )
         of_kind(Config, config, path)
         method = config["settings"]["method"]

@@ -248,16 +248,11 @@ class Learned:
 
         Raises:
             Refused: If they are another network's, of which this process knows one by the same
-                name; or an earlier version has written them.
+                name.
         """
         start, checkpoint = self.method.server.start, self.checkpoint
         there = unflat(checkpoint.state | checkpoint.model, start)
-        if not start.keys() <= there.keys():
-            raise Refused(
-                f"{self.record.folder} was written by an earlier version of Engram, whose models "
-                "this one does not read"
-            )
-        found: Slots = {slot: there[slot] for slot in start}
+        found: Slots = {slot: x for slot, x in there.items() if slot in start}
         if (wrong := difference(flat(found), flat(start))) is not None:
             name = self.experiment.model
             raise Refused(
@@ -321,21 +316,25 @@ class Learned:
         check_finite(e, found, self.called(client))
         return found
 
-    def _trainer_with(self, client: int) -> Trainer:
-        """Returns a trainer that has the rows of a client that is served by what is made of them.
+    def _rows_of(self, client: int) -> FederatedData:
+        """Returns the rows, for a client that is served by what is made of them.
 
         Raises:
             Refused: If they are on its node.
         """
         try:
-            return self._trainer
+            return self.data
         except DataError as error:
             if not self._on_nodes:
                 raise
             raise Refused(
-                f"client {self.called(client)} is served by the common model after fine-tuning on "
-                f"its rows, which are not here ({error}): {ADAPT_THERE}"
+                f"client {self.called(client)} is served by what is made of its rows, which are "
+                f"not here ({error}): {ADAPT_THERE}"
             ) from error
+
+    def _trainer_with(self, client: int) -> Trainer:
+        self._rows_of(client)
+        return self._trainer
 
     @cached_property
     def _trainer(self) -> Trainer:
@@ -360,7 +359,7 @@ class Learned:
     def module(self, served: Served, network: Model, client: int) -> nn.Module:
         """Returns what serves a client as one plain module; see ``plain_module``."""
         targets = TASKS[self.experiment.task].targets
-        return plain_module(network, served, targets, lambda: self.data, client)
+        return plain_module(network, served, targets, lambda: self._rows_of(client), client)
 
     def parameters(self, served: Served, some: Set[str]) -> Params:
         """Returns a network's parameters by the names that its module has for them.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from engram.aggregates import Aggregate
 from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_map

@@ -56,7 +56,7 @@ def test_rooms_import_along_the_arrows_only(room):
 def test_the_science_imports_science_only():
     standard = {"abc", "collections", "copy", "dataclasses", "functools", "itertools", "math"}
     standard |= {"reprlib"}  # brief.py: values in messages
-    standard |= {"ast", "importlib", "pathlib", "sys"}  # lazy.py, rooms.py, __main__.py
+    standard |= {"ast", "importlib", "json", "pathlib", "sys"}  # lazy.py, entries.py, __main__.py
     standard |= {"inspect", "types", "fnmatch"}  # tasks.py, functional.py, sharing.py
     standard |= {"contextlib", "threading"}  # derivatives.py, module.py: what one thread is at
     standard |= {"struct"}  # by_name.py: a dictionary's numbers into an array

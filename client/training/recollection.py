@@ -99,14 +99,15 @@ class Recollection:
                 f"the memory of client {client} belongs to another method, or an earlier version "
                 "of Engram: remove it, or take the version that wrote it"
             )
+        whose = f"the memory of client {client} belongs to another"
         for slot, x in kept.items():
-            kind = self.method.kinds.get(slot)
-            like = start.get(slot, None if kind == "statistic" else self.initial)
-            if kind is None or (like is not None and difference(x, like)):
-                raise MemoryMismatch(
-                    f"the memory of client {client} belongs to another model: its {slot!r} has "
-                    "other arrays than this run's"
-                )
+            kind, begun = self.method.kinds.get(slot), start.get(slot)
+            if kind is None:
+                raise MemoryMismatch(f"{whose} method: it has a slot {slot!r}")
+            like = self.initial if begun is None else begun
+            exact = kind != "statistic" or begun is not None
+            if exact and (found := difference(x, like, whole=begun is not None)):
+                raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.

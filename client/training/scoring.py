@@ -19,7 +19,7 @@ from engram.checks import must
 from engram.cohort.task import stacked
 from engram.core.method import Neighbors, Params, Served, Slots
 from engram.core.objective import by_autograd
-from engram.core.optimizers import AFFINE, optimizer_of
+from engram.core.optimizers import optimizer_of
 from engram.core.served import has_common, has_tuned, typical
 from engram.dense import FIRST, Examples, logits
 from engram.metrics import Metric, fitted
@@ -108,7 +108,8 @@ class Scorer:
         self._tuned = has_tuned(self._method)
         served = typical(self._method)
         self._dense = vectorized and self._network.features is None
-        self._dense &= self._network.dense_layers > 0 and experiment.adapt_optimizer in AFFINE
+        affine = optimizer_of(experiment.adapt_optimizer).affine
+        self._dense &= self._network.dense_layers > 0 and affine
         self._dense &= served.shift is None and served.neighbors is None
         self._personalize = self._fine_tuning(task)
 
@@ -125,7 +126,7 @@ class Scorer:
         elif network.vectorizes:
             gradient = torch.func.grad(loss)
         else:  # packed sequences, for one, have no rule in torch.func
-            gradient = by_autograd(loss, lambda outputs, batch: outputs).gradient
+            gradient = by_autograd(loss).gradient
 
         def personalize(w: Params, *batches: Batch) -> Params:
             state = optimizer.init(w)

@@ -12,6 +12,7 @@ from engram.cohort.draws import ALL, Who
 from engram.cohort.task import CohortTask, Held, Outcome, Problem
 from engram.core.method import Slots
 from engram.core.optimizers import State
+from engram.tree import is_finite
 from engram.types import Batch, Params
 
 __all__ = ["at_once"]
@@ -55,7 +56,7 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
     for who, batch in last if task.losses else ():
         some = everyone.of(who)
         losses[who] = some.call(loss, *_pick((scales, task.own, sent, kept), who), batch)
-    fine = _finite((sent, kept), count, device) & losses.isfinite()
+    fine = losses.isfinite() & is_finite((sent, kept), leading=1).to(device)
     broken = {i: 0 for i, ok in enumerate(fine.tolist()) if not ok}
     found = losses.tolist() if task.losses else []
     return Outcome(Held(sent), Held(kept), states, found, broken)
@@ -86,14 +87,6 @@ class _Cohort:
 
 def _tensors(tree: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in tree_leaves(tree))
-
-
-def _finite(tree: Any, count: int, device: torch.device) -> Tensor:
-    """Returns whether all entries of each client are finite, (c,)."""
-    sums = [leaf.reshape(count, -1).sum(1, dtype=torch.float64) for leaf in tree_leaves(tree)]
-    if not sums:
-        return torch.ones(count, dtype=torch.bool, device=device)
-    return torch.stack(sums).sum(0).isfinite()
 
 
 def _pick(tree: Any, who: Who) -> Any:

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -22,6 +21,7 @@ from engram.core.optimizers import State
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, PlainCoordinates
 from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
+from engram.tree import is_finite
 from engram.types import Params
 
 __all__ = ["cost", "dense", "origin", "pays"]
@@ -34,11 +34,11 @@ _CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix
 def dense(
     problem: Problem, task: CohortTask, *, targets: Targets, features: Features | None = None
 ) -> Outcome:
-    """Trains a cohort's clients together.
+    """Trains a cohort's clients together; the optimizer's states are not returned.
 
     Args:
         problem: With the objective ``engram.core.objective.by_hand``.
-        task: The inputs.
+        task: The inputs, without states.
         targets: Converts the data's targets to the loss's.
         features: The network's layers before its dense ones; None if there are none. With
             ``features``, steps must take one gradient of each batch.
@@ -55,7 +55,7 @@ def dense(
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
-    states: list[State] = list(task.states) or [{} for _ in method.client.phases]
+    states: list[State] = [{} for _ in method.client.phases]
     batches: tuple[Examples, ...] = ()
     for h, batches in enumerate(zip(*[stream] * task.draws.batches, strict=True)):
         at = task.draws.phase(h)
@@ -71,13 +71,10 @@ def dense(
     if task.losses:
         served = method.serve(received | sent, kept, True)
         losses = [problem.reported(served, batches[-1])]
-    # Like `tree.is_finite`, but for each client.
-    leaves = [leaf for slots in (sent, kept) for leaf in _leaves(slots)]
-    sums = [leaf.reshape(count, -1).sum(1, dtype=torch.float64) for leaf in leaves]
-    fine = torch.stack([*sums, *losses]).isfinite().all(0).tolist()
+    fine = is_finite((sent, kept, losses), leading=1).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
     found = losses[0].tolist() if losses else []
-    return Outcome(Held(sent, coordinates), Held(kept, coordinates), states, found, broken)
+    return Outcome(Held(sent, coordinates), Held(kept, coordinates), [], found, broken)
 
 
 def origin(method: Method, common: Slots) -> Tensor | None:
@@ -160,11 +157,6 @@ def _fit(held: Any, batch: Examples) -> Any:
         name: _fit(x, batch) if isinstance(x, dict) else batch.rows.fit(x) if name == FIRST else x
         for name, x in held.items()
     }
-
-
-def _leaves(slots: Slots) -> Iterator[Tensor]:
-    for x in slots.values():
-        yield from x.values() if isinstance(x, dict) else [x]
 
 
 def _examples(

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, Problem, stacked
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State
 from engram.layout import channels_last
+from engram.tree import is_finite
 from engram.types import Batch
 
 __all__ = ["in_turn"]
@@ -57,7 +58,7 @@ def _one(problem: Problem, task: CohortTask, common: Slots, i: int) -> tuple[Any
             loss = float(problem.reported(served, batches[-1]))
     except Exception as error:  # a user's method may raise anything, which becomes the cause
         raise ClientRaised(i, h) from error
-    fine = _is_finite((sent, kept)) and (loss is None or isfinite(loss))
+    fine = bool(is_finite((sent, kept))) and (loss is None or isfinite(loss))
     return sent, kept, states, loss, None if fine else _first_broken(problem, method, *begun, task)
 
 
@@ -79,15 +80,9 @@ def _first_broken(
             phase, work, states[step.phase], _only(step.batches)
         )
         number += 1
-        if not _is_finite(work):
+        if not is_finite(work):
             break
     return number
-
-
-def _is_finite(tree: Any) -> bool:
-    # A sum passes on what is not finite, and in float64 none of float32 overflows.
-    sums = [leaf.sum(dtype=torch.float64) for leaf in tree_leaves(tree)]
-    return not sums or bool(torch.stack(sums).sum().isfinite())
 
 
 def _only(stack: Any) -> Any:

@@ -151,7 +151,7 @@ class Outcome(NamedTuple):
     Attributes:
         sent: What leaves the clients.
         kept: What they keep.
-        states: By phase, the optimizer's states by slot.
+        states: By phase, the optimizer's states by slot; empty if the way keeps none.
         losses: The losses of the models that serve them on the last batch; empty if not wanted.
         broken: Clients whose slots or loss became non-finite: by position, the step at which it
             happened (from 1; 0 if it is not known).

@@ -86,9 +86,14 @@ class Contract(NamedTuple):
         for number, taken in batches.items():
             directions, after = side.phases[number].direction(work, tuple(taken))
             _same(where, f"that phase {number} returns", after, work)
+            if not directions.keys() <= work.keys():
+                expected = f"among those that it works on, {_names(work)}"
+                raise SlotFault(
+                    where, f"slots that phase {number} moves", expected, _names(directions)
+                )
             for slot, d in directions.items():
                 what = f"direction of phase {number} for slot {slot!r}"
-                _inside(where, what, d, work.get(slot, {}), "the slot")
+                _inside(where, what, d, work[slot], "the slot")
             work = after
         sent, after = side.end(received, work)
         self._sent(where, received, sent)

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, vjp
+from torch.func import grad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from engram.core.method import Objective
 from engram.core.slots import pick
-from engram.derivatives import LossWithDerivatives, all_at_once, twice
+from engram.derivatives import LossWithDerivatives, all_at_once, hessian_product, twice
 from engram.types import Batch, LossFn, Params
 
 __all__ = ["by_autograd", "by_cohorts", "by_functions", "by_hand"]
@@ -20,18 +20,13 @@ Observing = Callable[..., tuple[Tensor, Any]]
 Derivative = Callable[..., tuple[Params, Any]]
 
 
-def by_functions(loss: LossFn, criterion: Criterion) -> Objective:
+def by_functions(loss: LossFn, criterion: Criterion | None = None) -> Objective:
     """Builds the derivatives of one model's loss by ``torch.func``, which ``vmap`` can run."""
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
         moving = w if names is None else pick(w, names)
         found: Params = grad(lambda at: loss(w | at, batch))(moving)
         return found
-
-    def product(w: Params, batch: Batch, v: Params) -> Params:
-        _, pull, *_ = vjp(lambda at: gradient(at, batch), w)
-        (found,) = pull(v)  # a Hessian is symmetric, so v' hess = hess v
-        return dict(found)
 
     def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:
         def derivative(w: Any, *rest: Any) -> Any:
@@ -41,10 +36,10 @@ def by_functions(loss: LossFn, criterion: Criterion) -> Objective:
 
         return derivative
 
-    return Objective(loss, gradient, product, criterion, differentiate)
+    return Objective(loss, gradient, hessian_product(loss), criterion, differentiate)
 
 
-def by_autograd(loss: LossFn, criterion: Criterion) -> Objective:
+def by_autograd(loss: LossFn, criterion: Criterion | None = None) -> Objective:
     """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
 
     They are the same, cost what a training loop in plain torch costs, and need no rule of
@@ -87,7 +82,7 @@ def by_autograd(loss: LossFn, criterion: Criterion) -> Objective:
     return Objective(loss, gradient, product, criterion, differentiate)
 
 
-def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion) -> Objective:
+def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion | None = None) -> Objective:
     """Builds the derivatives of one model's loss, which ``vmap`` takes for many models at once.
 
     Args:
@@ -95,7 +90,7 @@ def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion) -> Objective:
         losses: ``(params (c, ...), batch (c, ...)) -> (c,)``, the same of c models.
         criterion: As ``Objective.criterion``.
     """
-    summed = by_autograd(lambda w, batch: losses(w, batch).sum(), criterion)
+    summed = by_autograd(lambda w, batch: losses(w, batch).sum())
     product = all_at_once(summed.hessian_product)
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
@@ -105,7 +100,7 @@ def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion) -> Objective:
     return by_functions(loss, criterion)._replace(gradient=gradient, hessian_product=product)
 
 
-def by_hand(loss: LossWithDerivatives, criterion: Criterion) -> Objective:
+def by_hand(loss: LossWithDerivatives, criterion: Criterion | None = None) -> Objective:
     """Builds the objective of stacked models from a loss whose derivatives are written out."""
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:

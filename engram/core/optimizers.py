@@ -18,10 +18,7 @@ from engram.steps import OPTIMIZERS, OwnOptimizer
 from engram.tree import add_scaled, interpolate, multiplied, norm
 from engram.types import Params, Scale
 
-__all__ = ["AFFINE", "SGD", "Optimizer", "State", "check_optimizer", "optimizer_of"]
-
-AFFINE: Final = frozenset({"sgd", "momentum"})
-"""Optimizers that leave an affine phase affine."""
+__all__ = ["SGD", "Optimizer", "State", "check_optimizer", "optimizer_of"]
 
 State = dict[str, Any]
 """Moments of one slot: ``Params`` by the name of the moment, and ``steps``, a tensor."""

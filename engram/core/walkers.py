@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, mean_of, over_slots, pick, unflat, zeros
 from engram.privacy import add_normal, clip
 from engram.robust import Center
@@ -128,11 +128,6 @@ class Walker(NamedTuple):
         plain = [u._replace(slots=rest) for u, (_, rest) in zip(updates, parts, strict=True)]
         slots = self._joined(noisy, mean_of(plain, "clients").slots, updates[0].slots)
         return Update(slots, float(clients), float(clients))
-
-    def requires_mean(self, key: str, value: object) -> None:
-        """Raises ``ValueError`` if the method's server sees every update: there is no mean."""
-        ok = isinstance(self.method.server.merge, FromMean)
-        require(ok, key, value, "another one where the server sees every update")
 
     def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
         """Returns slots without running statistics, and the running statistics of models."""

@@ -12,11 +12,11 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from engram.core.method import Context, FromEach, FromMean, Method, Network
-from engram.core.objective import by_functions
-from engram.core.personal import build
+from engram.core.contract import Contract
+from engram.core.method import FromEach, FromMean, Method, Network
 from engram.core.served import typical
 from engram.core.settings import METHODS, Search, about, ranges
+from engram.core.shapes import shapes_of, without_data
 
 __all__ = ["entries", "entry_of", "written"]
 
@@ -40,6 +40,7 @@ def entry_of(cls: Any) -> dict[str, Any]:
     """Returns a method's entry: what it says of itself, its settings, and facts of what it builds.
 
     Raises:
+        SlotFault: The method does not keep its contract.
         ValueError: If it builds no method for a network of two layers and two classes.
     """
     made = _probe(cls())
@@ -79,7 +80,7 @@ def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, 
 
 
 def _probe(settings: Any) -> Method:
-    """Builds a method for a small network."""
+    """Builds a method for a small network, and holds it to its contract."""
     initial = {
         "0.weight": torch.zeros(2, 2),
         "1.weight": torch.zeros(2),
@@ -98,12 +99,15 @@ def _probe(settings: Any) -> Method:
         initial, represent, 2, layers, running, frozenset(), lambda count: [initial] * count
     )
 
-    def loss(w: Any, batch: Any) -> Tensor:
-        return represent(w, batch)[0].square().mean()
-
-    objective = by_functions(loss, lambda outputs, batch: outputs.square().mean())
-    context = Context(network, objective, 2, 2, lambda: torch.Generator().manual_seed(0))
-    return build(settings, context)
+    made = without_data(
+        settings,
+        network,
+        outputs=2,
+        clients=2,
+        generator=lambda: torch.Generator().manual_seed(0),
+    )
+    shapes_of(Contract(about(settings).name, made, initial))
+    return made
 
 
 def written() -> str:

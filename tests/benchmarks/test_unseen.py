@@ -32,7 +32,7 @@ TINY = unseen.Network(
 
 
 def test_newcomers_have_so_many_drawings_of_each_character(images):
-    late = unseen.unseen_of(TINY, 0, 12)
+    late = unseen.unseen_of(0, 12)
     assert len(late) == 10
     data = federated_data(unseen.settings(unseen.federation(images, 5, late), TINY, 0, 1, 12))
     for client in range(12):

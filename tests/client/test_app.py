@@ -14,6 +14,7 @@ from client.hosts.local import LocalHost
 from client.memory import DiskStore
 from client.remembered import read_training
 from client.trainings import kept
+from engram.core.slots import flat
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.fingerprint import fingerprint, source_root
@@ -57,7 +58,7 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
         CLIENTS: list(clients),
         "training": TRAINING,
     }
-    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord(config)})
+    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
     return ask(MessageType.TRAIN, content, node_config, **settings)
 
 
@@ -193,7 +194,7 @@ def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
     new_key(tmp_path / "key")
     node = {"state": str(tmp_path / "s"), "memory-key": str(tmp_path / "key")}
     first = model_of(train(node, **CARRY))
-    plain = first["dense0.weight"].numpy().tobytes()[:64]
+    plain = first["model/dense0.weight"].numpy().tobytes()[:64]
     files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
     assert len(files) == 4  # two memories, a reply, and the settings
     assert not any(plain in path.read_bytes() for path in files)
@@ -204,7 +205,7 @@ def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
 
 def test_bundled_messages_are_answered_in_bundles(tmp_path):
     model = initial_model(trainer(small()))
-    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord({CLIENTS: [2]})})
+    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord({CLIENTS: [2]})})
     plain = ask(MessageType.TRAIN, content, {})
     packed = ask(MessageType.TRAIN, bundle(content), {})
     assert is_bundled(packed.content)
@@ -235,11 +236,11 @@ def test_a_node_trains_in_the_run_s_units_and_notes_them(tmp_path):
     settings |= {"partition": "natural", "model": "linear"}
     told = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content).told
     units = Units(told.inputs.standard(), told.targets.standard())
-    model = {"dense0.weight": torch.zeros(1, 2), "dense0.bias": torch.zeros(1)}
+    model = {"model": {"dense0.weight": torch.zeros(1, 2), "dense0.bias": torch.zeros(1)}}
     config = {CLIENTS: [0], "training": TRAINING, **units_entries(units)}
-    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord(config)})
+    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
     found = model_of(ask(MessageType.TRAIN, content, node, **settings))
-    assert found["dense0.weight"].abs().max() < 2  # of numbers around 0, with deviation 1
+    assert found["model/dense0.weight"].abs().max() < 2  # of numbers around 0, with deviation 1
     assert read_training(tmp_path / "state" / "memory" / TRAINING).kind.units == units
 
 
@@ -339,7 +340,10 @@ def test_a_memory_of_another_model_is_refused_by_name(tmp_path):
     train(node, **CARRY)
     reply = train(node, server_round=2, hidden="5", **CARRY)
     assert reply.error.code == REFUSED
-    assert "client 0's memory has shapes" in reply.error.reason
+    words = (
+        "the memory of client 0 belongs to another model: its 'memory' has 'dense0.bias' of shape"
+    )
+    assert reply.error.reason == f"{words} of shape (8,) in place of shape (5,)"
 
 
 def test_a_memory_that_does_not_fit_is_refused_and_the_old_one_stays(tmp_path):

@@ -64,7 +64,7 @@ def test_who_else_trains_does_not_matter(tmp_path, monkeypatch):
 
 def test_test_rows_stay_as_they_are(tmp_path):
     (_, one), (_, other) = (trained(tmp_path / name, augment=name) for name in ("", "flip-crop"))
-    scores = ("loss", "loss-before", "accuracy")
+    scores = ("loss", "loss-common", "accuracy")
     assert [one[0][key] for key in scores] == [other[0][key] for key in scores]
     assert one[2]["loss"] != other[2]["loss"]
 

@@ -16,7 +16,14 @@ from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.testing import engines_differ
-from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+from tests.support import (
+    assert_same,
+    initial_model,
+    scores_of,
+    small_of_any,
+    train_clients,
+    trainer,
+)
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 
@@ -119,15 +126,15 @@ def in_plain_torch(function, module, params, x, y):
 
 
 def assert_trains_as_in_plain_torch(t, function, make, arrays=None):
-    start, found = initial_model(t), train_clients(t, initial_model(t), [0, 1, 2], **ROUND).params
-    names, own = t._network.names, arrays or data()
+    start, sent = initial_model(t), train_clients(t, initial_model(t), [0, 1, 2], **ROUND).slots
+    names, own = t.learner.model.names, arrays or data()
     arrays = {k: torch.tensor(v) for k, v in own.items()}
-    params = {names.get(name, name): leaf for name, leaf in start.items()}
+    params = {names.get(name, name): leaf for name, leaf in start["model"].items()}
     for client in range(CLIENTS):
         own = arrays["task_train"] == client
         x, y = arrays["x_train"][own], arrays["y_train"][own]
         expected = in_plain_torch(function, make(), params, x, y)
-        mine = {names.get(name, name): leaf[client] for name, leaf in found.items()}
+        mine = {names.get(name, name): leaf[client] for name, leaf in sent["model"].items()}
         assert_same(mine, {name: leaf.detach() for name, leaf in expected.items()}, atol=1e-5)
 
 
@@ -140,9 +147,9 @@ def test_a_loss_trains_as_in_plain_torch(case, way):
     function, make = CASES[case], NETWORKS[way]
     t = trainer(experiment(function, make))
     if case in IN_TURN:
-        assert list(t.ways) == ["in-turn"]
+        assert t.ways == ("in-turn",)
     else:
-        t.ways = {way: t.ways[way]}
+        t.ways = (way,)
     assert_trains_as_in_plain_torch(t, function, make)
 
 
@@ -157,9 +164,11 @@ def test_methods_take_a_loss_of_batches_on_both_engines(case, method, tmp_path):
 def test_a_client_is_scored_by_the_loss_of_its_own_rows_alone(tmp_path):
     function = CASES["weighted classes"]
     e = experiment(function, dense, eta=1e-30, adapt_steps=0, num_rounds=1, eval_every=1)
-    found = simulate(e, tmp_path / "run")["clients"]["loss-before"]
+    found = simulate(e, tmp_path / "run")["clients"]["loss"]
     t, arrays = trainer(e), {k: torch.tensor(v.copy()) for k, v in data().items()}
-    params = {t._network.names.get(n, n): leaf for n, leaf in initial_model(t).items()}
+    params = {
+        t.learner.model.names.get(n, n): leaf for n, leaf in initial_model(t)["model"].items()
+    }
     for client, value in enumerate(found):  # of unequal numbers of rows
         own = arrays["task_test"] == client
         outputs = functional_call(dense(), params, (arrays["x_test"][own],))
@@ -265,12 +274,11 @@ def test_targets_of_several_axes_train_as_in_plain_torch(case, engine):
     arrays = data() | {"y_train": y.numpy(), "y_test": y.flip(0).numpy()}
     t = trainer(experiment(function, make, arrays, **settings), engine=engine)
     assert "dense" not in t.ways  # of which rows would be vectors
-    for way in tuple(t.ways):
-        t.ways = {way: t.ways[way]}
+    for way in t.ways:
+        t.ways = (way,)
         assert_trains_as_in_plain_torch(t, function, make, arrays)
-        t.ways = trainer(t.experiment, engine=engine).ways
-    scores = t.evaluate(initial_model(t), [0, 1, 2], server_round=0).columns
-    assert all(column.isfinite().all() for name, column in scores.items() if "own" not in name)
+    scores = scores_of(t, [0, 1, 2]).columns
+    assert all(column.isfinite().all() for column in scores.values())
 
 
 def test_pixels_are_counted_by_accuracy_and_other_metrics_of_classes_are_refused():
@@ -279,8 +287,8 @@ def test_pixels_are_counted_by_accuracy_and_other_metrics_of_classes_are_refused
     arrays |= {"task_test": arrays["task_train"]}
     e = experiment(function, make, arrays, metrics="accuracy", adapt_steps=0)
     t, x = trainer(e), torch.tensor(arrays["x_test"])
-    found = t.evaluate(initial_model(t), [0, 1, 2], server_round=0).columns["accuracy-before"]
-    hits = functional_call(make(), initial_model(t), (x,)).argmax(1) == y
+    found = scores_of(t, [0, 1, 2]).columns["accuracy"]
+    hits = functional_call(make(), initial_model(t)["model"], (x,)).argmax(1) == y
     for client, value in enumerate(found.tolist()):
         own = torch.tensor(arrays["task_train"] == client)
         assert value == pytest.approx(float(hits[own].float().mean()))

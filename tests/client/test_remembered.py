@@ -8,7 +8,7 @@ import torch
 
 import engram
 from client import app as module
-from client.memory import DiskStore, RamStore
+from client.memory import DiskStore, MemoryMismatch, RamStore
 from client.remembered import note_training, read_training, remembered_package
 from federation.checksums import checked, summed
 from federation.errors import Refused
@@ -79,6 +79,17 @@ def test_a_node_notes_what_it_trains(tmp_path):
     assert torch.equal(found["dense0.weight"], kept["dense0.weight"])
 
 
+@pytest.mark.parametrize("before", ["personal/", "", "own/"], ids=["personal", "whole", "own"])
+def test_a_memory_that_an_earlier_version_wrote_is_refused_in_one_line(before, tmp_path):
+    run = finished(tmp_path / "run", method="ditto")
+    node = tmp_path / "state"
+    on_a_node(run, node)
+    old = {before + name: leaf for name, leaf in run.personal_model(1).items()}
+    expected = "^the memory of client 1 belongs to another method, or an earlier version of [^\n]*$"
+    with pytest.raises(MemoryMismatch, match=expected):
+        remembered_package(read_training(node), 1, old)
+
+
 def test_memories_of_earlier_versions_are_refused(tmp_path):
     with pytest.raises(Refused, match=r"training\.json is not there: the memories are of an"):
         read_training(tmp_path)
@@ -123,7 +134,7 @@ def test_what_is_served_without_memories_is_made_of_data_at_hand(method, tmp_pat
 
 
 def test_rows_of_nodes_own_are_not_taken_from_the_coordinators_data(tmp_path):
-    run = finished(tmp_path / "run", method="fedavg")
+    run = finished(tmp_path / "run", method="per-fedavg")
     data, there = run.learned.data, on_flower(run)
     results = run.folder / "results.json"
     about = checked(read_json(results))

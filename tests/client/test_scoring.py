@@ -22,7 +22,7 @@ def test_models_are_tuned_on_training_rows_and_scored_on_others(engine, model):
     t = trainer(e, engine=engine)
     common = initial_model(t)
     scores = t.evaluate(common, [12, 0], server_round=0)
-    loss = cross_entropy(t._network)
+    loss = cross_entropy(t.learner.model)
     for i, client in enumerate([12, 0]):
         own = t.data.train.rows[client]
         drawn = own[generator(3, Stream.FINE_TUNING, client).integers(len(own), size=12)]
@@ -35,7 +35,7 @@ def test_models_are_tuned_on_training_rows_and_scored_on_others(engine, model):
             for params, suffix in ((common, "-before"), (tuned, "")):
                 found = scores.columns[f"{prefix}loss{suffix}"][i]
                 assert float(found) == pytest.approx(float(loss(params, (x, y))), abs=1e-5)
-                hits = (t._network.apply(params, x).argmax(dim=1) == y).double().mean()
+                hits = (t.learner.model.apply(params, x).argmax(dim=1) == y).double().mean()
                 found = scores.columns[f"{prefix}accuracy{suffix}"][i]
                 assert float(found) == pytest.approx(float(hits), abs=1e-6)
         assert int(scores.queries[i]) == len(t.data.test.rows[client])

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from engram.aggregates import Update, averaging, mean
 from torch import nn
 
 import engram
-from engram.aggregates import Update, averaging, mean
 from engram.tasks import CLASSIFICATION
 from federation.aggregation import aggregate_of
 from federation.data.federated import federated_data, model_for

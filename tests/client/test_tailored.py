@@ -82,7 +82,7 @@ def test_clients_are_served_by_them(tmp_path, method):
         whole = part(checkpoint.model | {name: leaf[client] for name, leaf in made.items()})
         assert_same(run.personal_model(client), whole, atol=1e-6)
         x, y = t.data.test.take(torch.from_numpy(t.data.test.rows[client]))
-        loss = torch.nn.functional.cross_entropy(t._network.apply(whole, x), y)
+        loss = torch.nn.functional.cross_entropy(t.learner.model.apply(whole, x), y)
         assert float(columns["loss-before"][client]) == pytest.approx(float(loss), abs=1e-5)
 
 

@@ -32,7 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
 _spec = importlib.util.spec_from_file_location("methods_tool", ROOT / "docs/tools/methods.py")
 TOOL = importlib.util.module_from_spec(_spec)  # what completes the pages of methods
 _spec.loader.exec_module(TOOL)
-RULE = "class SignSGD(engram.LocalMethod)"  # the example of a plug-in
+RULE = '@engram.method("sign-sgd"'  # the example of a plug-in
 ROOT_FOLDERS = {*ROOMS, "benchmarks", "docker", "docs", "tests"}
 
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
-from engram.derivatives import all_at_once, by_cohorts, gradient, hessian_product
+from engram.core.objective import by_cohorts, by_functions
+from engram.derivatives import all_at_once
 from engram.models import cohort_losses, from_module, mean_loss
 from engram.models.functional import Pure
 from engram.tasks import TASKS
@@ -116,14 +117,14 @@ def test_derivatives_at_once_are_those_one_by_one(make):
     model, w, batch = cohort(make)
     loss = mean_loss(model, TASKS["classification"])
     losses = cohort_losses(model, TASKS["classification"])
-    ours = by_cohorts(loss, losses)
+    ours, theirs = by_cohorts(loss, losses), by_functions(loss)
     v = {name: leaf.cos() for name, leaf in w.items()}
 
     torch.testing.assert_close(
         vmap(all_at_once(losses))(w, batch), vmap(loss)(w, batch), rtol=1e-4, atol=1e-5
     )
-    close(vmap(gradient(ours))(w, batch), vmap(gradient(loss))(w, batch))
-    close(vmap(hessian_product(ours))(w, batch, v), vmap(hessian_product(loss))(w, batch, v))
+    close(vmap(ours.gradient)(w, batch), vmap(theirs.gradient)(w, batch))
+    close(vmap(ours.hessian_product)(w, batch, v), vmap(theirs.hessian_product)(w, batch, v))
 
 
 def test_a_function_at_once_is_called_once_and_takes_what_is_common():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from engram.derivatives import by_autograd
+from engram.core.objective import by_autograd
 from engram.models import cross_entropy, from_module, mean_loss
 from engram.models.functional import Pure, uniform
 from engram.tasks import TASKS

@@ -44,7 +44,7 @@ def assert_numbers_are_torchs(name, make, clip, decay):
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
     x, y = draw(1, 12, 8, 4), draw(2, 12, 8)
     network = from_module(module, x[0].float())
-    gradient = by_autograd(mean_loss(network, REGRESSION), None).gradient
+    gradient = by_autograd(mean_loss(network, REGRESSION)).gradient
     moves = optimizer_of(name, weight_decay=decay, clip=clip)
     w = {name: leaf.double() for name, leaf in network.init(torch.Generator()).items()}
     module.double()

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from engram.models import build_model, from_module, mean_loss, penalized_loss
-from engram.tasks import CLASSIFICATION
+from engram.models import build_model, from_module
 from tests.client.networks import IMAGES, Characters, Normed, TiedCharacters, TwoInputs
 from tests.support import assert_same
 
@@ -82,11 +81,6 @@ def test_in_training_it_is_that_of_training():
     outputs, z = model.represent(params, X, KEY, None, True)
     assert torch.equal(outputs, model.train(params, X, KEY))
     assert not torch.equal(z, model.represent(params, X, None, None, False)[1])
-    targets = torch.tensor([0, 1, 2, 0])
-    loss = penalized_loss(model, CLASSIFICATION, lambda w, z, y: (z.sum(1) * y).sum())
-    plain = mean_loss(model, CLASSIFICATION)(params, (X, targets, KEY))
-    expected = plain + (z.sum(1) * targets).sum()
-    torch.testing.assert_close(loss(params, (X, targets, KEY)), expected)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +96,6 @@ def test_in_training_it_is_that_of_training():
 def test_where_the_last_layer_takes_no_single_vector_there_is_none(make, x):
     model = from_module(make, x)
     assert (model.represent, model.width) == (None, 0)
-    with pytest.raises(ValueError, match="model must be one whose last layer"):
-        penalized_loss(model, CLASSIFICATION, lambda w, z, y: z.sum())
 
 
 def test_gradients_by_a_shift_are_those_of_the_layers_input():

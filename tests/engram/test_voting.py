@@ -1,17 +1,18 @@
-"""kNN-Per: votes by hand, the mixture's two ends, and how clients are served by it."""
+"""Votes of rows nearby by hand, the mixture's two ends, and clients that are served by them."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from engram.federated.knn_per import knn_per, nearest
+from engram.core.method import Neighbors
+from engram.voting import check_votes, nearest, with_votes
 
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.front import load_run
-from tests.support import draw, initial_model, small, trainer
+from tests.support import draw, initial_model, scores_of, small, trainer
 
 CLASSES, K, SCALE = 4, 3, 0.7
 COUNTED = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
@@ -47,7 +48,7 @@ def test_the_mixture_lies_between_the_common_model_and_the_vote():
     rows = (outputs, Z, MEMORY, Y, COUNTED)
 
     def mixed(weight):
-        return knn_per(weight=weight, k=K, scale=SCALE)(*rows)
+        return with_votes(Neighbors(weight, K, SCALE), *rows)
 
     torch.testing.assert_close(mixed(0.0), outputs.log_softmax(-1))
     vote = nearest(*rows[1:], classes=CLASSES, k=K, scale=SCALE)
@@ -59,13 +60,13 @@ def test_the_mixture_lies_between_the_common_model_and_the_vote():
 def scores(engine="vectorized", **own):
     settings = {f"knn-per.{key}": value for key, value in own.items()}
     t = trainer(small(method="knn-per", **settings), engine=engine)
-    return t.evaluate(initial_model(t), range(20), server_round=1).columns, t
+    return scores_of(t, range(20), server_round=1).columns, t
 
 
 def test_with_lambda_zero_clients_are_served_by_the_common_model():
     found, _ = scores(**{"lambda": 0.0})
     for metric in ("accuracy", "loss"):
-        torch.testing.assert_close(found[metric + "-own"], found[metric + "-before"])
+        torch.testing.assert_close(found[metric], found[metric + "-common"])
 
 
 def test_engines_agree_and_every_client_is_served_whether_or_not_it_has_trained(monkeypatch):
@@ -74,16 +75,16 @@ def test_engines_agree_and_every_client_is_served_whether_or_not_it_has_trained(
     for engine in ("vectorized", "sequential"):
         for name, column in scores(engine)[0].items():
             torch.testing.assert_close(column, found[name], atol=1e-5, rtol=0, msg=name)
-    assert found["accuracy-own"].isfinite().all()
+    assert found["accuracy"].isfinite().all()
 
 
 def test_a_client_is_served_by_its_own_training_rows():
     found, t = scores(**{"lambda": 1.0, "k": 3})
-    model, test, train = initial_model(t), t.data.test, t.data.train
+    model, test, train = initial_model(t)["model"], t.data.test, t.data.train
 
     def of(split, client):
         x, y = split.take(torch.from_numpy(split.rows[client]))
-        return t._network.represent(model, x)[1], y
+        return t.learner.model.represent(model, x, None, None, False)[1], y
 
     for client in (0, 7):
         (z, y), (memory, classes) = of(test, client), of(train, client)
@@ -94,7 +95,7 @@ def test_a_client_is_served_by_its_own_training_rows():
             for j in row.argsort()[:3].tolist():
                 votes[classes[j]] += math.exp(-float(row[j]))
             right += int(votes.argmax() == y[i])
-        assert float(found["accuracy-own"][client]) == pytest.approx(right / len(y))
+        assert float(found["accuracy"][client]) == pytest.approx(right / len(y))
 
 
 def test_unseen_clients_are_served_by_it_too_and_training_is_fedavgs(tmp_path):
@@ -103,18 +104,17 @@ def test_unseen_clients_are_served_by_it_too_and_training_is_fedavgs(tmp_path):
     simulate(small(method="fedavg", **shared), tmp_path / "fedavg")
     one, other = (RunRecord.open(tmp_path / n).load_checkpoint().model for n in ("knn", "fedavg"))
     assert all(torch.equal(one[name], other[name]) for name in other)
-    assert found["unseen-accuracy-served"] == found["unseen-accuracy-own"]
-    assert found["clients"]["loss-served"] == found["clients"]["loss-own"]
+    assert found["unseen-accuracy"] != found["unseen-accuracy-common"]
     personal = load_run(tmp_path / "knn").personal_model(0)
-    assert all(torch.equal(personal[name], one[name]) for name in one)
+    assert all(torch.equal(leaf, one[f"model/{name}"]) for name, leaf in personal.items())
 
 
 def test_impossible_values_are_refused():
     with pytest.raises(Refused, match="task must be classification for knn-per, got"):
         small(method="knn-per", task="multi-label")
     with pytest.raises(ValueError, match=r"lambda must be in \[0, 1\], got 2"):
-        knn_per(weight=2, k=1, scale=1.0)
+        check_votes(Neighbors(2.0, 1, 1.0))
     with pytest.raises(ValueError, match="k must be at least 1"):
-        knn_per(weight=1, k=0, scale=1.0)
+        check_votes(Neighbors(1.0, 0, 1.0))
     with pytest.raises(ValueError, match="scale must be positive"):
-        knn_per(weight=1, k=1, scale=0.0)
+        check_votes(Neighbors(1.0, 1, 0.0))

@@ -39,7 +39,7 @@ def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers)
 def test_status_of_a_run_counts_who_took_part(engram):
     folder = Path("run")
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text('{"format": 2}')
     rows = [
         {"round": 0, "names": {"2": "park [red]\x1b[2J"}},
         {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import chdir
 
 import pytest
 
@@ -68,8 +69,8 @@ def test_a_damaged_comparison_is_a_row_that_says_so(runs, text, engram):
         ("tuning.json", {"fixed": {"../x": {}}, "asked": [], "trials": 1, "seeds": [0]}),
         ("tuning.json", {"fixed": {"ditto": {}}, "asked": [], "trials": 1, "seeds": []}),
         ("plan.json", {"experiment": ["sinewave"]}),
-        ("config.json", summed({"settings": 3})),
-        ("config.json", summed({"settings": {"method": []}, "metrics": {}})),
+        ("config.json", summed({"format": 2, "settings": 3})),
+        ("config.json", summed({"format": 2, "settings": {"method": []}, "metrics": {}})),
     ],
 )
 def test_other_damaged_folders_are_rows(runs, name, contents, engram):
@@ -103,9 +104,9 @@ def test_a_configuration_with_a_right_checksum_may_be_forged(runs, change):
     "found",
     [
         {"clients": 3},
-        {"clients": {"ids": [0, 1], "accuracy-served": [0.5]}},
+        {"clients": {"ids": [0, 1], "accuracy": [0.5]}},
         {"clients": {"ids": [10**6]}},
-        {"clients": {"ids": [99], "accuracy-served": [0.5]}},
+        {"clients": {"ids": [99], "accuracy": [0.5]}},
         {"selected": {"round": "first", "clients": {"ids": [0]}}},
         {"unseen": [-1]},
         {"rounds": 10**400},
@@ -140,7 +141,7 @@ def test_forged_rows_are_left_out_with_a_warning(runs, row, warnings_of_engram, 
 
 def test_files_that_do_not_fit_together_are_one_line(runs, engram):
     record = run_in(runs / "lacking", method="fedavg")
-    record.append({"round": 2, "accuracy": 0.5, "scored": 1, "own-clients": 0})
+    record.append({"round": 2, "accuracy": 0.5, "scored": 1})
     for command in ("show", "report"):
         status, _, err = engram(command, record.folder)
         assert (status, err.count("\n")) == (2, 1)
@@ -198,3 +199,40 @@ def test_a_damaged_trial_is_one_line(runs, engram):
     status, _, err = engram("show", runs / "search")
     assert status == 2
     assert err.endswith("trials.jsonl is damaged: line 1 is no trial\n")
+
+
+@pytest.mark.parametrize("format", [None, 1, 3])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "both/old"],
+        ["show", "both"],
+        ["report", "both/old"],
+        ["report", "both"],
+        ["status", "both/old"],
+        ["track", "both/old", "--to", "tensorboard"],
+        ["export", "both/old", "--client", "0"],
+        ["export", "both/old", "--common"],
+        ["adapt", "both/old", "--data", "rows.csv"],
+        ["run", "--resume", "both/old"],
+        ["compare", "--resume", "both"],
+    ],
+    ids=" ".join,
+)
+def test_a_run_of_another_version_is_refused_in_one_line(words, format, engram, tmp_path):
+    old = run_in(tmp_path / "both" / "old").folder
+    config = {
+        k: v for k, v in json.loads((old / "config.json").read_text()).items() if k != "crc32"
+    }
+    del config["format"]
+    config |= {} if format is None else {"format": format}
+    (old / "config.json").write_text(json.dumps(summed(config)))
+    plan = {"engine": "vectorized", "runs": {"old": config["settings"]}}
+    (tmp_path / "both" / "comparison.json").write_text(json.dumps(plan))
+    (tmp_path / "rows.csv").write_text("x,y\n1,0\n")
+    with chdir(tmp_path):
+        status, _, err = engram(*words)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "both/old was written by another version of Engram, whose runs this one neither" in err
+    (row,) = (row for row in entries(tmp_path / "both") if row.name == "old")
+    assert "was written by another version of Engram" in row.state

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 import pytest
-from federation.methods.local import SERVED, LocalMethod
+from federation.methods.network import NetworkMethod
 
 import engram as front
 from federation.methods import METHODS
@@ -22,7 +22,7 @@ from tests.simulations.test_testing import TABLES
 from tests.support import small
 
 FAMILIES = {METHODS[name].plug_in: name for name in reversed(METHODS)}
-OTHERS = [name for name in FAMILIES.values() if not issubclass(METHODS[name], LocalMethod)]
+OTHERS = [name for name in FAMILIES.values() if not issubclass(METHODS[name], NetworkMethod)]
 BARE = "bare"  # of a method without metrics, as a plug-in's may be
 RUNS = [*FAMILIES.values(), BARE]
 
@@ -95,7 +95,7 @@ def test_each_of_ours_has_a_metric_by_which_runs_are_listed(folder):
         record = RunRecord.open(folder / name)
         main = record.metrics[0]
         assert main.meaning
-        listed = not {main.name, main.name + SERVED}.isdisjoint(record.results)
+        listed = main.name in record.results
         assert scores[name].startswith(f"{main.name} ") == listed
     assert scores[BARE] == ""
 

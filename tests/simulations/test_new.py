@@ -84,7 +84,7 @@ def test_its_settings_are_those_of_its_pyproject_unless_others_are_given(engram,
     assert "anchored.mu" not in three.config["settings"]
     models = [record.load_checkpoint().model for record in (one, two, three)]
     assert_same(models[1], models[2], atol=1e-6)  # without its term it is fedavg
-    assert (models[0]["head.weight"] - models[1]["head.weight"]).abs().max() > 1e-3
+    assert (models[0]["model/head.weight"] - models[1]["model/head.weight"]).abs().max() > 1e-3
 
 
 def test_settings_of_a_folder_without_plug_ins_are_not_looked_at(engram):

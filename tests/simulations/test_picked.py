@@ -1,4 +1,4 @@
-"""The models of the rounds that validation rows pick: had, loaded, exported, resumed."""
+"""The models of the round that validation rows pick: had, loaded, exported, resumed."""
 
 import shutil
 from pathlib import Path
@@ -58,16 +58,11 @@ def ends(run):
 def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
     own = RUN | {"method": method, "engine": engine}
     run = library.simulate(clients(), out=tmp_path / "run", **own)
-    found = ends(run)
-    common = found.get("selected-before", found["selected"])
-    short = {
-        end: library.simulate(clients(), out=tmp_path / f"{end}", **own | {"num_rounds": end})
-        for end in {common, found["selected"]}
-    }
-    assert_same(run.picked.model, short[common].model)
+    end = ends(run)["selected"]
+    short = library.simulate(clients(), out=tmp_path / "short", **own | {"num_rounds": end})
+    assert_same(run.picked.model, short.model)
     for client in (0, 3):
-        expected = short[found["selected"]].personal_model(client)
-        assert_same(run.picked.personal_model(client), expected)
+        assert_same(run.picked.personal_model(client), short.personal_model(client))
     last = library.load_run(run.folder, clients()).personal_model(0)
     assert not torch.equal(last["dense0.weight"], run.picked.personal_model(0)["dense0.weight"])
 
@@ -104,7 +99,7 @@ def test_they_are_exported_with_their_own_scores(engram, tmp_path):
     assert f"| log-loss | {scored:.4g} |" in (folder / "card.md").read_text(encoding="utf-8")
     status, out, err = engram("export", "run", "--common", "--picked", "--out", "common")
     assert (status, err) == (0, "")
-    assert f"{run.results['selected-before']['log-loss-before']:.4g}" in out
+    assert f"{run.results['selected']['log-loss-common']:.4g}" in out
     loaded = library.load_model("common").state_dict()
     kept = run.picked.model.values()
     assert all(torch.equal(a, b) for a, b in zip(loaded.values(), kept, strict=True))

@@ -12,19 +12,28 @@ ACCURACY = METRICS["accuracy"]
 class Record:
     """An evaluated run of two rounds; the common model is right half as often as what is served."""
 
-    def __init__(self, *served):
+    metrics = (ACCURACY,)
+
+    def __init__(self, *served, common=0.5, tuned=None):
         self.served = served
+        self.beside = {"-common": common} | ({} if tuned is None else {"-tuned": tuned})
 
     def rows(self):
+        beside = {f"accuracy{which}": factor for which, factor in self.beside.items()}
         return [
-            {"round": 5 * i, "accuracy-served": value, "accuracy-before": value / 2}
+            {"round": 5 * i, "accuracy": value} | {name: f * value for name, f in beside.items()}
             for i, value in enumerate(self.served)
         ]
 
 
 def runs(*methods):
     return {
-        method: [Record(0.2 + 0.1 * i, 0.4 + 0.1 * i), Record(0.4 + 0.1 * i, 0.6 + 0.1 * i)]
+        method: [
+            Record(
+                first + 0.1 * i, first + 0.2 + 0.1 * i, tuned=1.1 if method == "fedavg" else None
+            )
+            for first in (0.2, 0.4)
+        ]
         for i, method in enumerate(methods)
     }
 
@@ -40,9 +49,17 @@ def test_few_models_share_a_panel():
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_only_method_is_shown_with_its_common_model(count):
-    (axes,) = draw_metric({"fedavg": runs("fedavg")["fedavg"] * count}, ACCURACY).axes
-    assert [line.get_label() for line in axes.lines] == ["fedavg", "common model"]
+    (axes,) = draw_metric({"ditto": runs("ditto")["ditto"] * count}, ACCURACY).axes
+    assert [line.get_label() for line in axes.lines] == ["ditto", "common model"]
     assert axes.lines[1].get_linestyle() == "--"
+
+
+def test_a_common_model_that_serves_clients_is_one_line():
+    records = [Record(0.2, 0.4, common=1.0, tuned=1.5)]
+    (axes,) = draw_metric({"fedavg": records}, ACCURACY).axes
+    assert [line.get_label() for line in axes.lines] == ["fedavg", "fedavg + fine-tuning"]
+    np.testing.assert_allclose(axes.lines[1].get_ydata(), [30, 60])
+    assert axes.lines[1].get_linestyle() == ":"
 
 
 def test_many_models_have_a_panel_each_with_the_references_in_all():

@@ -1,4 +1,4 @@
-"""What reports make of runs: rows for each model that a method shows, winners, and gains."""
+"""What reports make of runs: rows for each model that was scored, winners, and gains."""
 
 import json
 
@@ -16,57 +16,99 @@ from federation.experiment import Experiment
 from simulations.gains import draw_gains
 from simulations.reports.meta_ban import references
 from simulations.reports.sites import draw_curve
-from simulations.rows import client_scores, differences_from, report_rows, shown_models
+from simulations.rows import (
+    client_scores,
+    differences_from,
+    others,
+    picked,
+    report_rows,
+    shown_models,
+)
 
 ACCURACY = METRICS["accuracy"]
 CLIENTS = 6
 
 
 class Record:
-    """A finished run, whose clients' scores are given: of the common model, and as served."""
+    """A finished run, whose clients' scores are given, by the suffix of their columns."""
 
     metrics = (ACCURACY,)
 
-    def __init__(self, seed, common, served, validation, unseen=()):
-        self.config = {"settings": {"seed": seed, "num-clients": CLIENTS}}
+    def __init__(self, seed, validation, unseen=(), **models):
+        settings = {"seed": seed, "num-clients": CLIENTS, "unseen-clients": len(unseen)}
+        self.config = {"settings": settings}
         seen = [c for c in range(CLIENTS) if c not in unseen]
-        columns = {"accuracy-before": common, "accuracy-served": served, "accuracy": served}
-        columns["validation-accuracy-served"] = [validation] * CLIENTS
-        columns["validation-accuracy-before"] = [validation - 0.1] * CLIENTS
+        columns = {}
+        for which, scores in models.items():
+            suffix = "" if which == "served" else f"-{which}"
+            columns[f"accuracy{suffix}"] = scores
+            less = 0.1 if which == "served" else 0.0
+            columns[f"validation-accuracy{suffix}"] = [validation - less] * CLIENTS
         means = {key: float(np.mean([each[c] for c in seen])) for key, each in columns.items()}
         clients = {"ids": list(range(CLIENTS)), **columns}
-        self.results = {
-            **means,
-            "own-clients": 0,
-            "scored": CLIENTS,
-            "rounds": 10,
-            "clients": clients,
-            "selected": {"round": 8, **means, "clients": clients},
-        }
+        self.summary = {**means, "scored": CLIENTS}
+        picked = {"round": 8, **means, "clients": clients}
+        self.results = {**self.summary, "rounds": 10, "clients": clients, "selected": picked}
+        self.results |= {"selected-tuned": picked} if "tuned" in models else {}
         self.results |= {"unseen": list(unseen)} if unseen else {}
 
     def rows(self):
-        return [{"round": 10, "ms": 1.0, "cohort": [0, 2], "left-out": 0}]
+        trained = {"ms": 1.0, "cohort": [0, 2, 3], "absent": {"3": "late"}, "left-out": 1}
+        return [{"round": 10, **trained, **self.summary}]
 
 
-def runs(**served):
-    """Two seeds of each method; the common model of all is right about half."""
+def record(method, seed, value, validation):
+    """A run whose models are right about half, and by value after fine-tuning, or as they serve."""
+    half, better = [0.5] * CLIENTS, [value + 0.01 * c for c in range(CLIENTS)]
+    common = {} if method in ("fedper", "local") else {"common": half}
+    if method == "fedavg":
+        return Record(seed, validation, served=half, tuned=better, **common)
+    return Record(seed, validation + 0.1, served=better, **common)
+
+
+def runs(**given):
+    """Two seeds of each method, of which FedAvg alone has fine-tuned models."""
     return {
-        name.replace("_", "-"): [
-            Record(seed, [0.5] * CLIENTS, [value + 0.01 * c for c in range(CLIENTS)], validation)
-            for seed in (0, 1)
-        ]
-        for name, (value, validation) in served.items()
+        name: [record(name, seed, value, validation) for seed in (0, 1)]
+        for name, (value, validation) in given.items()
     }
 
 
-def test_methods_with_a_common_model_have_a_row_for_it_and_one_for_it_fine_tuned():
-    assert shown_models("fedavg") == {"fedavg": "-before", "fedavg + fine-tuning": "-served"}
-    assert shown_models("ditto") == {"ditto": "-served"}
-    found = report_rows(runs(fedavg=(0.7, 0.8), ditto=(0.6, 0.7)))
+def test_methods_whose_models_were_fine_tuned_have_a_row_for_that():
+    both = runs(fedavg=(0.7, 0.8), ditto=(0.6, 0.7))
+    shown = {name: shown_models(name, records) for name, records in both.items()}
+    assert shown["fedavg"] == {"fedavg": "", "fedavg + fine-tuning": "-tuned"}
+    assert shown["ditto"] == {"ditto": ""}
+    found = report_rows(both)
     assert [row["method"] for row in found] == ["fedavg", "fedavg + fine-tuning", "ditto"]
+    assert [row["accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
+    assert [row["accuracy-common"] for row in found] == [0.5] * 3
     assert [row["selected-accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
     assert [row["selected-validation-accuracy"] for row in found] == pytest.approx([0.7, 0.8, 0.7])
+    assert not any("tuned" in key for row in found for key in row)
+    assert [row["trained"] for row in found] == [2] * 3  # of the three that were asked
+
+
+@pytest.mark.parametrize(("which", "mean"), [("", 0.5), ("-tuned", 0.725), ("-common", 0.5)])
+def test_scores_are_those_of_the_round_that_is_picked_for_a_model(which, mean):
+    one = record("fedavg", 0, 0.7, 0.8)
+    one.results["clients"] = {}  # of the last round, which none picks
+    (found,) = client_scores([one], "accuracy", which)
+    assert found.mean() == pytest.approx(mean)
+    key = "selected-tuned" if which == "-tuned" else "selected"
+    assert picked(one, which) is one.results[key]
+
+
+def test_a_metric_whose_name_is_the_beginning_of_anothers_keeps_its_figures():
+    one = record("fedavg", 0, 0.7, 0.8)
+    longer = ACCURACY._replace(name="accuracy-of-two")
+    one.metrics = (longer, ACCURACY)
+    for found in (one.results, one.results["selected"], one.summary):
+        found |= {f"accuracy-of-two{which}": 0.9 for which in ("", "-common", "-tuned")}
+        found |= {f"validation-accuracy-of-two{which}": 0.9 for which in ("", "-tuned")}
+    served, tuned = report_rows({"fedavg": [one]})
+    assert served["accuracy-of-two"] == tuned["accuracy-of-two"] == 0.9
+    assert (served["accuracy"], tuned["accuracy"]) == (0.5, pytest.approx(0.725))
 
 
 def test_the_best_is_chosen_on_validation_rows_and_compared_on_test_rows():
@@ -88,8 +130,8 @@ def test_nothing_is_compared_before_all_runs_are_finished_with_the_same_seeds():
 
 
 def test_clients_that_never_train_are_not_compared():
-    record = Record(0, [0.5] * CLIENTS, [0.9] * CLIENTS, 0.8, unseen=[1, 4])
-    (found,) = client_scores([record], "accuracy")
+    one = Record(0, 0.8, served=[0.9] * CLIENTS, unseen=[1, 4])
+    (found,) = client_scores([one], "accuracy")
     assert np.flatnonzero(np.isnan(found)).tolist() == [1, 4]
 
 
@@ -162,6 +204,15 @@ def test_references_are_drawn_beside_a_runs_regret():
 
 def test_a_method_whose_clients_share_a_part_has_no_common_model():
     rows = {row["method"]: row for row in report_rows(runs(fedper=(0.7, 0.8), ditto=(0.6, 0.7)))}
-    assert rows["fedper"]["accuracy-before"] is None
+    assert "accuracy-common" not in rows["fedper"]
     assert rows["fedper"]["selected-accuracy"] == pytest.approx(0.725)
-    assert rows["ditto"]["accuracy-before"] == pytest.approx(0.5)
+    assert rows["ditto"]["accuracy-common"] == pytest.approx(0.5)
+
+
+def test_the_untrained_model_is_of_the_first_method_with_a_common_one():
+    both = runs(local=(0.6, 0.6), fedavg=(0.7, 0.8))
+    ends = {"": 0.1, "-std": 0.02, "-p10": 0.05, "-worst": 0.0}
+    for one in both["fedavg"]:
+        one.summary |= {f"accuracy-common{end}": value for end, value in ends.items()}
+    assert others(both, ACCURACY, {}) == {"untrained model": pytest.approx((0.1, 0.02, 0.05, 0.0))}
+    assert others(runs(local=(0.6, 0.6)), ACCURACY, {}) == {}

@@ -118,7 +118,7 @@ def test_rows_reach_a_module_as_they_are(case, engine, tmp_path):
                 float(functional.cross_entropy(net(x[c, TRAIN:]), y[c, TRAIN:]))
                 for c in range(CLIENTS)
             ]
-            np.testing.assert_allclose(run.clients["log-loss-before"], scores, atol=1e-5)
+            np.testing.assert_allclose(run.clients["log-loss-common"], scores, atol=1e-5)
 
 
 GREY = {"all": (0, 1, 2), "some": (1,), "none": ()}

@@ -9,9 +9,9 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from engram.aggregates import Aggregate, mean
 from flwr.app import ConfigRecord, Error, Message
 
-from engram.aggregates import Aggregate, mean
 from federation.errors import RunStopped
 from federation.wire import to_record
 from server.roster import query_roster

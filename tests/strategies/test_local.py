@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
+from engram.aggregates import Aggregate, Update
 from flwr.app import ConfigRecord, Error, Message
 
 from client.hosts.local import LocalHost
-from engram.aggregates import Aggregate, Update
 from federation.aggregation import aggregate_of
 from federation.errors import RunStopped
 from federation.hosting import NodeConfig, hosted_clients

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from engram.aggregates import Update
 from flwr.app import ConfigRecord
 
-from engram.aggregates import Update
 from engram.privacy import clip
 from engram.robust import krum, median, trimmed_mean
 from engram.tree import add_scaled, norm

@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from engram.aggregates import mean
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from engram.aggregates import mean
 from engram.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from federation.flower import local_run
 from federation.wire import to_record

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED
 from torch.nn import functional
 
 import engram
@@ -11,12 +10,12 @@ from engram.tasks import CLASSIFICATION, REGRESSION
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.tuning.runs import LockStep
-from strategies.evaluation import Evaluation, outlying, summary, with_served
+from strategies.evaluation import Evaluation, outlying, summary
 from strategies.selection import Selection
 from tests.support import small_of_any
 
 ACCURACY = METRICS["accuracy"]
-NAMES = ["accuracy-served", "validation-accuracy-served", "queries"]
+NAMES = ["accuracy", "validation-accuracy", "queries"]
 NAN = float("nan")
 
 
@@ -26,7 +25,7 @@ def evaluation(clients, test, validation):
 
 
 def picked(evaluations, unseen=()):
-    selection = Selection.empty(SERVED, NAMES, 3)
+    selection = Selection.empty("", NAMES, 3)
     for number, (test, validation) in enumerate(evaluations):
         found = evaluation([0, 1, 2], test, validation)
         selection = selection.after(10 * number, found, ACCURACY, frozenset(unseen))
@@ -36,7 +35,7 @@ def picked(evaluations, unseen=()):
 def test_validation_rows_pick_and_test_rows_do_not():
     found = picked([([0.9] * 3, [0.5] * 3), ([0.1] * 3, [0.7] * 3), ([1.0] * 3, [0.6] * 3)])
     assert (found.round, found.since) == (10, 1)
-    assert found.evaluation.columns["accuracy-served"].tolist() == [0.1] * 3
+    assert found.evaluation.columns["accuracy"].tolist() == [0.1] * 3
 
 
 def test_of_equal_evaluations_the_first_is_picked():
@@ -51,51 +50,28 @@ def test_clients_that_never_train_do_not_pick():
 
 
 def test_clients_that_were_not_scored_are_not_listed():
-    found = Selection.empty(SERVED, NAMES, 3).after(
+    found = Selection.empty("", NAMES, 3).after(
         5, evaluation([0, 2], [0.1, 0.3], [0.5, 0.5]), ACCURACY, frozenset()
     )
     assert found.evaluation.clients == [0, 2]
-    assert found.evaluation.columns["accuracy-served"].tolist() == [0.1, 0.3]
+    assert found.evaluation.columns["accuracy"].tolist() == [0.1, 0.3]
 
 
 def test_a_selection_is_kept_by_a_checkpoint():
     found = picked([([0.1] * 3, [0.5, NAN, 0.5])])
-    again = Selection.from_state(SERVED, found.to_state())
+    again = Selection.from_state("", found.to_state())
     assert (again.round, again.since) == (found.round, found.since)
     for name, leaf in found.columns.items():
         np.testing.assert_array_equal(again.columns[name], leaf)
 
 
-@pytest.mark.parametrize(
-    ("serves", "expected"),
-    [(PERSONALIZED, [0.5, 0.6, 0.7]), (COMMON, [0.1, 0.2, 0.7]), (KEPT, [0.8, 0.6, 0.7])],
-)
-def test_clients_are_served_by_the_methods_model_or_the_fine_tuned_one(serves, expected):
-    """Client 1 keeps none yet, and client 2 never trains."""
-    columns = {"accuracy": [0.5, 0.6, 0.7], "accuracy-before": [0.1, 0.2, 0.3]}
-    columns |= {"accuracy-own": [0.8, NAN, NAN]}
+def test_a_summary_is_of_the_clients_that_train_and_tells_the_others_apart():
+    columns = {"rmse": [1.0, 3.0, 7.0], "rmse-common": [2.0, np.inf, 5.0], "rmse-tuned": [4.0] * 3}
     e = Evaluation([0, 1, 2], {name: np.array(column) for name, column in columns.items()})
-    found = with_served(e, [ACCURACY], serves, unseen=[2])
-    assert found.columns["accuracy-served"].tolist() == expected
-    if serves == KEPT:  # a method may have a model to keep for those who never train
-        e.columns["accuracy-own"][2] = 0.4
-        assert with_served(e, [ACCURACY], KEPT, unseen=[2]).columns["accuracy-served"][2] == 0.4
-    told = summary(found, [ACCURACY], unseen=[2])
-    assert told["accuracy-served"] == pytest.approx(np.mean(expected[:2]))
-    assert told["accuracy-served-worst"] == min(expected[:2])
-    assert told["unseen-accuracy-served"] == 0.7
-
-
-def test_fine_tuning_that_diverges_serves_nobody_where_a_method_keeps_models():
-    """Client 0 keeps a model, and client 1 none yet; fine-tuning has diverged for both."""
-    columns = {"rmse": [np.inf, np.inf], "rmse-before": [2.0, 3.0], "rmse-own": [1.0, NAN]}
-    columns |= {name.replace("rmse", "loss"): column for name, column in columns.items()}
-    e = Evaluation([0, 1], {name: np.array(column) for name, column in columns.items()})
-    metrics = [METRICS["rmse"], REGRESSION.metric]
-    assert with_served(e, metrics, KEPT).columns["rmse-served"].tolist() == [1.0, 3.0]
-    told = summary(with_served(e, metrics, KEPT), metrics)
-    assert (told["rmse"], told["rmse-served"]) == (None, 2.0)
-    assert with_served(e, metrics, PERSONALIZED).columns["rmse-served"].tolist() == [np.inf] * 2
+    told = summary(e, [METRICS["rmse"]], unseen=[2])
+    assert (told["rmse"], told["rmse-std"], told["rmse-worst"]) == (2.0, 1.0, 3.0)
+    assert (told["rmse-common"], told["rmse-tuned"]) == (None, 4.0)
+    assert (told["unseen-rmse"], told["unseen-rmse-common"]) == (7.0, 5.0)
 
 
 # --- One client among others ---------------------------------------------------------------------
@@ -105,8 +81,8 @@ def test_one_clients_score_does_not_decide_by_a_metric_without_ends():
     """The other two get better; the third says 1e30, or the most that counts, or what it likes."""
     rmse, honest = METRICS["rmse"], [[1.0, 1.2], [0.8, 0.9], [0.5, 0.7]]
     for metric, bad in ((rmse, [1e30] * 3), (rmse, [1.0, 2.0, 3.0]), (rmse, [np.inf] * 3)):
-        names = [f"{rows}{metric.name}-served" for rows in ("", "validation-")] + ["queries"]
-        selection = Selection.empty(SERVED, names, 3)
+        names = [f"{rows}{metric.name}" for rows in ("", "validation-")] + ["queries"]
+        selection = Selection.empty("", names, 3)
         for number, (own, far) in enumerate(zip(honest, bad, strict=True)):
             scores = np.array([*own, far])
             found = Evaluation([0, 1, 2], dict.fromkeys(names, scores))
@@ -130,7 +106,7 @@ def test_who_owns_a_mean_is_named():
 
     def named(last, unseen=()):
         scores = np.array([1.0, NAN, 1.1, 1.2, last])
-        columns = {"rmse-served": scores, "accuracy-served": np.array([0, 0, 0, 0, 1.0])}
+        columns = {"rmse": scores, "accuracy": np.array([0, 0, 0, 0, 1.0])}
         return outlying(Evaluation([0, 2, 3, 5, 7], columns), metrics, unseen)
 
     # Distances from the median 1.15: 0.15, 0.05, 0.05 and x - 1.15, of which 0.1 is the median.
@@ -138,7 +114,7 @@ def test_who_owns_a_mean_is_named():
     assert named(1.15 + 4.5) == {}
     assert named(-1e30) == named(np.inf) == {"rmse": [7]}
     assert named(1e30, unseen=[7]) == {}
-    pair = Evaluation([0, 1], {"rmse-served": np.array([1.0, 1e30])})
+    pair = Evaluation([0, 1], {"rmse": np.array([1.0, 1e30])})
     assert outlying(pair, metrics[:1]) == {}  # of two, either might be wrong
 
 
@@ -156,12 +132,12 @@ def test_one_client_neither_stops_nor_picks_nor_owns_what_is_told(tmp_path, lyin
     given = {"method": method, "metrics": "told", "num_rounds": 6, "patience": 2}
     found = simulate(small_of_any(**given), tmp_path / "run")
     scored = {r["round"]: r for r in rows(tmp_path / "run") if "told" in r}
-    medians = {n: r["validation-told-served-median"] for n, r in scored.items()}
+    medians = {n: r["validation-told-median"] for n, r in scored.items()}
     best = min(medians.values())
     assert best < medians[0]  # else this would show nothing
     assert found["selected"]["round"] == min(n for n, one in medians.items() if one == best)
     assert found["outlying"] == {"told": [1]}
-    assert found["told-served"] > 10**6 > 10 > found["told-served-median"]
+    assert found["told"] > 10**6 > 10 > found["told-median"]
     assert "the mean told is what clients [1] say, and no others; its median counts" in caplog.text
     e = small_of_any(**given)
     steps = LockStep([e])
@@ -179,12 +155,12 @@ def rows(folder):
 def test_results_tell_the_round_that_validation_picks(tmp_path):
     found = simulate(small_of_any(method="fedavg", num_rounds=12, eta=0.3), tmp_path / "run")
     scored = {r["round"]: r for r in rows(tmp_path / "run") if "accuracy" in r}
-    best = max(r["validation-accuracy-served"] for r in scored.values())
+    best = max(r["validation-accuracy"] for r in scored.values())
     number = found["selected"]["round"]
-    assert scored[number]["validation-accuracy-served"] == best
-    assert found["selected"]["accuracy-served"] == scored[number]["accuracy-served"]
-    mean = np.mean(found["selected"]["clients"]["accuracy-served"])
-    assert mean == pytest.approx(found["selected"]["accuracy-served"])
+    assert scored[number]["validation-accuracy"] == best
+    assert found["selected"]["accuracy"] == scored[number]["accuracy"]
+    mean = np.mean(found["selected"]["clients"]["accuracy"])
+    assert mean == pytest.approx(found["selected"]["accuracy"])
 
 
 def test_a_run_ends_when_patience_does_and_a_resumed_one_does_too(tmp_path):
@@ -209,30 +185,30 @@ def test_unseen_clients_never_train_and_are_scored_apart(tmp_path, method):
     assert asked
     assert not asked & set(found["unseen"])
     clients = found["clients"]
-    served = np.array(clients["accuracy-served"])
+    served = np.array(clients["accuracy"])
     unseen = np.isin(clients["ids"], found["unseen"])
-    assert found["unseen-accuracy-served"] == pytest.approx(served[unseen].mean())
-    assert found["accuracy-served"] == pytest.approx(served[~unseen].mean())
-    tuned = np.array(clients["accuracy"])
-    np.testing.assert_array_equal(served[unseen], tuned[unseen])
+    assert found["unseen-accuracy"] == pytest.approx(served[unseen].mean())
+    assert found["accuracy"] == pytest.approx(served[~unseen].mean())
+    as_it_is = clients["accuracy-common" if method == "fedavg" else "accuracy-tuned"]
+    np.testing.assert_array_equal(served[unseen], np.array(as_it_is)[unseen])
 
 
 def test_a_model_is_picked_by_its_own_scores(tmp_path):
-    """A common model and the same fine-tuned may be best in different rounds."""
+    """A model that serves and the same fine-tuned may be best in different rounds."""
     found = simulate(small_of_any(method="fedavg", num_rounds=12, eta=1.0), tmp_path / "run")
     scored = {r["round"]: r for r in rows(tmp_path / "run") if "accuracy" in r}
-    rounds = {}
-    for key, which in (("selected", "served"), ("selected-before", "before")):
-        best = max(r[f"validation-accuracy-{which}"] for r in scored.values())
-        rounds[key] = found[key]["round"]
-        assert scored[rounds[key]][f"validation-accuracy-{which}"] == best
-        assert found[key]["accuracy-before"] == scored[rounds[key]]["accuracy-before"]
-    assert rounds["selected"] != rounds["selected-before"]
+    for key, which in (("selected", ""), ("selected-tuned", "-tuned")):
+        best = max(r[f"validation-accuracy{which}"] for r in scored.values())
+        picked = found[key]["round"]
+        assert scored[picked][f"validation-accuracy{which}"] == best
+        assert found[key]["accuracy-common"] == scored[picked]["accuracy-common"]
+    assert found["selected"]["round"] != found["selected-tuned"]["round"]
+    assert "selected-common" not in found
 
 
 def test_clients_that_differ_as_clients_do_are_not_named():
     metric = METRICS["log-loss"]
-    column = {f"{metric.name}{SERVED}": np.array([0.5, 0.5001, 0.9]), "queries": np.full(3, 9.0)}
+    column = {f"{metric.name}": np.array([0.5, 0.5001, 0.9]), "queries": np.full(3, 9.0)}
     assert outlying(Evaluation([0, 1, 2], column), [metric]) == {}
-    column[f"{metric.name}{SERVED}"][2] = 3.0  # more than thrice the median away
+    column[f"{metric.name}"][2] = 3.0  # more than thrice the median away
     assert outlying(Evaluation([0, 1, 2], column), [metric]) == {"log-loss": [2]}

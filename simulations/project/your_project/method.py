@@ -1,30 +1,53 @@
 """A method of your own: local steps that are held near the common model, as in FedProx."""
 
+from typing import Annotated, Any
+
 import engram
-from engram.types import Batch, LossFn, Params
+from annotated_types import Ge
+from engram.core import (
+    Client,
+    Context,
+    Eta,
+    FromMean,
+    Method,
+    Phase,
+    Served,
+    Server,
+    Slots,
+    add_scaled,
+    kinds_of,
+    replace,
+    sends,
+)
 
 
-@engram.method
-class Anchored(engram.NetworkMethod):
+@engram.method("anchored", source="the proximal term of Li et al., MLSys 2020")
+class Anchored:
     """Local steps that are held near the common model by a proximal term."""
 
-    name = "anchored"
-    source = "the proximal term of Li et al., MLSys 2020"
+    eta: Eta = 0.1
+    mu: Annotated[float, Ge(0), "weight of the proximal term"] = 0.5
 
-    eta: float = engram.Field(0.1, gt=0, description="step size of a client's local steps")
-    mu: float = engram.Field(0.5, ge=0, description="weight of the proximal term")
+    def build(self, context: Context) -> Method:
+        """Builds ``w <- w - eta (grad L(w) + mu (w - w0))``; w0 is the common model."""
 
-    def rule(self, loss: LossFn) -> engram.LocalRule:
-        """Builds ``w <- w - eta (grad L(w) + mu (w - u))``; u is the common model."""
-        gradient, eta, mu = engram.gradient(loss), self.eta, self.mu
+        def begin(received: Slots, kept: Slots, batch: Any) -> Slots:
+            return {"model": received["model"], "start": received["model"]}
 
-        def init(w: Params, batch: Batch) -> Params:
-            return w
+        def direction(work: Slots, batches: tuple[Any, ...]) -> tuple[Slots, Slots]:
+            away = add_scaled(work["model"], -1.0, work["start"])
+            gradient = context.objective.gradient(work["model"], batches[0])
+            return {"model": add_scaled(gradient, self.mu, away)}, work
 
-        def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
-            g = gradient(w, batches[0])
-            return {name: w[name] - eta * (g[name] + mu * (w[name] - u[name])) for name in w}, u
+        def end(received: Slots, work: Slots) -> tuple[Slots, Slots]:
+            return {"model": work["model"]}, {}  # what is sent, and what is kept
 
-        return engram.LocalRule(
-            init, step, batches_per_step=1, needs_initial_batch=False, state_is_model=False
+        def serve(received: Slots, kept: Slots, trained: bool) -> Served:
+            return Served((received["model"],))
+
+        return Method(
+            Server({"model": context.network.initial}, sends("model"), FromMean(replace)),
+            Client(begin, (Phase(direction, self.eta, affine=True),), end, sends={"model"}),
+            serve,
+            kinds_of(models="model start"),
         )

@@ -37,7 +37,7 @@ def built(settings, *starts, clients=4, loss=quadratic):
         personal=frozenset(),
         draws=lambda count: (starts * count)[:count],
     )
-    found = objective.by_functions(loss, None)
+    found = objective.by_functions(loss)
     generator = torch.Generator().manual_seed(0)
     return build(settings, Context(network, found, 1, clients, lambda: generator))
 

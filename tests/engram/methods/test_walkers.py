@@ -14,7 +14,6 @@ from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.walkers import Walker, changes
 from engram.methods.fedavg import FedAvg
-from engram.methods.fedpac import FedPac
 from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
 from engram.robust import median
@@ -184,12 +183,6 @@ def test_a_server_s_step_is_taken_towards_the_center():
     found = merged(method, {"model": W}, updates, center)["model"]
     middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
     assert_close(found, plus(W, 0.25, plus(middle, -1.0, W)))
-
-
-def test_a_server_that_sees_every_update_has_no_mean():
-    Walker(built(FedAvg())).requires_mean("merge", "median")
-    with pytest.raises(ValueError, match="merge must be another one where the server sees"):
-        Walker(built(FedPac())).requires_mean("merge", "median")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,0 +1,360 @@
+"""A method of a user's own, of FedPAC's kind, on everything that runs, scores and exports methods.
+
+The server makes a head for each client, by statistics that clients send; a round has two phases.
+This file is also the plug-in that makes it known to other processes.
+"""
+
+import inspect
+from typing import Annotated
+
+import numpy as np
+import pytest
+import torch
+from annotated_types import Ge, Gt, Lt
+
+import engram
+from engram.core import (
+    Client,
+    Eta,
+    FromEach,
+    Method,
+    Phase,
+    Served,
+    Server,
+    Tally,
+    kinds_of,
+    mean_of,
+    or_common,
+    pick,
+    scatter,
+)
+from engram.core.slots import flat, over_slots
+from engram.core.walkers import changes
+
+# --- The method ----------------------------------------------------------------------------------
+
+
+def register():
+    """Makes the method known."""
+
+    @engram.method("heads", source="this file", tasks=("classification",))
+    class Heads:
+        """A common body near common class centers, under heads that are mixed by likeness."""
+
+        eta: Eta = 0.1
+        pull: Annotated[float, Ge(0), "weight of the distance to the centers"] = 0.5
+        head_share: Annotated[float, Gt(0), Lt(1), "share of a round's steps for the head"] = 0.5
+        reach: Annotated[float, Gt(0), "distance of sums at which a head counts 1/e"] = 0.5
+
+        def build(self, context):
+            """Trains the head, then the body; s_i are a client's sums of representations by class.
+
+            head_i <- sum_j a_ij head_j,  a_ij in proportion to exp(-|s_i - s_j| / reach)
+            """
+            network, objective = context.network, context.objective
+            network.require_representation()
+            head = network.head
+            body = frozenset(network.initial) - head
+            nothing = {
+                "sums": torch.zeros(context.outputs, network.width),
+                "rows": torch.zeros(context.outputs),
+            }
+            tally = Tally(nothing)
+
+            def loss(w, centers, batch):
+                outputs, z = network.represent(w, batch)
+                member = (batch[1][:, None] == torch.arange(context.outputs)).to(z)
+                means = centers["sums"] / centers["rows"].clamp(min=1e-6)[:, None]
+                known = member @ (centers["rows"] > 0).to(z)
+                far = ((z - member @ means).square().mean(1) * known).mean()
+                seen = {"sums": member.T @ z / len(z), "rows": member.mean(0)}
+                return objective.criterion(outputs, batch) + self.pull * far, seen
+
+            def phase(names, slot, fraction=1.0):
+                gradient = objective.differentiate(loss, names)
+
+                def direction(work, batches):
+                    g, seen = gradient(work["model"], work["centers"], batches[0])
+                    return {"model": g}, work | {slot: tally.add(work[slot], seen)}
+
+                return Phase(direction, self.eta, fraction=fraction, one_gradient_per_batch=True)
+
+            def begin(received, kept, batch):
+                model = received["body"] | received["head"]
+                return received | {"model": model, "before": tally.start, "after": tally.start}
+
+            def end(received, work):
+                sent = {"body": pick(work["model"], body), "head": pick(work["model"], head)}
+                return sent | {slot: tally.mean(work[slot]) for slot in ("before", "after")}, {}
+
+            def send(server, clients):
+                own = or_common(server["heads"], server["head"], server["known"], clients)
+                return {slot: server[slot] for slot in ("body", "centers")}, {"head": own}
+
+            def merge(server, updates):
+                mean, cohort = mean_of(updates, "rows").slots, [u.client for u in updates]
+                sums = torch.stack([u.slots["before"]["sums"].flatten() for u in updates])
+                weights = torch.softmax(-torch.cdist(sums, sums) / self.reach, 1)
+                heads = {n: torch.stack([u.slots["head"][n] for u in updates]) for n in head}
+                mixed = {n: torch.tensordot(weights, leaf, dims=1) for n, leaf in heads.items()}
+                return {
+                    "body": mean["body"],
+                    "head": mean["head"],
+                    "heads": scatter(server["heads"], cohort, mixed),
+                    "known": server["known"].index_fill(0, torch.tensor(cohort), 1.0),
+                    "centers": mean["after"],
+                }
+
+            def serve(received, kept, trained):
+                return Served((received["body"] | received["head"],))
+
+            first = pick(network.initial, head)
+            start = {
+                "body": pick(network.initial, body),
+                "head": first,
+                "heads": {n: x.repeat(context.clients, *[1] * x.ndim) for n, x in first.items()},
+                "known": torch.zeros(context.clients),
+                "centers": nothing,
+            }
+            sends = {"body", "head", "before", "after"}
+            phases = (
+                phase(head - network.running, "before", self.head_share),
+                phase(body - network.running, "after"),
+            )
+            return Method(
+                Server(start, send, FromEach(merge)),
+                Client(begin, phases, end, sends),
+                serve=lambda received, kept, trained: Served(
+                    (received["body"] | received["head"],)
+                ),
+                kinds=kinds_of(
+                    models="model body head", statistics="heads known centers before after"
+                ),
+            )
+
+
+if __name__ == "test_heads":  # as a plug-in
+    register()
+
+# --- What is shown of it -------------------------------------------------------------------------
+
+SLOTS = {"body", "head", "before", "after"}
+QUICK = {
+    "num_clients": 4,
+    "clients_per_round": 3,
+    "num_rounds": 4,
+    "local_steps": 4,
+    "batch_size": 8,
+    "hidden": "8",
+    "eval_every": 2,
+    "checkpoint_every": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def _known(request, plug_ins):
+    from federation.fingerprint import source_root
+    from federation.plugins import add_plugins, load_plugins
+
+    if request.node.get_closest_marker("processes"):
+        add_plugins(str(source_root() / "tests" / "brought" / "test_heads"))
+        load_plugins()
+    else:
+        register()
+
+
+def experiment(**settings):
+    from federation.experiment import Experiment
+
+    return Experiment(method="heads", **QUICK | settings)
+
+
+def arrays(folder):
+    """All of the server's slots in a run's last checkpoint."""
+    from server.record import RunRecord
+
+    checkpoint = RunRecord.open(folder).load_checkpoint()
+    found = {**checkpoint.model, **checkpoint.state}
+    assert {name.partition("/")[0] for name in found} >= {
+        "body",
+        "head",
+        "heads",
+        "known",
+        "centers",
+    }
+    return found
+
+
+def assert_near(found, expected):
+    assert found.keys() == expected.keys()
+    for name, leaf in expected.items():
+        torch.testing.assert_close(found[name], leaf, atol=1e-5, rtol=1e-5, msg=name)
+
+
+def test_the_method_is_short():
+    assert len(inspect.getsource(register).splitlines()) <= 130
+
+
+def test_it_keeps_the_contract():
+    from engram.testing import check_method
+
+    check_method("heads")  # pure, at once as in turn, resumed as at a stretch, lost replies
+
+
+def test_a_first_round_is_that_of_a_plain_loop(tmp_path):
+    from simulations.engine import simulate
+    from tests.support import trainer
+
+    e = experiment(num_clients=3, num_rounds=1, local_steps=2, batch_size=2000, eta=0.2)
+    simulate(e, tmp_path / "run", engine="vectorized")
+    t = trainer(e)
+    w0 = t.learner.network.initial
+    heads, bodies, sums, after, rows = [], [], [], [], []
+    for client in range(3):
+        mine = t.data.train.rows[client]
+        x, y = t.data.train.take(torch.as_tensor(mine))
+        w = {n: leaf.clone().requires_grad_() for n, leaf in w0.items()}
+        one_hot = torch.nn.functional.one_hot(y, 10).float()
+        for step in ("head", "body"):
+            z = torch.relu(x.flatten(1) @ w["dense0.weight"].T + w["dense0.bias"])
+            outputs = z @ w["dense1.weight"].T + w["dense1.bias"]
+            seen = {"sums": one_hot.T @ z.detach() / len(y), "rows": one_hot.mean(0)}
+            (sums if step == "head" else after).append(seen)
+            # There are no centers yet.
+            torch.nn.functional.cross_entropy(outputs, y).backward()
+            names = [n for n in w if n.startswith("dense1") == (step == "head")]
+            with torch.no_grad():
+                for n in names:
+                    w[n] -= 0.2 * w[n].grad
+                for leaf in w.values():
+                    leaf.grad = None
+        heads.append({n: w[n].detach() for n in w if n.startswith("dense1")})
+        bodies.append({n: w[n].detach() for n in w if n.startswith("dense0")})
+        rows.append(len(y))
+    shares = [count / sum(rows) for count in rows]
+    found = arrays(tmp_path / "run")
+    for n in ("dense0.weight", "dense0.bias"):
+        mean = sum(share * b[n] for share, b in zip(shares, bodies, strict=True))
+        torch.testing.assert_close(found[f"body/{n}"], mean, atol=1e-5, rtol=1e-4)
+    for key in ("sums", "rows"):
+        mean = sum(share * s[key] for share, s in zip(shares, after, strict=True))
+        torch.testing.assert_close(found[f"centers/{key}"], mean, atol=1e-5, rtol=1e-4)
+    for i in range(3):
+        likeness = [np.exp(-float((sums[i]["sums"] - s["sums"]).norm()) / 0.5) for s in sums]
+        mixed = sum(a * h["dense1.weight"] for a, h in zip(likeness, heads, strict=True)) / sum(
+            likeness
+        )
+        torch.testing.assert_close(found["heads/dense1.weight"][i], mixed, atol=1e-5, rtol=1e-4)
+
+
+def test_at_once_and_in_turn_give_equal_numbers(tmp_path):
+    from simulations.engine import simulate
+
+    results = [
+        simulate(experiment(), tmp_path / engine, engine=engine)
+        for engine in ("sequential", "vectorized")
+    ]
+    assert_near(arrays(tmp_path / "vectorized"), arrays(tmp_path / "sequential"))
+    for metric in ("loss", "accuracy"):
+        one, other = (found["clients"][metric] for found in results)
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_resumed_run_gives_what_one_does_at_a_stretch(tmp_path):
+    from simulations.engine import simulate
+
+    simulate(experiment(), tmp_path / "whole")
+    simulate(experiment(num_rounds=2), tmp_path / "run")
+    simulate(experiment(resume=str(tmp_path / "run")), tmp_path / "run")
+    whole, found = arrays(tmp_path / "whole"), arrays(tmp_path / "run")
+    assert all(torch.equal(found[name], leaf) for name, leaf in whole.items())
+
+
+def test_clients_are_scored_by_what_serves_them_and_export_it(tmp_path):
+    run = engram.simulate(method="heads", out=tmp_path / "run", progress=False, **QUICK)
+    slots = arrays(tmp_path / "run")
+    test = run.learned.data.test
+    for client in range(4):
+        w = run.personal_model(client)
+        known = slots["known"][client] > 0
+        head = "heads" if known else "head"
+        for n in ("dense1.weight", "dense1.bias"):
+            wanted = slots[f"{head}/{n}"]
+            torch.testing.assert_close(w[n], wanted[client] if known else wanted)
+        torch.testing.assert_close(w["dense0.weight"], slots["body/dense0.weight"])
+        x, y = test.take(torch.as_tensor(test.rows[client]))
+        run.export(client, out=tmp_path / f"model-{client}")
+        outputs = engram.load_model(tmp_path / f"model-{client}")(x)
+        right = float((outputs.argmax(-1) == y).float().mean())
+        assert run.clients["accuracy"][client] == pytest.approx(right, abs=1e-6)
+
+
+def test_every_slot_that_leaves_is_clipped_and_noised():
+    from tests.support import initial_model, own_of, trainer
+
+    def ones(size, stream, *keys):
+        return torch.ones(size)
+
+    def left(noise=ones, **settings):
+        t = trainer(experiment(**settings), noise=noise)
+        (done,) = t.train(
+            initial_model(t), [[1, 2]], server_round=1, durable=0, own=own_of(t, [1, 2])
+        )
+        return t, done.slots
+
+    t, plain = left()
+    _, clipped = left(clip=0.01)
+    _, noisy = left(clip=0.01, privacy="local", noise_multiplier=3.0)
+    assert plain.keys() == clipped.keys() == noisy.keys() == SLOTS
+    received = initial_model(t) | {
+        s: {n: x[0] for n, x in slot.items()} for s, slot in own_of(t, [1]).items()
+    }
+    for i in range(2):
+        update = over_slots(lambda leaf, i=i: leaf[i], clipped)
+        moved = flat(changes(t.method, received, update))
+        length = sum(float(leaf.square().sum()) for leaf in moved.values()) ** 0.5
+        assert length == pytest.approx(0.01, rel=1e-4)
+        assert {name.partition("/")[0] for name, leaf in moved.items() if leaf.any()} == SLOTS
+    for name, leaf in flat(noisy).items():
+        torch.testing.assert_close(leaf - flat(clipped)[name], torch.full_like(leaf, 0.03))
+
+
+def test_its_private_runs_end(tmp_path):
+    from simulations.engine import simulate
+
+    e = experiment(clip=0.5, privacy="local", noise_multiplier=0.1)
+    assert simulate(e, tmp_path / "run")["epsilon"] > 0
+
+
+def test_what_needs_a_mean_is_refused_by_name():
+    from federation.errors import Refused
+
+    for settings in ({"merge": "median"}, {"privacy": "central", "clip": 1.0}):
+        with pytest.raises(Refused, match="for heads, whose server sees every update"):
+            experiment(**settings)
+
+
+@pytest.mark.processes
+def test_ray_gives_the_same(tmp_path):
+    from simulations.engine import simulate
+    from tests.simulations.test_ray import SuperLink, run_several
+
+    simulate(experiment(), tmp_path / "here")
+    with SuperLink(tmp_path) as superlink:
+        config = experiment().to_config() | {"out": str(tmp_path / "there")}
+        printed = run_several(superlink, tmp_path, [config])
+    assert (tmp_path / "there" / "results.json").is_file(), printed
+    assert_near(arrays(tmp_path / "there"), arrays(tmp_path / "here"))
+
+
+@pytest.mark.processes
+def test_nodes_over_grpc_give_the_same(tmp_path):
+    from simulations.engine import simulate
+    from simulations.local import LocalFederation
+    from tests.network.test_federation import run
+
+    e = experiment(min_clients=3, timeout=120.0)
+    simulate(e, tmp_path / "here")
+    with LocalFederation(tmp_path / "fed", clients=2) as federation:
+        run(federation, e, tmp_path / "there")
+    assert_near(arrays(tmp_path / "there"), arrays(tmp_path / "here"))

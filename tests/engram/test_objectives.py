@@ -1,0 +1,58 @@
+"""Objectives: derivatives by all parameters, or by some of them, whichever way they are taken."""
+
+import pytest
+import torch
+from torch.func import vmap
+from torch.testing import assert_close
+
+from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
+from engram.derivatives import LossWithDerivatives, gradient, hessian_product
+from engram.models import build_model, mean_loss
+from engram.tasks import REGRESSION
+from tests.support import draw
+
+NET = build_model("mlp", input_shape=(4,), outputs=1, hidden=(3,))
+LOSS = mean_loss(NET, REGRESSION)
+HEAD = frozenset({"dense1.weight", "dense1.bias"})
+W = {n: x.double() for n, x in NET.init(torch.Generator().manual_seed(1)).items()}
+BATCH = draw(1, 5, 4), draw(2, 5)
+V = {n: draw(9, *x.shape) for n, x in W.items()}
+MADE = {
+    "functions": by_functions(LOSS),
+    "autograd": by_autograd(LOSS),
+    "cohorts": by_cohorts(LOSS, vmap(LOSS)),
+    "hand": by_hand(LossWithDerivatives(LOSS, gradient(LOSS), hessian_product(LOSS), 0)),
+}
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_gradients_by_some_parameters_are_those_by_all(way):
+    found = MADE[way]
+    whole = torch.func.grad(LOSS)(W, BATCH)
+    assert_close(found.gradient(W, BATCH), whole)
+    for names in (HEAD, W.keys() - HEAD):
+        part = found.gradient(W, BATCH, names)
+        assert_close(part, {n: x for n, x in whole.items() if n in names})
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_hessian_products_are_those_of_the_whole_matrix(way):
+    blocks = torch.func.hessian(LOSS)(W, BATCH)
+    expected = {n: sum((blocks[n][m] * V[m]).flatten(W[n].ndim).sum(-1) for m in W) for n in W}
+    assert_close(MADE[way].hessian_product(W, BATCH, V), expected)
+
+
+@pytest.mark.parametrize("way", ["functions", "autograd"])
+def test_what_a_function_observes_comes_with_its_gradient(way):
+    def pulled(w, target, batch):
+        outputs, z = NET.represent(w, batch[0], None, None, True)
+        far = (z.mean(0) - target).square().sum()
+        return (outputs.squeeze(1) - batch[1]).square().mean() + far, {"mean": z.mean(0)}
+
+    target = draw(3, 3)
+    expected, seen = torch.func.grad(pulled, has_aux=True)(W, target, BATCH)
+    for names in (None, HEAD, W.keys() - HEAD):
+        found, observed = MADE[way].differentiate(pulled, names)(W, target, BATCH)
+        assert_close(found, {n: x for n, x in expected.items() if names is None or n in names})
+        assert_close(observed, seen)
+        assert not observed["mean"].requires_grad
