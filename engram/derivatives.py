@@ -123,7 +123,7 @@ def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
         _, pull, *_ = vjp(lambda at: differentiate(at, batch), w)
-        (found,) = pull(v)  # a Hessian is symmetric, so v' hess = hess v
+        (found,) = pull({name: v[name] for name in w})  # it is symmetric: v' hess = hess v
         return dict(found)
 
     return product

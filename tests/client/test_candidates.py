@@ -1,9 +1,10 @@
-"""Clients that are served by one of several models: the one with the least loss on their rows."""
+"""Clients that are served by one of several models, by the one with the least loss on their rows."""
 
 import numpy as np
 import pytest
 import torch
 
+from engram.core.rounds import received_by, sent_to
 from engram.models import mean_loss
 from engram.tasks import CLASSIFICATION
 from federation.errors import Refused
@@ -12,7 +13,7 @@ from simulations.engine import simulate
 from simulations.front import load_run
 from tests.client.networks import CLIENTS
 from tests.client.test_modules import experiment
-from tests.support import assert_same, initial_model, small, trainer
+from tests.support import assert_same, initial_model, scores_of, small, train_clients, trainer
 
 IFCA = {"method": "ifca", "clusters": 3}
 
@@ -20,6 +21,12 @@ IFCA = {"method": "ifca", "clusters": 3}
 @pytest.fixture(autouse=True)
 def _registered(plug_ins):
     pass
+
+
+def models_of(t, server, client=0):
+    """The models of which a client is served by one, by the server's slots."""
+    received = received_by(*sent_to(t.method, server, [client]), 0)
+    return t.method.serve(received, {}, False).models
 
 
 def losses(t, models, split, rows):
@@ -34,8 +41,8 @@ def losses(t, models, split, rows):
 def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from(protocol, engine):
     # Nobody has trained yet.
     t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
-    start, clients = initial_model(t), list(range(20))
-    models = t.learner.model.candidates(start).models
+    clients = list(range(20))
+    models = models_of(t, t.method.server.start)
     known = t._scorer._known(clients)
     rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
     if protocol == "standard":
@@ -46,50 +53,56 @@ def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from
     queries = t._scorer.queries(clients)
     rows = [some[own].numpy() for some, own in zip(queries.rows, queries.counted, strict=True)]
     expected = losses(t, models, t.data.test, rows)[np.arange(20), best]
-    found = t.evaluate(start, clients, server_round=0).columns["loss-own"]
+    found = scores_of(t, clients).columns["loss"]
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
 def test_a_run_serves_it_and_hands_it_out(tmp_path):
     e = small(unseen_clients=2, **IFCA)
     results = simulate(e, tmp_path / "run")
-    assert results["clients"]["loss-served"] == results["clients"]["loss-own"]
     t, run = trainer(e), load_run(tmp_path / "run")
-    model = RunRecord.open(tmp_path / "run").load_checkpoint().model
-    models, clients = t.learner.model.candidates(model).models, [0, 18, 19]
+    models, clients = models_of(t, run.learned.slots), [0, 18, 19]
     best = losses(t, models, t.data.train, [t.data.train.rows[c] for c in clients]).argmin(1)
-    for client, chosen in zip(clients, best, strict=True):
+    scored = losses(t, models, t.data.test, [t.data.test.rows[c] for c in clients])
+    for i, (client, chosen) in enumerate(zip(clients, best, strict=True)):
         assert_same(run.personal_model(client), models[chosen])
+        told = results["clients"]["loss"][client]
+        assert told == pytest.approx(scored[i, chosen], abs=1e-5)
 
 
 def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
     # Of the second model's nobody is left after the first round, if all choose the first.
     e = experiment("batch norm and dropout", num_rounds=1, eval_every=1, **IFCA)
     simulate(e, tmp_path / "run", engine="sequential")
-    found = RunRecord.open(tmp_path / "run").load_checkpoint().model
+    found = models_of(trainer(e), load_run(tmp_path / "run").learned.slots)
     t = trainer(e, engine="sequential")
-    start = initial_model(t)
+    start = models_of(t, t.method.server.start)
     cohort = RunRecord.open(tmp_path / "run").rows()[1]["cohort"]
-    (each,) = t.train(start, [cohort], server_round=1, durable=0)
-    for mark, number in (("", 0), ("model1/", 1), ("model2/", 2)):
-        name, chosen = f"{mark}norm.running_var", each.params[f"choice/{number}"] == 1
-        expected = each.params[name][chosen].mean(0) if chosen.any() else start[name]
-        torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=0)
-        assert chosen.any() != torch.equal(found[name], start[name])
+    each = train_clients(t, initial_model(t), cohort, server_round=1, durable=0)
+    name = "norm.running_var"
+    for number in range(3):
+        chosen = each.slots["choice"] == number
+        moved = each.slots["change"][name][chosen]
+        expected = start[number][name] + (moved.mean(0) if chosen.any() else 0)
+        torch.testing.assert_close(found[number][name], expected, atol=1e-6, rtol=0)
+        assert chosen.any() != torch.equal(found[number][name], start[number][name])
     assert len(cohort) < CLIENTS
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"clip": 1.0}, "clip must be 0 for ifca, which merges some clients apart, got 1.0"),
+        (
+            {"clip": 1.0, "privacy": "central"},
+            "privacy must be none or local for ifca, whose server sees every update, got 'central'",
+        ),
         (
             {"merge": "median"},
-            "merge must be mean for ifca, which merges some clients apart, got 'median'",
+            "merge must be mean for ifca, whose server sees every update, got 'median'",
         ),
     ],
 )
-def test_what_would_bound_a_mean_over_all_clients_is_refused(settings, words):
+def test_what_would_replace_a_mean_over_all_clients_is_refused(settings, words):
     with pytest.raises(Refused, match=words):
         small(**IFCA, **settings)
 
@@ -97,15 +110,14 @@ def test_what_would_bound_a_mean_over_all_clients_is_refused(settings, words):
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
     t = trainer(small(method="fedem", components=2), engine=engine)
-    start = initial_model(t)
-    t.train(start, [[3, 4]], server_round=1, durable=0)
+    train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0)
     queries = t._scorer.queries([3, 4, 5])
-    found = t.evaluate(start, [3, 4, 5], server_round=1).columns["loss-own"]
+    found = scores_of(t, [3, 4, 5], server_round=1).columns["loss"]
     weights = []
     for i, client in enumerate([3, 4, 5]):  # the last one has not trained
-        _, mine = t._memories.recall(start, client, before=2)
-        models, pi = t.learner.model.candidates(start | mine)
+        pi = t._memories.recall(client, before=2).kept["weights"]
         x, y = t.data.test.take(queries.rows[i][queries.counted[i]])
+        models = initial_model(t).values()
         each = torch.stack([t.learner.model.apply(w, x).softmax(-1) for w in models])
         likely = torch.einsum("m,mqc->qc", pi, each)[torch.arange(len(y)), y]
         assert float(found[i]) == pytest.approx(-float(likely.log().mean()), abs=1e-5)

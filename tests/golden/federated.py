@@ -85,11 +85,6 @@ SETTINGS = {
     | {"dataset": "digits,permuted-digits", "num_clients": 20, "num_rounds": 12},
 }
 
-WAS = {f"loss-{name}": name for name in ("own", "shared", "personal")} | {
-    "accuracy": "personalized",
-    "accuracy-before": "before",
-    "accuracy-own": "own",
-}
 SEQUENTIAL = ("local-moml, exact", "pfedme", "fedavg, linear")  # one client after the other, too
 
 
@@ -111,19 +106,11 @@ def run(name, folder, **more):
 def kept(folder):
     """Returns what a run's folder holds: results, rows, the last model and state, the memories."""
     record = RunRecord.open(folder)
-    results = record.results
-    results["algorithm"] = results["method"]  # as things were called when they were recorded
-    clients = results["clients"]
-    clients |= {WAS[name]: clients[name] for name in WAS if name in clients}
-    first, *rows = record.rows()
-    if first.get("inputs"):
-        shape = first["inputs"].removeprefix("float32[").removesuffix("]").split(",")
-        first |= {"input-shape": list(map(int, shape)), "num-classes": first["outputs"]}
     checkpoint = record.load_checkpoint()
     memories = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
     return {
-        "results": results,
-        "rows": [first, *rows],
+        "results": record.results,
+        "rows": record.rows(),
         "model": checkpoint.model,
         "state": {name: leaf.numpy() for name, leaf in checkpoint.state.items()},  # may get more
         "memories": dict(sorted(memories.items())),

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from importlib import import_module
 
-import engram.federated
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from flwr.common.logger import console_handler
+from torch import nn
 
 import engram
 import engram.bandits
@@ -42,9 +42,7 @@ def test_names_come_when_they_are_looked_at(name):
     assert room in {"engram", "federation", "simulations", "pydantic"}
 
 
-@pytest.mark.parametrize(
-    "package", [engram.molar, engram.online, engram.bandits, engram.meta, engram.federated]
-)
+@pytest.mark.parametrize("package", [engram.molar, engram.online, engram.bandits, engram.meta])
 def test_the_families_give_their_own(package):
     assert dir(package) == package.__all__ == sorted(package.__all__)
     for name in package.__all__:
@@ -171,8 +169,10 @@ def test_methods_are_compared(tmp_path, capsys):
     found = engram.compare(
         clients(), methods=["fedavg", "pfedme"], seeds=2, inner_steps=2, out=tmp_path / "c", **QUICK
     )
-    assert found.table.index.tolist() == ["local", "fedavg", "fedavg + fine-tuning", "pfedme"]
-    assert found.table["runs"].tolist() == [2] * 4
+    names = ("local", "fedavg", "pfedme")
+    rows = [f"{name}{end}" for name in names for end in ("", " + fine-tuning")]
+    assert found.table.index.tolist() == rows
+    assert found.table["runs"].tolist() == [2] * 6
     each = [run.results["accuracy"] for run in found.runs["pfedme"]]
     assert found.table.loc["pfedme", "accuracy"] == pytest.approx(np.mean(each))
     assert [run.experiment.seed for run in found.runs["fedavg"]] == [0, 1]
@@ -183,7 +183,7 @@ def test_methods_are_compared(tmp_path, capsys):
     assert [row["accuracy"] for row in shown] == found.table["accuracy"].tolist()
     first, *lines = str(found).splitlines()
     assert first == repr(found) == f"Comparison({str(tmp_path / 'c')!r}: local, fedavg, pfedme)"
-    served = found.table.loc["pfedme", "accuracy-served"]
+    served = found.table.loc["pfedme", "accuracy"]
     assert any(line.startswith(f" pfedme               {100 * served:.1f} ± ") for line in lines)
     one = str(found.runs["pfedme"][0]).splitlines()
     assert one[0].endswith("pfedme-seed0': pfedme, finished)")
@@ -196,6 +196,54 @@ def test_methods_are_compared(tmp_path, capsys):
     assert list(one.runs) == ["fedavg", "local", "pfedme"]
 
 
+def normed():
+    return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+
+
+COLUMNS = {  # of a network with batch norm: whether there is a common model, and a fine-tuned one
+    "local": (False, True),
+    "fedavg": (True, True),
+    "ditto": (True, True),
+    "pfedme": (True, True),
+    "fedbn": (False, True),
+    "fedrep": (False, True),
+    "fedbabu": (True, False),
+    "fedem": (False, False),
+    "knn-per": (True, False),
+}
+
+
+def test_the_frame_says_what_the_terminal_does(tmp_path):
+    found = engram.compare(
+        clients(),
+        methods=list(COLUMNS),
+        model=normed,
+        seeds=1,
+        inner_steps=2,
+        out=tmp_path / "c",
+        **QUICK,
+    )
+    lines = {line[1:30].split("  ")[0].strip(): line for line in str(found).splitlines()}
+    for method, (common, tuned) in COLUMNS.items():
+        results = found.runs[method][0].results
+        assert ("accuracy-common" in results, "accuracy-tuned" in results) == (common, tuned)
+        rows = {method: ""} | ({f"{method} + fine-tuning": "-tuned"} if tuned else {})
+        assert [name for name in found.table.index if name.split()[0] == method] == list(rows)
+        for name, which in rows.items():
+            row, (mean, _, spread, *rest) = found.table.loc[name], lines[name].split()[-11:]
+            assert (mean, spread) == (
+                f"{100 * row['accuracy']:.1f}",
+                f"{100 * row['accuracy-std']:.1f}",
+            )
+            assert row["accuracy"] == results[f"accuracy{which}"]
+            each = found.runs[method][0].clients[f"accuracy{which}"]
+            assert row["accuracy"] == pytest.approx(each.mean())
+            shown = rest[-5]  # before seeds, KiB, and two of milliseconds
+            assert shown == (f"{100 * row['accuracy-common']:.1f}" if common else "-")
+            assert np.isnan(row["accuracy-common"]) == (not common)
+    assert not any("tuned" in column for column in found.table)
+
+
 def test_a_run_that_diverges_keeps_no_other_from_being_compared(tmp_path):
     special = {"methods": "ditto", "lambda_": 1e30, "seeds": 1, "out": tmp_path / "c"}
     found = engram.compare(clients(), **special, **QUICK)
@@ -203,7 +251,7 @@ def test_a_run_that_diverges_keeps_no_other_from_being_compared(tmp_path):
     (words,) = found.stopped
     assert words.startswith("ditto with seed 0: round 1 diverged")
     assert str(found).splitlines()[-1] == f"stopped: {words}"
-    assert found.table.index.tolist() == ["fedavg", "fedavg + fine-tuning", "local"]
+    assert [name for name in found.table.index if "+" not in name] == ["fedavg", "local"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "local-moml"])
@@ -214,7 +262,9 @@ def test_every_client_has_a_model_of_its_own(tmp_path, method):
     )
     own = [run.personal_model(client) for client in range(4)]
     assert all(model.keys() == run.model.keys() for model in own)
-    assert not torch.equal(own[0]["dense0.weight"], own[1]["dense0.weight"])
+    alike = torch.equal(own[0]["dense0.weight"], own[1]["dense0.weight"])
+    assert alike == (method == "fedavg")  # which serves the common model as it is
+    assert alike == torch.equal(own[0]["dense0.weight"], run.model["dense0.weight"])
     with pytest.raises(Refused, match=r"client must be in 0\.\.3, got 4"):
         run.personal_model(4)
 
