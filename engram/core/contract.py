@@ -62,7 +62,7 @@ class Contract(NamedTuple):
         kept: Slots,
         initial_batch: Batch | None,
         batches: Mapping[int, Sequence[Batch]],
-    ) -> tuple[Slots, Slots, Slots]:
+    ) -> tuple[Slots, Slots, Slots, Served]:
         """Runs a round of one client, of one step of each phase, in which no parameter moves.
 
         Args:
@@ -73,7 +73,7 @@ class Contract(NamedTuple):
             batches: What each phase's step takes; phases without an entry are passed over.
 
         Returns:
-            What it works on, what leaves it, and what it keeps.
+            What it works on, what leaves it, what it keeps, and what serves it.
 
         Raises:
             SlotFault: The method does not keep its contract.
@@ -98,9 +98,10 @@ class Contract(NamedTuple):
         sent, after = side.end(received, work)
         self._sent(where, received, sent)
         self._kept(where, after)
-        self._served(where, serve(received, after, True))
+        served = serve(received, after, True)
+        self._served(where, served)
         self._served(where, serve(received, side.start, False))
-        return work, sent, after
+        return work, sent, after, served
 
     def _declared(self, where: str, what: str, slots: Slots) -> None:
         kinds = self.method.kinds
@@ -116,8 +117,11 @@ class Contract(NamedTuple):
         self._declared(where, "that leave", sent)
         for slot, x in sent.items():
             if self.method.kinds[slot] == "model":
-                whole = received.get(slot, {})
-                _inside(where, f"slot {slot!r} that leaves", x, whole, "the received slot")
+                what = f"slot {slot!r} that leaves"
+                if slot not in received:  # its change could not be bounded
+                    expected = "one of those received, since it is a model"
+                    raise SlotFault(where, what, expected, f"{_names(received)} received")
+                _inside(where, what, x, received[slot], "the received slot")
 
     def _kept(self, where: str, kept: Slots) -> None:
         self._declared(where, "that are kept", kept)

@@ -204,3 +204,18 @@ def test_a_merge_that_returns_other_slots_ends_the_run(merge, words, tmp_path):
     with pytest.raises(EngramError) as told:
         simulate(small(method="mine"), tmp_path / "run")
     assert f"method mine, server: {words}" in str(told.value)
+
+
+def test_a_function_that_fails_on_a_network_is_told_in_one_line(tmp_path):
+    def begin(received, kept, batch):
+        if "dense0.weight" in received["model"]:  # no such name is in the network of the registry
+            raise KeyError("nothing")
+        return received | kept
+
+    registered({"begin": begin})
+    words = (
+        "method mine must be one whose functions run on this network's slots, without values, got"
+    )
+    with pytest.raises(EngramError, match=f"^{words} KeyError: 'nothing'$"):
+        simulate(small(method="mine"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -4,21 +4,22 @@ import inspect
 import re
 
 import pytest
-from engram.aggregates import mean
-from federation.methods.common import FedAvg
-from federation.methods.personal import PFedMe
 
 import engram
+from engram.methods.fedpac import FedPac
 from engram.metrics import METRICS
-from federation.aggregation import aggregate_of
+from federation.aggregation import merge_of
 from federation.errors import Refused
 from federation.experiment import Experiment, default_config
-from federation.methods import METHODS, method
+from federation.methods import METHODS
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
+from tests.engram.methods import problem
 from tests.federation.given_settings import STUB, stub
 from tests.federation.pyproject_tables import parts, tables
 from tests.support import small
+
+FedAvg, PFedMe = METHODS["fedavg"], METHODS["pfedme"]
 
 
 def refusal(**settings):
@@ -154,11 +155,12 @@ def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():
 
 
 def test_a_name_is_given_once():
-    class Other(FedAvg):
-        pass
+    class Other:
+        def build(self, context):
+            """Never called."""
 
     with pytest.raises(ValueError, match="name must be a name that no other method has"):
-        method(Other)
+        engram.method("fedavg")(Other)
     assert METHODS["fedavg"] is FedAvg
 
 
@@ -410,11 +412,21 @@ def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
     assert {"server-step", "server-radius", "order"} <= small().identity().keys()
 
 
-def test_a_method_without_a_mean_has_no_other_merge(monkeypatch):
-    every = mean()._replace(additive=False)
-    monkeypatch.setattr(FedAvg, "aggregate", lambda self, shared: every)
-    assert not aggregate_of(small(method="fedavg", clip=1.0)).additive
-    with pytest.raises(Refused, match="merge must be mean where"):
-        aggregate_of(small(method="fedavg", merge="median"))
-    with pytest.raises(Refused, match="privacy must be none or local where"):
-        aggregate_of(small(method="fedavg", privacy="central", clip=1.0))
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"clip": 1.0}, "clip must be 0 for fedpac"),
+        ({"merge": "median"}, "merge must be mean for fedpac"),
+        ({"privacy": "central", "clip": 1.0}, "privacy must be none or local for fedpac"),
+    ],
+)
+def test_a_method_without_a_mean_has_no_other_merge(settings, words):
+    with pytest.raises(Refused, match=f"{words}, whose server sees every update"):
+        small(method="fedpac", **settings)
+
+
+@pytest.mark.parametrize(("key", "value"), [("clip", 1.0), ("merge", "median")])
+def test_nor_has_one_whose_index_does_not_say_so(key, value):
+    every = problem.built(FedPac())
+    with pytest.raises(Refused, match=f"{key} must be .* whose server sees every update"):
+        merge_of(small(method="fedavg", **{key: value}), every, frozenset())
