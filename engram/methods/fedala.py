@@ -76,12 +76,12 @@ class FedAla:
             return Served((received["model"],), tuned=True)
 
         initial = network.initial
-        weights = Phase(weigh, self.eta, fraction=self.weight_share)
+        phases = (Phase(weigh, self.eta, fraction=self.weight_share), Phase(train, self.eta))
         return Method(
             Server({"model": initial}, sends("model"), FromMean(replace, "rows")),
             Client(
                 begin,
-                phases=(weights, Phase(train, self.eta)),
+                phases=phases if self.weight_share else phases[1:],
                 end=end,
                 sends={"model"},
                 start={"own": initial, "weights": zeros({n: initial[n] for n in sorted(last)})},

@@ -11,7 +11,9 @@ from flwr.clientapp.mod import LocalDpMod
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.requests import Request
-from engram.tree import add_scaled, norm
+from engram.core.slots import flat, over_slots
+from engram.core.walkers import changes
+from engram.tree import norm
 from federation.flower import local_run
 from federation.hosting import NodeConfig
 from federation.noise import secret_noise, simulated_noise
@@ -32,25 +34,28 @@ LOCAL = {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.5}
 def trained(clients=CLIENTS, noise=None, engine="vectorized", server_round=1, **settings):
     e = small_of_any(**settings)
     t = trainer(e, engine=engine, noise=noise or simulated_noise(e.seed))
-    model = initial_model(t)
-    return train_clients(t, model, clients, server_round=server_round, durable=0).params, model
+    common = initial_model(t)
+    done = train_clients(t, common, clients, server_round=server_round, durable=0)
+    return done.slots, (t.method, common)
 
 
-def updates(stack, model):
-    count = len(next(iter(stack.values())))
-    each = [{name: leaf[i] for name, leaf in stack.items()} for i in range(count)]
-    return [add_scaled(one, -1.0, model) for one in each]
+def updates(stack, sent_to):
+    """What each client changes in all that leaves it."""
+    method, common = sent_to
+    count = len(next(iter(flat(stack).values())))
+    each = [over_slots(lambda leaf, i=i: leaf[i], stack) for i in range(count)]
+    return [flat(changes(method, common, one)) for one in each]
 
 
-def flat(stack):
-    return torch.cat([leaf.flatten(1) for leaf in stack.values()], dim=1)
+def in_rows(stack):
+    return torch.cat([leaf.flatten(1) for leaf in flat(stack).values()], dim=1)
 
 
 def noise_of(**settings):
     """The noise on each client's model, in standard deviations: (clients, d)."""
     noisy, _ = trained(**(LOCAL | settings))
     quiet, _ = trained(**(LOCAL | settings | {"privacy": "none"}))
-    return (flat(noisy) - flat(quiet)) / (0.05 * 0.5)
+    return (in_rows(noisy) - in_rows(quiet)) / (0.05 * 0.5)
 
 
 @pytest.mark.parametrize("method", [name for name in PROTECTED if name != "local"])
@@ -96,7 +101,7 @@ def test_every_client_and_round_has_noise_of_its_own():
 def test_who_else_trains_does_not_bear_on_it(engine):
     together, _ = trained(**LOCAL)
     alone, _ = trained(clients=[5], engine=engine, **LOCAL)
-    assert_same({name: leaf[2:3] for name, leaf in together.items()}, alone, atol=1e-6)
+    assert_same(over_slots(lambda leaf: leaf[2:3], together), alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("budget", [0.0, 1e-3])
@@ -105,14 +110,15 @@ def test_nor_do_blocks_and_means(budget):
     t = trainer(e, noise=simulated_noise(e.seed))
     (mean,) = t.train(initial_model(t), [CLIENTS], server_round=1, durable=0, combine=1)
     each, _ = trained(**LOCAL)
-    assert_same(mean.params, {name: leaf.mean(dim=0) for name, leaf in each.items()}, atol=1e-6)
+    assert_same(mean.slots, over_slots(lambda leaf: leaf.mean(dim=0), each), atol=1e-6)
 
 
 def test_a_trainer_that_is_not_told_otherwise_has_secret_noise():
     e = small_of_any(**LOCAL)
     model = initial_model(trainer(e))
     one, other = (train_clients(trainer(e), model, [2], server_round=1, durable=0) for _ in "ab")
-    assert not any(torch.equal(one.params[name], other.params[name]) for name in model)
+    other = flat(other.slots)
+    assert not any(torch.equal(leaf, other[name]) for name, leaf in flat(one.slots).items())
 
 
 def test_and_so_has_the_client_app(tmp_path):
@@ -129,7 +135,7 @@ def test_what_a_client_keeps_is_neither_clipped_nor_noised(method):
         e, store = small_of_any(method=method, memory="carry", **settings), RamStore()
         t = trainer(e, store)
         train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
-        kept.append(store.load(5, initial_model(t), before=2))
+        kept.append(store.load(5, None, before=2))
     assert_same(*kept)
 
 
@@ -140,7 +146,7 @@ def test_a_client_that_diverges_spoils_no_other():
     done = train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
     assert done.clients == [2, 5, 12]
     each, _ = trained(**LOCAL)
-    assert_same(done.params, {name: leaf[[0, 2, 3]] for name, leaf in each.items()}, atol=1e-6)
+    assert_same(done.slots, over_slots(lambda leaf: leaf[[0, 2, 3]], each), atol=1e-6)
 
 
 def test_it_is_flowers_local_mod_where_a_node_hosts_one_client(monkeypatch):
@@ -159,7 +165,7 @@ def test_it_is_flowers_local_mod_where_a_node_hosts_one_client(monkeypatch):
         )
 
     plain = trainer(small_of_any())
-    model = initial_model(plain)
+    model = flat(initial_model(plain))
     mod = LocalDpMod(clipping_norm=0.05, sensitivity=0.05, epsilon=6.0, delta=1e-5)
     theirs = mod(message(model), None, lambda query, context: reply(plain, query))
     e = small_of_any(privacy="local", clip=0.05, noise_multiplier=multiplier)

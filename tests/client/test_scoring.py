@@ -5,10 +5,19 @@ import pytest
 import torch
 
 from client.memory import RamStore
+from engram.core.method import Served
 from engram.models import cross_entropy
 from federation.data.federated import federated_data
+from federation.methods.network import TUNED
 from federation.streams import Stream, generator
-from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+from tests.support import (
+    assert_same,
+    initial_model,
+    scores_of,
+    small_of_any,
+    train_clients,
+    trainer,
+)
 
 
 def rows_of(split, client):
@@ -20,8 +29,8 @@ def rows_of(split, client):
 def test_models_are_tuned_on_training_rows_and_scored_on_others(engine, model):
     e = small_of_any(model=model, adapt_steps=3, adapt_lr=0.1, seed=3, method="fedavg")
     t = trainer(e, engine=engine)
-    common = initial_model(t)
-    scores = t.evaluate(common, [12, 0], server_round=0)
+    common = initial_model(t)["model"]
+    scores = scores_of(t, [12, 0])
     loss = cross_entropy(t.learner.model)
     for i, client in enumerate([12, 0]):
         own = t.data.train.rows[client]
@@ -32,7 +41,7 @@ def test_models_are_tuned_on_training_rows_and_scored_on_others(engine, model):
             tuned = {name: leaf - 0.1 * gradient[name] for name, leaf in tuned.items()}
         for prefix, split in (("", t.data.test), ("validation-", t.data.validation)):
             x, y = rows_of(split, client)
-            for params, suffix in ((common, "-before"), (tuned, "")):
+            for params, suffix in ((common, ""), (tuned, TUNED)):
                 found = scores.columns[f"{prefix}loss{suffix}"][i]
                 assert float(found) == pytest.approx(float(loss(params, (x, y))), abs=1e-5)
                 hits = (t.learner.model.apply(params, x).argmax(dim=1) == y).double().mean()
@@ -56,7 +65,8 @@ def test_no_model_depends_on_rows_that_it_is_scored_on(method):
         made = train_clients(t, model, [3, 4], server_round=1, durable=0)
         tuned = trainer(small_of_any(**given), engine="sequential")
         tuned.data.test.y[:] = (tuned.data.test.y + shift) % 10
-        found.append((made.params, store.dump(), tuned._scorer.personalized(model, 3)))
+        (served,) = tuned.settled(Served((model["model"],), tuned=True), 3).models
+        found.append((made.slots, store.dump(), served))
     assert_same(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
     assert_same(found[0][2], found[1][2])
