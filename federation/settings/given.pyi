@@ -182,8 +182,7 @@ class Given(TypedDict, total=False):
     """evaluation, standard: share of each client's training rows that it does not train on, but
     is scored on as well, to choose settings and rounds by; 0: none."""
     unseen_clients: int
-    """evaluation: clients that never train; they fine-tune the common model, and are scored
-    apart."""
+    """evaluation: clients that never train, and are scored apart."""
     patience: int
     """evaluation: stop after so many evaluations in a row without a better score on validation
     rows; 0: never."""
