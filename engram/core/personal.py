@@ -42,6 +42,8 @@ def part_of(network: Network, part: Part) -> frozenset[str]:
     Raises:
         ValueError: If the network lacks the part.
     """
+    if part in ("head", "body"):
+        network.require_body()
     everything = frozenset(network.initial)
     normed = [layer for layer in network.layers if layer & network.running]
     found = {
@@ -52,7 +54,8 @@ def part_of(network: Network, part: Part) -> frozenset[str]:
         "all": everything,
     }[part]
     if part and not found:
-        lacks = "batch norm with running statistics" if part == "norm" else f"a {part}"
+        normed = "batch norm with running statistics (not with norm=group or statistics=fixed)"
+        lacks = normed if part == "norm" else f"a {part}"
         raise ValueError(f"model must be a network that has {lacks}, got one without")
     return found
 
