@@ -38,9 +38,8 @@ def check_server(experiment: Experiment, shapes: Shapes) -> None:
     e, server = experiment, shapes.method.server
     # Updates of a round, until they are merged.
     held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
-    _, own = server.send(server.start, [0])
     size = _size(flat(server.start)) + held * _size(flat(shapes.sent))
-    size += e.num_clients * _size(flat(own))
+    size += e.num_clients * _size(flat(shapes.own))
     check_room(f"the server of {e.method}", size, _advice(e))
 
 

@@ -71,9 +71,16 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
     try:
         with torch.device(_NOWHERE):
             made = _built(e, network, outputs)
-            shapes = shapes_of(Contract(e.method, made, network.initial))
+            contract = Contract(e.method, made, network.initial)
+            # Epochs have different numbers of steps for each client.
+            steps = {} if e.local_epochs else {"steps": e.local_steps}
+            shapes = shapes_of(contract, **steps)
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
+    except Exception as error:  # anybody's method
+        why = one_line(f"{type(error).__name__}: {error}")
+        expected = "one whose functions run on this network's slots, without values"
+        raise Refused(f"method {e.method} must be {expected}, got {why}") from error
     check_client(e, shapes)
     sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
     if e.privacy != "none" and any(network.running & x.keys() for x in sent):

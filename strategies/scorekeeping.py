@@ -46,7 +46,7 @@ class Scoring(NamedTuple):
     def of(cls, experiment: Experiment, shapes: Shapes) -> Self:
         """Returns how an experiment's clients are scored."""
         e, own = experiment, experiment.of(NetworkMethod)
-        scored = {COMMON: has_common(shapes.method), TUNED: has_tuned(shapes.method)}
+        scored = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
         models = tuple(which for which, there in scored.items() if there)
         return cls(
             tuple(own.metrics(e)),

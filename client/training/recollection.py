@@ -40,6 +40,9 @@ class Memory(NamedTuple):
 class Recollection:
     """Looks up what clients keep before a round, and stores it afterwards.
 
+    Arrays come in the order of their names, as they are read again after an interruption: clients
+    are trained together whose slots are alike, order and all.
+
     Attributes:
         store: Where it is stored.
         method: The method.
@@ -65,53 +68,46 @@ class Recollection:
         found = self.store.load(client, None, before=before)
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
-        start, tree = self.method.client.start, unflat(found)
-        kept = unflat({}, start) | tree.get(_KEPT, {})
-        if not tree.keys() <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
-            raise MemoryMismatch(
-                f"the memory of client {client} belongs to another method, or an earlier version "
-                "of Engram: remove it, or take the version that wrote it"
-            )
-        self._check(client, kept)
+        arrays = {path: found[path].to(self.device) for path in sorted(found)}
+        tree, form = unflat(arrays), _form(arrays)
+        kept = unflat({}, self.method.client.start) | tree.get(_KEPT, {})
+        if form not in self._checked:
+            self._check(client, tree.keys(), kept)
+            self._checked.add(form)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        return self._memory(kept, states if by_phase else [], trained=True)
+        return Memory(kept, states if by_phase else [], True, form)
 
     @cached_property
     def _begun(self) -> Memory:
         """The memory of a client before its first round."""
         start = self.method.client.start
-        return self._memory(start, [], trained=not start)
+        arrays = {n: leaf.to(self.device) for n, leaf in sorted(flat(start).items())}
+        form = _form({f"{_KEPT}/{path}": leaf for path, leaf in arrays.items()})
+        return Memory(unflat(arrays, start), [], not start, form)
 
-    def _memory(self, kept: Slots, states: list[State], *, trained: bool) -> Memory:
-        kept, states = self._there(kept), self._there(states)
-        tree: dict[str, Any] = {_KEPT: kept} | {str(at): state for at, state in enumerate(states)}
-        form = tuple((path, leaf.shape) for path, leaf in flat(tree).items())
-        return Memory(kept, states, trained, form)
+    @cached_property
+    def _checked(self) -> set[Hashable]:
+        """Forms of memories that are this method's, on this network."""
+        return set()
 
-    def _check(self, client: int, kept: Slots) -> None:
+    def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
         """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
+        start = self.method.client.start
+        if not tops <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
+            raise MemoryMismatch(
+                f"the memory of client {client} belongs to another method, or an earlier version "
+                "of Engram: remove it, or take the version that wrote it"
+            )
         whose = f"the memory of client {client} belongs to another"
         for slot, x in kept.items():
-            kind, start = self.method.kinds.get(slot), self.method.client.start.get(slot)
+            kind, begun = self.method.kinds.get(slot), start.get(slot)
             if kind is None:
                 raise MemoryMismatch(f"{whose} method: it has a slot {slot!r}")
-            like = self.initial if start is None else start
-            exact = kind != "statistic" or start is not None
-            if exact and (found := difference(x, like, whole=start is not None)):
+            like = self.initial if begun is None else begun
+            exact = kind != "statistic" or begun is not None
+            if exact and (found := difference(x, like, whole=begun is not None)):
                 raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
-
-    def _there(self, tree: Any) -> Any:
-        """Returns tensors on the device, in the order of their names.
-
-        Clients are trained together whose slots are alike, order and all; and what is read again
-        after an interruption comes in this order.
-        """
-        if isinstance(tree, dict):
-            return {name: self._there(x) for name, x in sorted(tree.items())}
-        if isinstance(tree, list):
-            return [self._there(x) for x in tree]
-        return tree.to(self.device)
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
         """Stores what clients keep after a round, but for those that became non-finite.
@@ -134,3 +130,7 @@ class Recollection:
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
+
+
+def _form(arrays: Params) -> Hashable:
+    return tuple((path, leaf.shape) for path, leaf in arrays.items())

@@ -20,6 +20,7 @@ from engram.cohort.task import stacked
 from engram.core.method import Neighbors, Params, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import optimizer_of
+from engram.core.rounds import sent_to
 from engram.core.served import has_common, has_tuned, typical
 from engram.dense import FIRST, Examples, logits
 from engram.metrics import Metric, fitted
@@ -104,9 +105,9 @@ class Scorer:
         self._method = learner.method(task)
         self._vectorized = vectorized
         self._metrics = experiment.of(NetworkMethod).metrics(experiment)
-        self._common = has_common(self._method)
-        self._tuned = has_tuned(self._method)
+        common, _ = sent_to(self._method, self._method.server.start, [0])
         served = typical(self._method)
+        self._common, self._tuned = has_common(common, served), has_tuned(served)
         self._dense = vectorized and self._network.features is None
         affine = optimizer_of(experiment.adapt_optimizer).affine
         self._dense &= self._network.dense_layers > 0 and affine

@@ -32,8 +32,7 @@ from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
-from engram.core.served import typical
-from engram.core.slots import flat, unflat
+from engram.core.slots import flat, over_slots, unflat
 from engram.core.walkers import Walker
 from engram.steps import step_factor
 from engram.tasks import Task, task_of
@@ -113,7 +112,7 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            mixed = typical(shapes.method).weights is not None
+            mixed = shapes.served.weights is not None
             self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
             optimizer = optimizer_of(
                 e.optimizer,
@@ -309,7 +308,7 @@ class Trainer:
         server_round: int,
     ) -> CohortTask:
         """Returns the inputs of a round of clients that keep the same slots: draws rows."""
-        kept = stacked([memory.kept for memory in memories])
+        kept = over_slots(lambda *each: torch.stack(each), *(memory.kept for memory in memories))
         states = stacked([list(memory.states) for memory in memories])
         return CohortTask(common, own, kept, states, self.sampler.draw(clients, server_round))
 

@@ -15,7 +15,6 @@ from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
 from engram.core.personal import build
 from engram.core.rounds import Stepper
-from engram.core.served import typical
 from engram.core.settings import scaled
 from engram.core.shapes import Shapes
 from engram.dense import FIRST
@@ -167,8 +166,8 @@ class Learner(NamedTuple):
         """
         model, phases = self.model, shapes.method.client.phases
         affine = all(phase.affine for phase in phases) and self.optimizer.affine
-        served = typical(shapes.method)  # whose loss is reported; a mixture's is not written out
-        affine &= served.weights is None and served.shift is None
+        # The loss that is reported is of what serves; a mixture's is not written out.
+        affine &= shapes.served.weights is None and shapes.served.shift is None
         if affine and model.dense_layers and not (whole or keeps):
             if model.features is None:
                 return ("dense",)

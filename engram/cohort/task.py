@@ -165,7 +165,7 @@ class Outcome(NamedTuple):
 
     def part(self, clients: slice, weight: Tensor | None) -> Self:
         """Returns the outcome of some clients; see ``Held.part``."""
-        states: Any = tree_map(lambda leaf: leaf[clients], list(self.states))
+        states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
             sent=self.sent.part(clients, weight),
             kept=self.kept.part(clients, weight),

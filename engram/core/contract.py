@@ -11,8 +11,6 @@ from engram.types import Batch, Params
 
 __all__ = ["Contract", "SlotFault", "check_merged", "difference"]
 
-_MANY = 1000  # steps of a round in which no phase should be without one
-
 
 class SlotFault(ValueError):
     """A method's slots, or its phases, are not as they must be.
@@ -40,19 +38,19 @@ class Contract(NamedTuple):
     method: Method
     initial: Params
 
-    def check_phases(self) -> None:
-        """Checks that there are phases, and that each has steps in a round of many.
+    def check_phases(self, steps: int) -> None:
+        """Checks that there are phases, and that each has a step in a round of so many.
 
         Raises:
-            SlotFault: There are none, or one of them has no steps.
+            SlotFault: There are none, or one of them has no step.
         """
         where, phases = f"method {self.name}", self.method.client.phases
         if not phases:
             raise SlotFault(where, "phases", "one or more", "none")
         fractions = [phase.fraction for phase in phases]
-        starts = [*first_steps(phases, _MANY), _MANY] if all(f > 0 for f in fractions) else []
+        starts = [*first_steps(phases, steps), steps] if all(f > 0 for f in fractions) else []
         if len({*starts}) <= len(phases):
-            expected = "positive, and leave steps for every phase"
+            expected = f"positive, and leave each phase some of {steps} steps"
             raise SlotFault(where, "fractions of phases", expected, str(fractions))
 
     def round(
@@ -62,7 +60,7 @@ class Contract(NamedTuple):
         kept: Slots,
         initial_batch: Batch | None,
         batches: Mapping[int, Sequence[Batch]],
-    ) -> tuple[Slots, Slots, Slots]:
+    ) -> tuple[Slots, Slots, Slots, Served]:
         """Runs a round of one client, of one step of each phase, in which no parameter moves.
 
         Args:
@@ -73,7 +71,7 @@ class Contract(NamedTuple):
             batches: What each phase's step takes; phases without an entry are passed over.
 
         Returns:
-            What it works on, what leaves it, and what it keeps.
+            What it works on, what leaves it, what it keeps, and what serves it.
 
         Raises:
             SlotFault: The method does not keep its contract.
@@ -98,9 +96,10 @@ class Contract(NamedTuple):
         sent, after = side.end(received, work)
         self._sent(where, received, sent)
         self._kept(where, after)
-        self._served(where, serve(received, after, True))
+        served = serve(received, after, True)
+        self._served(where, served)
         self._served(where, serve(received, side.start, False))
-        return work, sent, after
+        return work, sent, after, served
 
     def _declared(self, where: str, what: str, slots: Slots) -> None:
         kinds = self.method.kinds
@@ -116,8 +115,11 @@ class Contract(NamedTuple):
         self._declared(where, "that leave", sent)
         for slot, x in sent.items():
             if self.method.kinds[slot] == "model":
-                whole = received.get(slot, {})
-                _inside(where, f"slot {slot!r} that leaves", x, whole, "the received slot")
+                what = f"slot {slot!r} that leaves"
+                if slot not in received:  # its change could not be bounded
+                    expected = "one of those received, since it is a model"
+                    raise SlotFault(where, what, expected, f"{_names(received)} received")
+                _inside(where, what, x, received[slot], "the received slot")
 
     def _kept(self, where: str, kept: Slots) -> None:
         self._declared(where, "that are kept", kept)

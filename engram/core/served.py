@@ -16,16 +16,19 @@ def typical(method: Method) -> Served:
     return method.serve(received, method.client.start, True)
 
 
-def has_common(method: Method) -> bool:
-    """Returns whether clients receive a common model: a slot ``model`` with all parameters."""
-    common, _ = sent_to(method, method.server.start, [0])
-    whole: bool = common.get("model", {}).keys() == typical(method).models[0].keys()
+def has_common(common: Slots, served: Served) -> bool:
+    """Returns whether clients receive a common model: a slot ``model`` with all parameters.
+
+    Args:
+        common: Slots that all clients receive alike.
+        served: The models that serve a client.
+    """
+    whole: bool = common.get("model", {}).keys() == served.models[0].keys()
     return whole
 
 
-def has_tuned(method: Method) -> bool:
-    """Returns whether the model that serves a client can be fine-tuned, and is not already."""
-    served = typical(method)
+def has_tuned(served: Served) -> bool:
+    """Returns whether what serves a client can be fine-tuned, and is not already."""
     return len(served.models) == 1 and not served.tuned and served.neighbors is None
 
 

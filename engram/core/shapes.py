@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from engram.core.contract import Contract
-from engram.core.method import Context, Method, Network, Objective, Slots
+from engram.core.method import Context, Method, Network, Objective, Served, Slots
 from engram.core.personal import build
 from engram.core.rounds import received_by, sent_to
 from engram.core.slots import pick, zeros
@@ -15,23 +15,34 @@ from engram.types import Batch, Params
 
 __all__ = ["Shapes", "shapes_of", "without_data"]
 
+_MANY = 1000  # steps of a round whose number is not known
+
 
 class Shapes(NamedTuple):
     """A method without data, and the slots of one client in a round; their values mean nothing.
 
     Attributes:
         method: The method, whose loss is zero.
-        received: What a client receives.
+        common: What all clients receive alike.
+        own: What each client receives of its own, with a leading axis of one client.
         work: What it works on.
         sent: What leaves it.
         kept: What it keeps.
+        served: The models that serve it.
     """
 
     method: Method
-    received: Slots
+    common: Slots
+    own: Slots
     work: Slots
     sent: Slots
     kept: Slots
+    served: Served
+
+    @property
+    def received(self) -> Slots:
+        """The slots that a client receives."""
+        return received_by(self.common, self.own, 0)
 
 
 def _nothing(w: Params, batch: Batch) -> Tensor:
@@ -81,14 +92,18 @@ def without_data(
     return build(settings, Context(network, objective, outputs, clients, generator))
 
 
-def shapes_of(contract: Contract) -> Shapes:
+def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     """Returns the slots of a client of a method that was built by ``without_data``.
+
+    Args:
+        contract: The method, with its contract.
+        steps: Steps of a round, in which each phase must have one.
 
     Raises:
         SlotFault: The method does not keep its contract.
     """
     method = contract.method
-    contract.check_phases()
-    received = received_by(*sent_to(method, method.server.start, [0]), 0)
-    work, sent, kept = contract.round(0, received, method.client.start, None, {})
-    return Shapes(method, received, work, sent, kept)
+    contract.check_phases(steps)
+    common, own = sent_to(method, method.server.start, [0])
+    received = received_by(common, own, 0)
+    return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))

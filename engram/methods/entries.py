@@ -13,10 +13,9 @@ from annotated_types import Interval
 from torch import Tensor
 
 from engram.core.contract import Contract
-from engram.core.method import FromEach, FromMean, Method, Network
-from engram.core.served import typical
+from engram.core.method import FromEach, FromMean, Network
 from engram.core.settings import METHODS, Search, about, ranges
-from engram.core.shapes import shapes_of, without_data
+from engram.core.shapes import Shapes, shapes_of, without_data
 
 __all__ = ["entries", "entry_of", "written"]
 
@@ -43,7 +42,8 @@ def entry_of(cls: Any) -> dict[str, Any]:
         SlotFault: The method does not keep its contract.
         ValueError: If it builds no method for a network of two layers and two classes.
     """
-    made = _probe(cls())
+    shapes = _probe(cls())
+    made = shapes.method
     merge, hints = made.server.merge, get_type_hints(cls)
     return {
         "module": cls.__module__,
@@ -52,7 +52,8 @@ def entry_of(cls: Any) -> dict[str, Any]:
         "each": isinstance(merge, FromEach),
         "steps": isinstance(merge, FromMean) and merge.steps,
         "phases": len(made.client.phases),
-        "tuned": typical(made).tuned,
+        "tuned": shapes.served.tuned,
+        "faults": hasattr(cls, "faults"),
         "fields": {name: _field(hints[name], cls, name, notes) for name, notes in ranges(cls)},
     }
 
@@ -79,7 +80,7 @@ def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, 
     }
 
 
-def _probe(settings: Any) -> Method:
+def _probe(settings: Any) -> Shapes:
     """Builds a method for a small network, and holds it to its contract."""
     initial = {
         "0.weight": torch.zeros(2, 2),
@@ -106,8 +107,7 @@ def _probe(settings: Any) -> Method:
         clients=2,
         generator=lambda: torch.Generator().manual_seed(0),
     )
-    shapes_of(Contract(about(settings).name, made, initial))
-    return made
+    return shapes_of(Contract(about(settings).name, made, initial))
 
 
 def written() -> str:

@@ -49,6 +49,7 @@ class NetworkMethod(Method):
         steps: Whether its server takes a step of its own, which no other can replace.
         phases: Consecutive phases of a round, which must have as many steps.
         tuned: Whether the model that serves a client that has trained is fine-tuned first.
+        faults: Whether some of its settings may be impossible together.
     """
 
     plug_in = "local"
@@ -60,6 +61,7 @@ class NetworkMethod(Method):
     steps: ClassVar[bool] = False
     phases: ClassVar[int] = 1
     tuned: ClassVar[bool] = False
+    faults: ClassVar[bool] = False
 
     @property
     def settings(self) -> Any:
@@ -68,10 +70,16 @@ class NetworkMethod(Method):
         Raises:
             ValueError: If they are impossible together.
         """
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return self._science(**given)
+
+    @property
+    def _science(self) -> Any:
+        """The class that has the method's equations."""
         from engram.core.settings import METHODS as KNOWN
 
         importlib.import_module(self.module)
-        return KNOWN[self.name](**{name: getattr(self, name) for name in type(self).model_fields})
+        return KNOWN[self.name]
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns what models are scored by: the chosen metrics, and then the loss."""
@@ -121,6 +129,8 @@ class NetworkMethod(Method):
         if shared.privacy != "none" and shared.standardize == "federation":
             expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
             yield clash("standardize", shared.standardize, expected, "privacy")
+        if self.faults:
+            yield from self._science.faults(self)
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         yield from _metrics_that_do_not_fit(shared)
@@ -208,7 +218,7 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     )
     for fact in ("name", "meaning", "source", "compared", "reference", "personal"):
         setattr(made, fact, entry[fact])
-    for fact in ("module", "each", "steps", "phases", "tuned"):
+    for fact in ("module", "each", "steps", "phases", "tuned", "faults"):
         setattr(made, fact, entry[fact])
     made.tasks = tuple(entry["tasks"])
     METHODS.pop(entry["name"], None)

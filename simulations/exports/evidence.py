@@ -12,7 +12,6 @@ from client.card import ScoreEstimate, mean_of, scored
 from client.coefficients import Coefficients
 from client.training.scoring import query_rows
 from engram.arrays import Array
-from engram.core.served import has_common
 from engram.metrics import fitted
 from engram.models.base import Outputs
 from engram.models.plain import layered
@@ -100,12 +99,11 @@ def intervals_on(learned: Learned, outputs: Outputs, targets: Tensor) -> list[In
 
 def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
     """Returns what the run says of its common model; nothing where it has scored none."""
-    if not has_common(learned.method):
-        return {}
     e, results = learned.experiment, learned.results
     metrics = e.of(NetworkMethod).metrics(e)
-    found = [ScoreEstimate(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
-    return {"mean over clients": found}
+    names = [metric.name for metric in metrics if metric.name + COMMON in results]
+    found = [ScoreEstimate(name, results[name + COMMON]) for name in names]
+    return {"mean over clients": found} if found else {}
 
 
 def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:

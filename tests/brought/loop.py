@@ -127,4 +127,4 @@ def check(name, experiment, folder):
     starts(CASES[name].make)().load_state_dict(run.model, strict=False)
     with torch.no_grad():
         losses = [float(CASES[name].loss(network(*x), y)) for x, y in tests]
-    np.testing.assert_allclose(run.clients["loss-before"], losses, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run.clients["loss-common"], losses, rtol=1e-4, atol=1e-5)

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from client.memory import RamStore
-from engram.core.slots import unflat
 from engram.models import from_module
 from engram.networks import model
 from federation.data.in_memory import hold
@@ -24,8 +23,6 @@ from tests.client.networks import (
     register_functions,
 )
 from tests.support import ANY_NETWORK, small_of_any, trainer
-
-PERSONAL = "kept/personal model/"  # before names of what clients keep of the model
 
 
 @pytest.fixture(autouse=True)
@@ -102,32 +99,34 @@ def test_running_statistics_are_averaged(tmp_path):
     assert (found["model/norm.running_mean"] != 0).all()
 
 
+def kept_by(checkpoint):
+    """The arrays that the first client keeps that has trained."""
+    store = RamStore()
+    store.restore(checkpoint.memories)
+    return next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
+
+
 @pytest.mark.parametrize(
     ("method", "follows"),
     [("local", {"own"}), ("ditto", {"model", "own"}), ("fedala", {"model", "own"})],
 )
 def test_running_statistics_follow_the_models_that_are_moved(method, follows, tmp_path):
     simulate(experiment("batch norm and dropout", method=method), tmp_path / "run")
-    checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()
-    store.restore(checkpoint.memories)
-    kept = next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
-    slots = unflat(checkpoint.model) | unflat(kept)["kept"]
-    means = {s: slots[s]["norm.running_mean"] for s in ("model", "own") if s in slots}
+    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    kept, name = kept_by(checkpoint), "norm.running_mean"
+    means = {"own": kept[f"kept/own/{name}"]}
+    if "model" in follows:
+        means["model"] = checkpoint.model[f"model/{name}"]
     assert {slot for slot, mean in means.items() if mean.any()} == follows
 
 
 def test_batch_norm_is_each_clients_own_under_fedbn(tmp_path):
     simulate(experiment("batch norm and dropout", method="fedbn"), tmp_path / "run")
-    checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()
-    assert checkpoint.model.keys() == {
-        f"model/{layer}.{kind}"
-        for layer in ("first", "second", "head")
-        for kind in ("weight", "bias")
-    }
-    store.restore(checkpoint.memories)
-    kept = next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
+    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    layers, kinds = ("first", "second", "head"), ("weight", "bias")
+    assert checkpoint.model.keys() == {f"model/{at}.{kind}" for at in layers for kind in kinds}
     own = ("weight", "bias", "running_mean", "running_var")
-    assert kept.keys() == {f"{PERSONAL}norm.{kind}" for kind in own}
+    assert kept_by(checkpoint).keys() == {f"kept/personal model/norm.{kind}" for kind in own}
     with pytest.raises(Refused, match=r"has batch norm with running statistics .not with"):
         simulate(experiment("group norm", method="fedbn"), tmp_path / "none")
 
@@ -194,7 +193,7 @@ def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
     store = RamStore()
     store.restore(checkpoint.memories)
     kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
-    own = [memory[PERSONAL + place.format(0, "B")] for memory in kept if memory]
+    own = [memory["kept/personal model/" + place.format(0, "B")] for memory in kept if memory]
     assert len(own) > 1
     assert not torch.equal(own[0], own[1])
 

@@ -18,8 +18,8 @@ from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
-from tests.client.networks import CASES, CLIENTS
-from tests.client.test_modules import EVERYWHERE, PERSONAL, experiment
+from tests.client.networks import CASES, CLIENTS, PERSONAL
+from tests.client.test_modules import EVERYWHERE, experiment
 from tests.support import trainer
 
 HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,codes.*"}

@@ -11,8 +11,8 @@ from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.front import load_run
-from tests.client.networks import CLIENTS
-from tests.client.test_modules import PERSONAL, experiment
+from tests.client.networks import CLIENTS, PERSONAL
+from tests.client.test_modules import experiment
 from tests.support import initial_model, small, trainer
 
 CASE = "group norm"

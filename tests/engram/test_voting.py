@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from engram.core.method import Neighbors
 from engram.voting import check_votes, nearest, with_votes
-
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate

@@ -5,20 +5,20 @@ from math import inf, isfinite, nan
 import pytest
 import torch
 
-from engram.models import keep
+from engram.core.method import FromMean
+from engram.core.rounds import received_by
+from engram.core.slots import flat
 from federation import machine
-from federation.aggregation import aggregate_of
-from federation.data.federated import federated_data, model_for
 from federation.demand import check_kept, check_server
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
+from federation.learning import server_side
 from federation.methods import METHODS
 from federation.methods.base import family
 from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
-from federation.streams import Stream, torch_generator
 from simulations.engine import simulate
-from tests.support import size_of, small_of_any
+from tests.support import initial_model, own_of, size_of, small_of_any, trainer
 
 HUGE = (2**31, 2**63, 2**64 - 1, 1e308, -1, 0, nan, inf)
 LARGER = {"seed": 2**32}  # than a million: the root of random streams, and no count
@@ -111,12 +111,17 @@ def test_the_least_noise_and_delta_have_an_epsilon(tmp_path, least):
 # --- Memory -----------------------------------------------------------------------------------
 
 
-def built(method, **more):
-    more = (FOR_BATCH_NORM if method == "fedbn" else {}) | more
-    e = small_of_any(method=method, **more)
-    network = model_for(e, federated_data(e).kind)
-    whole = network.init(torch_generator(e.seed, Stream.MODEL))
-    return e, network, whole
+def begun(method, **more):
+    """An experiment, its trainer, and what client 0 receives and works on."""
+    e = small_of_any(method=method, **(FOR_BATCH_NORM if method == "fedbn" else {}) | more)
+    t = trainer(e)
+    received = received_by(initial_model(t), own_of(t, [0]), 0)
+    batch = t.data.train.take(torch.from_numpy(t.data.train.rows[0][:2]))
+    return e, t, received, t.method.client.begin(received, t.method.client.start, batch)
+
+
+def shapes(e, t):
+    return server_side(e, t.data.kind)[1]
 
 
 @pytest.fixture
@@ -130,38 +135,37 @@ def free(monkeypatch):
 
 
 @pytest.mark.parametrize("method", family("local"))
-def test_the_servers_arrays_are_known_to_the_byte(method, free):
-    """Its state, what is exchanged, the models of a round, and what it makes for each client."""
-    e, network, whole = built(method)
-    model = keep(whole, network.personal, personal=False)
-    aggregate = aggregate_of(e, network=network)
-    replies = 1 if aggregate.additive else e.clients_per_round
-    needed = size_of(aggregate.init(model)) + (1 + replies) * size_of(model)
-    if aggregate.tailored is not None:
-        made = aggregate.tailored(model, aggregate.init(model), range(e.num_clients))
-        needed += size_of(made)
+def test_the_servers_slots_are_known_to_the_byte(method, free):
+    """Its own, the updates of a round, and what it makes for each client."""
+    e, t, received, work = begun(method)
+    known, server = shapes(e, t), t.method.server
+    sent, _ = t.method.client.end(received, work)
+    held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
+    needed = size_of(flat(server.start)) + held * size_of(flat(sent))
+    needed += size_of(flat(own_of(t, range(e.num_clients))))
     free(needed)
-    check_server(e, aggregate, model, network.tailored)
+    check_server(e, known)
     free(needed - 1)
     with pytest.raises(Refused, match=f"the server of {method} needs"):
-        check_server(e, aggregate, model, network.tailored)
+        check_server(e, known)
 
 
 @pytest.mark.parametrize("method", family("local"))
-def test_a_clients_models_are_known_before_they_are_made(method, free):
-    e, _, whole = built(method)
-    kind = federated_data(e).kind
-    free(3 * size_of(whole))
-    model_for(e, kind)
-    free(3 * size_of(whole) - 1)
+def test_a_clients_slots_are_known_before_they_are_made(method, free):
+    e, t, received, work = begun(method)
+    needed = size_of(flat(received)) + 2 * size_of(flat(work))  # a gradient, and the next
+    needed = max(needed, 3 * size_of(t.learner.network.initial))
+    free(needed)
+    shapes(e, t)
+    free(needed - 1)
     with pytest.raises(Refused, match=r"(a client of|a model of) .* needs"):
-        model_for(e, kind)
+        shapes(e, t)
 
 
 @pytest.mark.parametrize(
     ("method", "given", "advice"),
     [
-        ("ifca", {"clusters": 100}, "lower ifca.clusters"),
+        ("ifca", {"clusters": 100, "hidden": "16"}, "lower ifca.clusters"),
         ("fedem", {"components": 100}, "lower fedem.components"),
         ("pfedhn", {"embedding": 50, "layer_width": 200}, "pfedhn.embedding or pfedhn.layer-width"),
         ("meta-ban", {"dataset": "linear-groups", "hidden": "4000,4000"}, "lower hidden"),
@@ -178,24 +182,14 @@ def test_too_much_is_refused_where_a_run_is_started_and_leaves_nothing(
 
 
 def test_what_clients_keep_in_this_process_is_known(free):
-    e = small_of_any(method="ditto", num_rounds=100)
-    kept = {"a": torch.zeros(100, dtype=torch.float64)}
-    free(e.num_clients * 800)
-    check_kept(e, kept)
-    free(e.num_clients * 800 - 1)
+    e, t, *_ = begun("ditto", num_rounds=100)
+    known, size = shapes(e, t), size_of(flat(t.method.client.start))
+    free(e.num_clients * size)
+    check_kept(e, known)
+    free(e.num_clients * size - 1)
     with pytest.raises(Refused, match=f"what {e.num_clients} clients of ditto keep"):
-        check_kept(e, kept)
-    check_kept(small_of_any(method="ditto", num_rounds=1), kept)  # 4 clients train
-
-
-def test_a_state_that_reads_values_is_not_known_beforehand():
-    e, network, whole = built("fedavg")
-    aggregate = aggregate_of(e, network=network)
-
-    def reads(model):
-        return {"first": torch.full((2,), float(model["dense0.bias"][0]))}
-
-    check_server(e, aggregate._replace(init=reads), whole, frozenset())
+        check_kept(e, known)
+    check_kept(small_of_any(method="ditto", num_rounds=1), known)  # 4 clients train
 
 
 @pytest.mark.parametrize("key", ["schedule", "optimizer", "adapt-optimizer"])

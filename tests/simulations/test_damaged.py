@@ -201,7 +201,7 @@ def test_a_damaged_trial_is_one_line(runs, engram):
     assert err.endswith("trials.jsonl is damaged: line 1 is no trial\n")
 
 
-@pytest.mark.parametrize("format", [None, 1, 3])
+@pytest.mark.parametrize("number", [None, 1, 3])
 @pytest.mark.parametrize(
     "words",
     [
@@ -219,13 +219,13 @@ def test_a_damaged_trial_is_one_line(runs, engram):
     ],
     ids=" ".join,
 )
-def test_a_run_of_another_version_is_refused_in_one_line(words, format, engram, tmp_path):
+def test_a_run_of_another_version_is_refused_in_one_line(words, number, engram, tmp_path):
     old = run_in(tmp_path / "both" / "old").folder
     config = {
         k: v for k, v in json.loads((old / "config.json").read_text()).items() if k != "crc32"
     }
     del config["format"]
-    config |= {} if format is None else {"format": format}
+    config |= {} if number is None else {"format": number}
     (old / "config.json").write_text(json.dumps(summed(config)))
     plan = {"engine": "vectorized", "runs": {"old": config["settings"]}}
     (tmp_path / "both" / "comparison.json").write_text(json.dumps(plan))

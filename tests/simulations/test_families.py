@@ -7,11 +7,11 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 import pytest
-from federation.methods.network import NetworkMethod
 
 import engram as front
 from federation.methods import METHODS
 from federation.methods.base import Method
+from federation.methods.network import NetworkMethod
 from server.record import RunRecord
 from simulations.board.app import board
 from simulations.board.live import federation

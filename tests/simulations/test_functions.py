@@ -111,7 +111,7 @@ def test_a_schedule_is_a_function_of_the_round():
     both = run(schedule=second_alone)
     assert both.experiment.schedule == "second-alone"
     # Nothing moves in the first round: the loss of the common model stays.
-    losses = run(schedule=second_alone, eval_every=1).metrics["loss-before"]
+    losses = run(schedule=second_alone, eval_every=1).metrics["loss-common"]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) != losses[2]
 
 

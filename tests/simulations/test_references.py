@@ -123,5 +123,5 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
     assert f"{mean:.1f} ±" in line
     assert CONSTANT in out.partition("on test rows, over clients:")[2]
     line = next(line for line in out.splitlines() if "untrained model" in line)
-    before = [run.metrics.loc[0, "accuracy-before"] for runs in found.runs.values() for run in runs]
+    before = [run.metrics.loc[0, "accuracy-common"] for run in found.runs["fedavg"]]
     assert f"{100 * np.mean(before):.1f} ±" in line  # the same for all methods

@@ -168,8 +168,8 @@ def test_training_is_a_plain_loop_on_standardized_rows(tmp_path, name, mode, eng
         scores = run.clients.iloc[client]
         with torch.no_grad():  # in the targets' own units
             error = float(deviation * (module(x)[:, 0] - y).square().mean().sqrt())
-        assert scores["rmse-before"] == pytest.approx(error, rel=1e-4)
-        assert scores["loss-before"] == pytest.approx(error**2, rel=1e-4)
+        assert scores["rmse"] == pytest.approx(error, rel=1e-4)
+        assert scores["loss"] == pytest.approx(error**2, rel=1e-4)
 
 
 def tame(folder):
@@ -200,7 +200,7 @@ def test_fine_tuning_is_a_step_on_standardized_rows(tmp_path, name, engine):
             for leaf in own.parameters():
                 leaf.sub_(0.1 * leaf.grad)
             error = float(deviation * (own(tested)[:, 0] - expected).square().mean().sqrt())
-        assert run.clients["rmse"].iloc[client] == pytest.approx(error, rel=1e-4)
+        assert run.clients["rmse-tuned"].iloc[client] == pytest.approx(error, rel=1e-4)
 
 
 def test_all_ways_of_training_standardize_targets(tmp_path):
@@ -341,8 +341,8 @@ def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
         alone = engram.simulate(
             out=tmp_path / f"{seed}", **SETTINGS | given | {"seed": seed, "eta": 0.02}
         )
-        for name, leaf in alone.learned.checkpoint.model.items():
-            torch.testing.assert_close(member.model[name], leaf, rtol=1e-4, atol=1e-5)
+        for name, leaf in alone.learned.slots["model"].items():
+            torch.testing.assert_close(member.slots["model"][name], leaf, rtol=1e-4, atol=1e-5)
 
 
 # --- After the run -------------------------------------------------------------------------------
@@ -478,10 +478,10 @@ def test_training_does_not_depend_on_the_targets_units(tmp_path):
     far, near = forecast(tmp_path / "far", 3000, 7), forecast(tmp_path / "near", 0, 1)
     plain = forecast(tmp_path / "plain", 3000, 7, standardize="none")
     # Even a bias alone comes no nearer in 15 steps: 0.8^15 * 3000 = 106.
-    assert not (plain.results["rmse-before"] or np.inf) < 2 * far.results["rmse-before"]
+    assert not (plain.results["rmse"] or np.inf) < 2 * far.results["rmse"]
     for name, leaf in near.model.items():
         torch.testing.assert_close(far.model[name], leaf, rtol=1e-4, atol=1e-4)
-    for model in ("", "-before"):
+    for model in ("", "-tuned"):
         expected = pytest.approx(7 * near.results[f"rmse{model}"], rel=1e-3)
         assert far.results[f"rmse{model}"] == expected
     assert far.results["loss"] == pytest.approx(49 * near.results["loss"], rel=1e-3)
@@ -496,6 +496,6 @@ METHODS = ("ditto", "fedem", "fedper", "ifca", "pfedme", "scaffold")
 def test_no_method_depends_on_the_targets_units(tmp_path, method):
     given = {"method": method, "clients_per_round": 4, "num_rounds": 2}
     far, near = (forecast(tmp_path / str(unit), 300 * unit, 1 + unit, **given) for unit in (1, 0))
-    for name in ("rmse", "rmse-before", "rmse-served", "loss-served"):
+    for name in ("rmse", "loss"):
         times = 4 if name.startswith("loss") else 2
         assert far.results[name] == pytest.approx(times * near.results[name], rel=1e-2), name
