@@ -1,4 +1,4 @@
-"""A client's memory: what a local rule remembers between the rounds it takes part in.
+"""A client's memory: what it keeps between the rounds that it takes part in.
 
 It belongs to the client and never leaves its machine. It is tied to the round that wrote it, so
 that a round that is repeated after a crash starts from the same memory and gives the same numbers.
@@ -17,11 +17,7 @@ from federation.errors import EngramError
 from federation.files import read_file, replace_file
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
-__all__ = ["OWN", "DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
-
-
-OWN = "personal/"
-"""Prefix of a client's personal parameters in its memory, which also holds its rule's state."""
+__all__ = ["DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
 
 
 class MemoryMismatch(EngramError):

@@ -8,6 +8,7 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from engram.checks import must
 from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, sent_to
@@ -15,7 +16,7 @@ from engram.core.slots import mean_of
 from engram.core.walkers import Walker
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
-from federation.errors import RunStopped
+from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.settings.protection import ProtectionSettings
@@ -123,9 +124,16 @@ def merge_of(
     running: frozenset[str],
     noise: Noise = secret_noise,
 ) -> Merge:
-    """Builds the server's merge of a method."""
-    e = settings
+    """Builds the server's merge of a method.
+
+    Raises:
+        Refused: The ensemble's step is wanted, and the method's server has one of its own.
+    """
+    e, merge = settings, method.server.merge
     if e.server_step == "universal":
+        if isinstance(merge, FromMean) and merge.steps:
+            expected = f"replace for {e.method}, whose server has a step of its own"
+            raise Refused(must("server-step", e.server_step, expected))
         from engram.online.server_step import (  # noqa: PLC0415 - numba is slow to import
             universal_step,
         )

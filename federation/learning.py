@@ -69,7 +69,10 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
     try:
         with torch.device(_NOWHERE):
             made = _built(e, network, outputs)
-            shapes = shapes_of(Contract(e.method, made, network.initial))
+            contract = Contract(e.method, made, network.initial)
+            # Epochs have different numbers of steps for each client.
+            steps = {} if e.local_epochs else {"steps": e.local_steps}
+            shapes = shapes_of(contract, **steps)
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     except Exception as error:  # anybody's method

@@ -61,7 +61,7 @@ common = {
     "progress": False,
 }
 found = engram.compare(hospitals, methods=["ditto", "lg-fedavg"], seeds=2, **common)
-found.table[["accuracy-served", "accuracy-served-worst", "accuracy-before"]].astype(float).round(3)
+found.table[["accuracy", "accuracy-worst", "accuracy-common"]].astype(float).round(3)
 
 # %% [markdown]
 # `fedavg`'s common model cannot be right for both kinds of hospitals. What each method gains over

@@ -26,8 +26,9 @@
 #
 # - `mean ± sd` is over clients. Read `p10` and `worst` too: a good mean may hide clients that are badly
 #   served.
-# - `common` is the common model as it is. `fedavg` serves everyone by it; `fedavg + fine-tuning` lets
-#   each client take ten gradient steps from it first.
+# - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row
+#   with `+ fine-tuning`, each client takes ten gradient steps from its model first.
+# - `common` is the common model as it is. `fedavg` serves everyone by it.
 # - `constant, own` and `linear model, own` need neither a network nor a federation. A method that does
 #   not beat them is not worth its cost.
 # - The sentences below the table compare the method that is best on *validation* rows with each other
@@ -50,13 +51,13 @@ Image("runs/which/gains.png")
 import engram
 
 
-def scores(method, column="accuracy"):
+def scores(method, column="accuracy"):  # of the model that serves a client
     runs = [engram.load_run(f"runs/which/{method}-seed{seed}") for seed in (0, 1)]
     return sum(run.clients[column] for run in runs) / len(runs)
 
 
-alone = scores("local", "accuracy-served")
-common, tuned = scores("fedavg", "accuracy-before"), scores("fedavg")
+alone = scores("local")
+common, tuned = scores("fedavg"), scores("fedavg", "accuracy-tuned")
 print(f"alone {alone.mean():.1%}, common model {common.mean():.1%}, fine-tuned {tuned.mean():.1%}")
 print(f"{(tuned < alone).sum()} of {len(alone)} clients do worse with the federation than alone")
 

@@ -11,8 +11,6 @@ from engram.types import Batch, Params
 
 __all__ = ["Contract", "SlotFault", "check_merged", "difference"]
 
-_MANY = 1000  # steps of a round in which no phase should be without one
-
 
 class SlotFault(ValueError):
     """A method's slots, or its phases, are not as they must be.
@@ -40,19 +38,19 @@ class Contract(NamedTuple):
     method: Method
     initial: Params
 
-    def check_phases(self) -> None:
-        """Checks that there are phases, and that each has steps in a round of many.
+    def check_phases(self, steps: int) -> None:
+        """Checks that there are phases, and that each has a step in a round of so many.
 
         Raises:
-            SlotFault: There are none, or one of them has no steps.
+            SlotFault: There are none, or one of them has no step.
         """
         where, phases = f"method {self.name}", self.method.client.phases
         if not phases:
             raise SlotFault(where, "phases", "one or more", "none")
         fractions = [phase.fraction for phase in phases]
-        starts = [*first_steps(phases, _MANY), _MANY] if all(f > 0 for f in fractions) else []
+        starts = [*first_steps(phases, steps), steps] if all(f > 0 for f in fractions) else []
         if len({*starts}) <= len(phases):
-            expected = "positive, and leave steps for every phase"
+            expected = f"positive, and leave each phase some of {steps} steps"
             raise SlotFault(where, "fractions of phases", expected, str(fractions))
 
     def round(

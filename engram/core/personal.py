@@ -52,7 +52,8 @@ def part_of(network: Network, part: Part) -> frozenset[str]:
         "all": everything,
     }[part]
     if part and not found:
-        lacks = "batch norm with running statistics" if part == "norm" else f"a {part}"
+        norm = "batch norm with running statistics (not with norm=group or statistics=fixed)"
+        lacks = norm if part == "norm" else f"a {part}"
         raise ValueError(f"model must be a network that has {lacks}, got one without")
     return found
 

@@ -53,7 +53,7 @@ def entry_of(cls: Any) -> dict[str, Any]:
         "steps": isinstance(merge, FromMean) and merge.steps,
         "phases": len(made.client.phases),
         "tuned": shapes.served.tuned,
-        "depends": hasattr(cls, "faults"),
+        "faults": hasattr(cls, "faults"),
         "fields": {name: _field(hints[name], cls, name, notes) for name, notes in ranges(cls)},
     }
 

@@ -49,7 +49,7 @@ class NetworkMethod(Method):
         steps: Whether its server takes a step of its own, which no other can replace.
         phases: Consecutive phases of a round, which must have as many steps.
         tuned: Whether the model that serves a client that has trained is fine-tuned first.
-        depends: Whether some of its own settings are impossible beside others.
+        faults: Whether some of its settings may be impossible together.
     """
 
     plug_in = "local"
@@ -61,17 +61,25 @@ class NetworkMethod(Method):
     steps: ClassVar[bool] = False
     phases: ClassVar[int] = 1
     tuned: ClassVar[bool] = False
-    depends: ClassVar[bool] = False
+    faults: ClassVar[bool] = False
 
     @property
     def settings(self) -> Any:
-        """The same, as the method takes them."""
+        """The same, as the method takes them.
+
+        Raises:
+            ValueError: If they are impossible together.
+        """
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return self._science(**given)
+
+    @property
+    def _science(self) -> Any:
+        """The class that has the method's equations."""
         from engram.core.settings import METHODS as KNOWN
-        from engram.core.settings import with_values
 
         importlib.import_module(self.module)
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return with_values(KNOWN[self.name](), values)  # whose ranges these have been checked by
+        return KNOWN[self.name]
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns what models are scored by: the chosen metrics, and then the loss."""
@@ -121,8 +129,8 @@ class NetworkMethod(Method):
         if shared.privacy != "none" and shared.standardize == "federation":
             expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
             yield clash("standardize", shared.standardize, expected, "privacy")
-        if self.depends:
-            yield from self.settings.faults()
+        if self.faults:
+            yield from self._science.faults(self)
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         yield from _metrics_that_do_not_fit(shared)
@@ -210,7 +218,7 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     )
     for fact in ("name", "meaning", "source", "compared", "reference", "personal"):
         setattr(made, fact, entry[fact])
-    for fact in ("module", "each", "steps", "phases", "tuned", "depends"):
+    for fact in ("module", "each", "steps", "phases", "tuned", "faults"):
         setattr(made, fact, entry[fact])
     made.tasks = tuple(entry["tasks"])
     METHODS.pop(entry["name"], None)

@@ -42,8 +42,7 @@ class EvaluationSettings(Settings):
     unseen_clients: Int = Field(
         0,
         ge=0,
-        description="evaluation: clients that never train; they fine-tune the common model, and "
-        "are scored apart",
+        description="evaluation: clients that never train, and are scored apart",
     )
     patience: Int = Field(
         0,

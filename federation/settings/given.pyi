@@ -6,7 +6,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "fedpac", "feddbe", "knn-per", "fedala", "ifca", "fedem", "pfedhn", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedalt", "fedavg", "fedbabu", "fedbn", "feddbe", "feddyn", "fedem", "fedpac", "fedper", "fedproto", "fedprox", "fedrep", "fedyogi", "ifca", "knn-per", "lg-fedavg", "local", "mr-mtl", "pfedhn", "pfedme", "scaffold", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -182,8 +182,7 @@ class Given(TypedDict, total=False):
     """evaluation, standard: share of each client's training rows that it does not train on, but
     is scored on as well, to choose settings and rounds by; 0: none."""
     unseen_clients: int
-    """evaluation: clients that never train; they fine-tune the common model, and are scored
-    apart."""
+    """evaluation: clients that never train, and are scored apart."""
     patience: int
     """evaluation: stop after so many evaluations in a row without a better score on validation
     rows; 0: never."""
@@ -210,16 +209,16 @@ class Given(TypedDict, total=False):
     """GiB that a process may use to train clients at once; 0: a quarter of what is free. With
     less, clients train in smaller blocks: the same numbers, to rounding."""
     alpha: float
-    """local-moml, per-fedavg: adaptation step size; feddyn: weight of the penalty; apfl: weight
-    of a client's own model; 0: fedavg; pfedme: inner step size; meta-ban: how much it
+    """local-moml, per-fedavg: adaptation step size; apfl: weight of a client's own model; 0:
+    fedavg; feddyn: weight of the penalty; pfedme: inner step size; meta-ban: how much it
     explores."""
     beta: float
     """local-moml: weight of the newest adaptation in the memory."""
     eta: float
-    """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
-    feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
-    fedbabu, fedbn, fedrep, fedalt, fedproto, fedpac, feddbe, knn-per, fedala, ifca, fedem,
-    pfedhn: step size of a client's local steps."""
+    """local-moml, per-fedavg, pfedme: step size of the common model; apfl, ditto, fedadagrad,
+    fedadam, fedala, fedalt, fedavg, fedbabu, fedbn, feddbe, feddyn, fedem, fedpac, fedper,
+    fedproto, fedprox, fedrep, fedyogi, ifca, knn-per, lg-fedavg, local, mr-mtl, pfedhn,
+    scaffold: step size of a client's local steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -228,39 +227,22 @@ class Given(TypedDict, total=False):
     (cross-silo)."""
     initial_batch_size: int
     """local-moml: rows that a memory starts from (K0); ifca: rows by which a client chooses."""
-    mu: float
-    """fedprox: weight of the proximal term; 0: fedavg."""
-    server_eta: float
-    """scaffold: step size of the server; 1: the mean; fedadagrad, fedyogi, fedadam: step size
-    of the server; pfedhn: step size of the hypernetwork and of the embeddings."""
-    beta1: float
-    """fedadagrad, fedyogi, fedadam: weight of the former mean of the changes."""
-    tau: float
-    """fedadagrad, fedyogi, fedadam: degree of adaptivity; the smaller, the more."""
-    beta2: float
-    """fedyogi, fedadam: weight of the former mean square."""
-    lambda_: float
-    """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
-    proximal term; fedproto: weight of the distance to prototypes; 0: local models; fedpac:
-    weight of the distance to prototypes; knn-per: weight of the client's nearest rows; 0: the
-    common model."""
     adaptive: bool
     """apfl: whether each client learns its weight, from there."""
-    inner_steps: int
-    """pfedme: steps towards the proximal point."""
-    server_mix: float
-    """pfedme: weight of the round's mean (beta)."""
-    personal_share: float
-    """fedrep: share of a client's steps in a round, the first ones, for the head; fedalt: share
-    of a client's steps in a round, the first ones, for what it keeps."""
-    head_share: float
-    """fedpac: share of a client's steps in a round, the first ones, for the head."""
-    kappa: float
-    """feddbe: weight of the distance between mean representations."""
-    k: int
-    """knn-per: rows that vote."""
-    scale: float
-    """knn-per: distance at which a row's vote weighs 1/e of one at no distance."""
+    lambda_: float
+    """ditto, mr-mtl: weight of the proximal term; 0: local models; fedpac: weight of the
+    distance to prototypes; fedproto: weight of the distance to prototypes; 0: local models;
+    knn-per: weight of the client's nearest rows; 0: the common model; pfedme: weight of the
+    proximal term."""
+    server_eta: float
+    """fedadagrad, fedadam, fedyogi: step size of the server; pfedhn: step size of the
+    hypernetwork and of the embeddings; scaffold: step size of the server; 1: the mean."""
+    beta1: float
+    """fedadagrad, fedadam, fedyogi: weight of the former mean of the changes."""
+    tau: float
+    """fedadagrad, fedadam, fedyogi: degree of adaptivity; the smaller, the more."""
+    beta2: float
+    """fedadam, fedyogi: weight of the former mean square."""
     weight_eta: float
     """fedala: step size of the weights of a client's last model."""
     weight_share: float
@@ -268,14 +250,31 @@ class Given(TypedDict, total=False):
     layers: int
     """fedala: last layers that are mixed; others are as received; pfedhn: hidden layers on the
     server; 0: a linear map."""
-    clusters: int
-    """ifca: models that clients choose from; 1: fedavg."""
+    personal_share: float
+    """fedalt: share of a client's steps in a round, the first ones, for what it keeps; fedrep:
+    share of a client's steps in a round, the first ones, for the head."""
+    kappa: float
+    """feddbe: weight of the distance between mean representations."""
     components: int
     """fedem: models that clients mix; 1: fedavg."""
+    head_share: float
+    """fedpac: share of a client's steps in a round, the first ones, for the head."""
+    mu: float
+    """fedprox: weight of the proximal term; 0: fedavg."""
+    clusters: int
+    """ifca: models that clients choose from; 1: fedavg."""
+    k: int
+    """knn-per: rows that vote."""
+    scale: float
+    """knn-per: distance at which a row's vote weighs 1/e of one at no distance."""
     embedding: int
     """pfedhn: numbers in a client's embedding."""
     layer_width: int
     """pfedhn: units of each hidden layer on the server."""
+    inner_steps: int
+    """pfedme: steps towards the proximal point."""
+    server_mix: float
+    """pfedme: weight of the round's mean (beta)."""
     nu: float
     """meta-ban: group tolerance; larger values give larger groups."""
     gamma: float

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from client.memory import OWN, RamStore
+from client.memory import RamStore
 from engram.models import from_module
 from engram.networks import model
 from federation.data.in_memory import hold
@@ -95,35 +95,38 @@ def test_who_else_trains_does_not_matter(case, tmp_path, monkeypatch):
 def test_running_statistics_are_averaged(tmp_path):
     simulate(experiment("batch norm and dropout", method="fedavg"), tmp_path / "run")
     found = RunRecord.open(tmp_path / "run").load_checkpoint().model
-    assert (found["norm.running_var"] != 1).all()
-    assert (found["norm.running_mean"] != 0).all()
+    assert (found["model/norm.running_var"] != 1).all()
+    assert (found["model/norm.running_mean"] != 0).all()
+
+
+def kept_by(checkpoint):
+    """The arrays that the first client keeps that has trained."""
+    store = RamStore()
+    store.restore(checkpoint.memories)
+    return next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
 
 
 @pytest.mark.parametrize(
-    ("method", "follows"), [("local", {"own/"}), ("ditto", {"", "own/"}), ("fedala", {"", "own/"})]
+    ("method", "follows"),
+    [("local", {"own"}), ("ditto", {"model", "own"}), ("fedala", {"model", "own"})],
 )
 def test_running_statistics_follow_the_models_that_are_moved(method, follows, tmp_path):
     simulate(experiment("batch norm and dropout", method=method), tmp_path / "run")
-    checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()
-    store.restore(checkpoint.memories)
-    kept = next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
-    means = {
-        "": checkpoint.model["norm.running_mean"],
-        "own/": kept[f"{OWN}own/norm.running_mean"],
-    }
-    assert {mark for mark, mean in means.items() if mean.any()} == follows
+    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    kept, name = kept_by(checkpoint), "norm.running_mean"
+    means = {"own": kept[f"kept/own/{name}"]}
+    if "model" in follows:
+        means["model"] = checkpoint.model[f"model/{name}"]
+    assert {slot for slot, mean in means.items() if mean.any()} == follows
 
 
 def test_batch_norm_is_each_clients_own_under_fedbn(tmp_path):
     simulate(experiment("batch norm and dropout", method="fedbn"), tmp_path / "run")
-    checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()
-    assert checkpoint.model.keys() == {
-        f"{layer}.{kind}" for layer in ("first", "second", "head") for kind in ("weight", "bias")
-    }
-    store.restore(checkpoint.memories)
-    kept = next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
+    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    layers, kinds = ("first", "second", "head"), ("weight", "bias")
+    assert checkpoint.model.keys() == {f"model/{at}.{kind}" for at in layers for kind in kinds}
     own = ("weight", "bias", "running_mean", "running_var")
-    assert kept.keys() == {f"{OWN}norm.{kind}" for kind in own}
+    assert kept_by(checkpoint).keys() == {f"kept/personal model/norm.{kind}" for kind in own}
     with pytest.raises(Refused, match=r"has batch norm with running statistics .not with"):
         simulate(experiment("group norm", method="fedbn"), tmp_path / "none")
 
@@ -186,11 +189,11 @@ def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
     )
     checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
     place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
-    assert sorted(checkpoint.model) == [place.format(0, "A")]
+    assert sorted(checkpoint.model) == ["model/" + place.format(0, "A")]
     store = RamStore()
     store.restore(checkpoint.memories)
     kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
-    own = [memory[OWN + place.format(0, "B")] for memory in kept if memory]
+    own = [memory["kept/personal model/" + place.format(0, "B")] for memory in kept if memory]
     assert len(own) > 1
     assert not torch.equal(own[0], own[1])
 
@@ -285,12 +288,12 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
         simulate(e, tmp_path / engine, engine=engine)
         found.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
-    draws = trainer(e).sampler.draw([0, 1], 1, initial=False)
+    draws = trainer(e).sampler.draw([0, 1], 1)
     assert draws.sizes.tolist() == [[17, 17]] * 2
     for row in draws.rows.view(4, 17).tolist():
         assert len(set(row)) == 17
     e = experiment("batch norm and dropout", **own)  # over the pixels of a row
-    assert trainer(e).sampler.draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
+    assert trainer(e).sampler.draw([0], 1).sizes.tolist() == [[17, 1, 17, 1]]
 
 
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
@@ -302,4 +305,4 @@ def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
         simulate(e, tmp_path / engine, engine=engine)
         models.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
     torch.testing.assert_close(*models, rtol=1e-5, atol=1e-5)
-    assert models[0]["fc.weight"].shape == (3, 512)
+    assert models[0]["model/fc.weight"].shape == (3, 512)

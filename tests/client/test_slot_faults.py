@@ -134,7 +134,7 @@ FAULTS = {
         r"Served.weights must be of shape \(1,\), got shape \(2,\)",
     ),
 }
-FRACTIONS = "fractions of phases must be positive, and leave steps for every phase, got"
+FRACTIONS = "fractions of phases must be positive, and leave each phase some of 1000 steps, got"
 PHASES = {
     "no phases": ((), "phases must be one or more, got none"),
     "a phase without steps": ((0.0, 1.0), rf"{FRACTIONS} \[0.0, 1.0\]"),
@@ -163,6 +163,16 @@ def test_a_phase_without_steps_is_told_in_one_line(name):
     fractions, words = PHASES[name]
     with pytest.raises(ValueError, match=f"^method mine: {words}$"):
         registered({"fractions": fractions})
+
+
+def test_a_round_of_too_few_steps_for_its_phases_is_refused(tmp_path):
+    registered({"fractions": (0.9, 0.05, 1.0)})
+    words = (
+        "method mine: fractions of phases must be positive, and leave each phase some of 3 steps"
+    )
+    with pytest.raises(EngramError, match=f"^{words}, got"):
+        simulate(small(method="mine", local_steps=3), tmp_path / "run")
+    assert simulate(small(method="mine", local_steps=20), tmp_path / "run")
 
 
 def test_a_client_is_named_as_it_is_called():

@@ -42,9 +42,11 @@ def run_on(frame, folder, **settings):
     )
 
 
-@pytest.mark.parametrize(
-    "method", ["fedavg", "fedper", "knn-per", "ifca", "fedem", "pfedhn", "ditto", "local-moml"]
-)
+ADAPTING = ["fedavg", "fedper", "knn-per", "ifca", "fedem", "pfedhn", "ditto", "local-moml"]
+ADAPTING += ["fedpac", "feddbe", "local", "scaffold", "fedproto"]
+
+
+@pytest.mark.parametrize("method", ADAPTING)
 @pytest.mark.parametrize("protocol", ["standard", "few-shot"])
 def test_a_newcomer_is_served_as_the_protocol_scores_unseen_clients(method, protocol, tmp_path):
     own = {"initial_batch_size": 3} if method == "local-moml" else {}
