@@ -56,7 +56,11 @@ class Merge(NamedTuple):
     @property
     def bounded(self) -> bool:
         """Whether the influence of a single update is bounded, however far it lies from others."""
-        return bool(self.settings.clip) or self.settings.merge != "mean"
+        if self.settings.merge != "mean":
+            return True
+        slots = [x for x in self.method.server.start.values() if isinstance(x, dict)]
+        averages = any(self.walker.running & x.keys() for x in slots)  # which no clip bounds
+        return bool(self.settings.clip) and not averages
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round.

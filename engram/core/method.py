@@ -89,6 +89,12 @@ class Network(NamedTuple):
         """Names of the last layer that has parameters, with its running statistics."""
         return [layer for layer in self.layers if layer - self.running][-1]
 
+    def require_body(self) -> None:
+        """Raises ``ValueError`` if the network has no learned parameters below its head."""
+        if not self.learned - self.head:
+            below = "parameters below its last layer, besides running statistics"
+            raise ValueError(f"model must be a network that has {below}, got one without")
+
     def require_representation(self) -> None:
         """Raises ``ValueError`` if the network has no representation."""
         if not self.width:
