@@ -190,6 +190,8 @@ def leave_client(
     def clipped(mine: Slots, update: Slots) -> Slots:
         return walker.clip(common | mine, update, e.clip)
 
+    if not flat(sent):
+        return sent
     near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
     if e.privacy != "local":
         return near
