@@ -15,7 +15,7 @@ from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
 from engram.core.personal import build
 from engram.core.rounds import Stepper
-from engram.core.settings import scaled
+from engram.core.settings import with_values
 from engram.core.shapes import Shapes
 from engram.dense import FIRST
 from engram.derivatives import all_at_once
@@ -132,7 +132,7 @@ class Learner(NamedTuple):
         whole = cache(lambda: build(self.settings, context))
 
         def built(scales: Mapping[str, Scale]) -> Method:
-            return build(scaled(self.settings, scales), context) if scales else whole()
+            return build(with_values(self.settings, scales), context) if scales else whole()
 
         statistics = self._statistics(way)
         stepper = Stepper(self.optimizer, factor, self.network.running, statistics)

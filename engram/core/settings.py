@@ -20,7 +20,7 @@ __all__ = [
     "about",
     "method",
     "numbers",
-    "scaled",
+    "with_values",
 ]
 
 Part = Literal["", "head", "body", "norm", "all"]
@@ -129,10 +129,10 @@ def numbers(cls: type) -> dict[str, bool]:
     return {name: OnServer not in notes for name, notes in ranges(cls) if kinds[name] is float}
 
 
-def scaled(settings: Any, values: Mapping[str, Scale]) -> Any:
-    """Returns settings with some of their ``numbers`` replaced, by tensors if clients differ.
+def with_values(settings: Any, values: Mapping[str, Scale]) -> Any:
+    """Returns settings with other values, which are not checked.
 
-    They are not checked: each client's were, when its own settings were made.
+    ``numbers`` may be tensors, with an entry for each of several clients.
     """
     found = copy(settings)
     for name, value in values.items():

@@ -78,7 +78,7 @@ def test_nothing_personal_is_in_a_message():
         assert names == {
             f"model/{n}" for n, _ in CASES["group norm"][0]().named_parameters() if "head" not in n
         }
-    kept = t._store.load(strategy.cohort[0], None, before=2)
+    kept = t._store.load(strategy.cohort[0], before=2)
     assert {name for name in kept if name.startswith(PERSONAL)} == {
         f"{PERSONAL}head.{p}" for p in ("weight", "bias")
     }
@@ -96,9 +96,7 @@ def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
     assert again["clients"]["loss"] == whole["clients"]["loss"]
     store = RamStore()
     store.restore(last.memories)
-    heads = [
-        store.load(client, None, before=9)[f"{PERSONAL}head.bias"] for client in range(CLIENTS)
-    ]
+    heads = [store.load(client, before=9)[f"{PERSONAL}head.bias"] for client in range(CLIENTS)]
     assert not torch.equal(heads[0], heads[1])
 
 
@@ -121,9 +119,7 @@ def test_local_statistics_stay_with_the_client(tmp_path):
     assert not any("running" in name for name in last.model)
     store = RamStore()
     store.restore(last.memories)
-    means = [
-        store.load(client, None, before=9)[f"{PERSONAL}norm.running_mean"] for client in (0, 1)
-    ]
+    means = [store.load(client, before=9)[f"{PERSONAL}norm.running_mean"] for client in (0, 1)]
     assert not torch.equal(*means)
     assert np.isfinite(found["loss"])
 

@@ -29,7 +29,7 @@ def run(folder, **settings):
     scores = simulate(e, folder, engine="sequential")["clients"]["loss"]
     checkpoint, store = RunRecord.open(folder).load_checkpoint(), RamStore()
     store.restore(checkpoint.memories)
-    return checkpoint.model, [store.load(c, None, before=9) for c in range(CLIENTS)], scores
+    return checkpoint.model, [store.load(c, before=9) for c in range(CLIENTS)], scores
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     best = json.loads(out.splitlines()[-1])["best"]
     assert engram("show", "t", "--json")[1] == out
     table = pd.read_csv("t/fedavg/trials.csv")
-    assert list(table.columns[:3]) == ["trial", "eta", "adapt-lr"]
+    assert list(table.columns[:3]) == ["trial", "eta", "state"]
     last = table[table["round"] == 8]
     assert best["fedavg"]["eta"] == last.loc[last["score"].idxmax(), "eta"]
     assert {"trials.png", "trials.jsonl", "best.toml"} <= {
@@ -167,13 +167,16 @@ def test_a_comparison_of_tuned_methods_is_on_other_seeds(engram):
 
 
 def test_if_all_trials_diverge_it_says_so_and_keeps_them(engram):
-    status, _, err = tune(engram, "fedavg", "--trials", "2", "--set", "eta=1e30", "--out", "t")
+    words = ("per-fedavg", "--trials", "2", "--set", "eta=1e30", "--out", "t")
+    status, _, err = tune(engram, *words)
     assert status == 1
-    assert err.splitlines()[-1] == ("engram: no trial has a score: trial 0: diverged in round 1")
-    assert {trial.state for trial in read_trials(Path("t/fedavg"))} == {"diverged"}
+    (last,) = (line for line in err.splitlines() if line.startswith("engram: "))
+    start = "no trial has a score: trial 0: round 1 diverged: the models of clients "
+    assert last.startswith(f"engram: {start}")
+    assert {trial.state for trial in read_trials(Path("t/per-fedavg"))} == {"diverged"}
     assert engram("show", "t")[1].splitlines() == [
-        "fedavg: no trial has a score: trial 0: diverged in round 1",
-        "recorded in t: tuning.json, fedavg/",
+        last.replace("engram", "per-fedavg"),
+        "recorded in t: tuning.json, per-fedavg/",
     ]
 
 
