@@ -397,7 +397,11 @@ class Comparison:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row for each method: means over its runs, as ``engram compare`` prints them."""
+        """Means over each method's runs, as ``engram compare`` prints them.
+
+        A method has a row of the models that serve clients, and one of these after fine-tuning,
+        where they were scored so; ``accuracy`` is of the row's models.
+        """
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         rows = report_rows(self._records) if self.runs else {"method": []}
