@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, RecordDict
 from engram.core.method import Method, Slots
 from engram.core.rounds import sent_to
 from engram.core.slots import flat
-from federation.wire import ARRAYS, CONFIG, TAILORED, to_record
+from federation.wire import ARRAYS, CONFIG, OWN, to_record
 
 __all__ = ["outgoing"]
 
@@ -25,7 +25,7 @@ def outgoing(method: Method, server: Slots) -> Callable[[ConfigRecord, Sequence[
     def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
         records = {ARRAYS: common, CONFIG: config}
         if own := flat(sent_to(method, server, clients)[1]):
-            records[TAILORED] = to_record(own)
+            records[OWN] = to_record(own)
         return RecordDict(records)
 
     return content

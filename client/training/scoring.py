@@ -314,13 +314,13 @@ class Scorer:
         return served
 
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
-        """Returns for each client the candidate with the least loss on its training rows.
+        """Returns for each client the model with the least loss on its training rows.
 
         Under few-shot, its support rows count instead.
 
         Args:
             clients: The clients.
-            stacks: Each candidate's parameters, with a leading client axis.
+            stacks: Parameters of each of the models, with a leading client axis.
         """
         if len(stacks) == 1:
             return stacks[0]
@@ -333,7 +333,7 @@ class Scorer:
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
     def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns the rows that candidates are compared on; see ``least``."""
+        """Returns the rows that models are compared on; see ``least``."""
         if not self._few_shot:
             return padded(self._data.train, self._data.train.rows, clients)
         split, rows, _ = self._support(clients)
