@@ -69,7 +69,8 @@ def test_the_table_has_the_papers_figures_beside_ours(images, tmp_path):
         assert (row["published"], row["published-std"]) == known
         own = [run["accuracy"] for run in done if federated._of([run], *_case(row))]
         assert row["accuracy"] == pytest.approx(100 * np.mean(own))
-        assert (row["served"] == row["accuracy"]) == (row["method"] != "pfedme")
+        if row["method"] != "pfedme":  # which serves by models that are not fine-tuned
+            assert row["served"] == row["accuracy"]
     assert found.files["convergence.png"].startswith(b"\x89PNG")
     json.dumps(rows, allow_nan=False)
 
