@@ -12,7 +12,7 @@ from engram.checks import must
 from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, sent_to
-from engram.core.slots import mean_of
+from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
@@ -190,6 +190,8 @@ def leave_client(
     def clipped(mine: Slots, update: Slots) -> Slots:
         return walker.clip(common | mine, update, e.clip)
 
+    if not flat(sent):
+        return sent
     near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
     if e.privacy != "local":
         return near
