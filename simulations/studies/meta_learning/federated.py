@@ -108,7 +108,8 @@ def _run(config: dict[str, Any], tasks: int, progress: Progress) -> list[Row]:
 
 def _tuned(row: Row) -> float:
     """Returns the accuracy after fine-tuning; some methods serve clients by such models anyway."""
-    return float(row.get(f"accuracy{TUNED}", row["accuracy"]))
+    tuned = f"accuracy{TUNED}"
+    return float(row[tuned if tuned in row else "accuracy"])
 
 
 def report(settings: FederatedSettings, done: Sequence[Row]) -> Report:
