@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.method import Method, Slots
 from engram.core.rounds import sent_to
@@ -23,6 +23,7 @@ def outgoing(method: Method, server: Slots) -> Callable[[ConfigRecord, Sequence[
     common = to_record(flat(sent_to(method, server, [0])[0]))
 
     def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
+        records: dict[str, ArrayRecord | MetricRecord | ConfigRecord]
         records = {ARRAYS: common, CONFIG: config}
         if own := flat(sent_to(method, server, clients)[1]):
             records[OWN] = to_record(own)
