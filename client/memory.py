@@ -27,20 +27,18 @@ class MemoryMismatch(EngramError):
 class MemoryStore(Protocol):
     """Memories of the clients that a node hosts."""
 
-    def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
+    def load(self, client: int, *, before: int) -> Params | None:
         """Returns the client's newest memory from a round before the given one.
 
         Args:
             client: The client.
-            like: The current model; the memory must have its names and shapes, and is
-                returned with its dtypes, on its device. None: as it was saved.
             before: Round; memories of this round and later ones are ignored.
 
         Returns:
             The memory, or None if the client has none yet.
 
         Raises:
-            MemoryMismatch: The memory belongs to another model.
+            MemoryMismatch: If it cannot be read.
         """
 
     def newest(self, client: int, *, before: int) -> int:
@@ -64,10 +62,10 @@ class RamStore:
     def __init__(self) -> None:
         self._versions: dict[int, dict[int, Params]] = defaultdict(dict)
 
-    def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
+    def load(self, client: int, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
         found = self.newest(client, before=before)
-        return _checked(client, self._versions[client][found], like) if found else None
+        return self._versions[client][found] if found else None
 
     def newest(self, client: int, *, before: int) -> int:
         """As ``MemoryStore.newest``."""
@@ -131,10 +129,10 @@ class DiskStore:
         self._limit = limit
         self._total = sum(path.lstat().st_size for path in folder.glob("client-*/round-*.memory"))
 
-    def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
+    def load(self, client: int, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
         found = self.newest(client, before=before)
-        return _checked(client, self.read(client, found), like) if found else None
+        return self.read(client, found) if found else None
 
     def newest(self, client: int, *, before: int) -> int:
         """As ``MemoryStore.newest``."""
@@ -258,15 +256,3 @@ def _label(client: int, version: int) -> str:
 
 def _newest(versions: Iterable[int], before: int) -> int:
     return max((version for version in versions if version < before), default=0)
-
-
-def _checked(client: int, memory: Params, like: Params | None) -> Params:
-    if like is None:
-        return memory
-    found = {name: tuple(leaf.shape) for name, leaf in memory.items()}
-    wanted = {name: tuple(leaf.shape) for name, leaf in like.items()}
-    if found != wanted:
-        raise MemoryMismatch(
-            f"client {client}'s memory has shapes {found}, but the model has {wanted}"
-        )
-    return {name: memory[name].to(leaf) for name, leaf in like.items()}

@@ -12,7 +12,7 @@ from engram.checks import must
 from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, sent_to
-from engram.core.slots import mean_of
+from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
@@ -56,7 +56,11 @@ class Merge(NamedTuple):
     @property
     def bounded(self) -> bool:
         """Whether the influence of a single update is bounded, however far it lies from others."""
-        return bool(self.settings.clip) or self.settings.merge != "mean"
+        if self.settings.merge != "mean":
+            return True
+        slots = [x for x in self.method.server.start.values() if isinstance(x, dict)]
+        averages = any(self.walker.running & x.keys() for x in slots)  # which no clip bounds
+        return bool(self.settings.clip) and not averages
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round.
@@ -186,6 +190,8 @@ def leave_client(
     def clipped(mine: Slots, update: Slots) -> Slots:
         return walker.clip(common | mine, update, e.clip)
 
+    if not flat(sent):
+        return sent
     near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
     if e.privacy != "local":
         return near

@@ -64,6 +64,8 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
             into memory.
     """
     e = experiment
+    if e.of(NetworkMethod).personal and e.share and not model.personal - model.running:
+        raise Refused(must("share", e.share, f"less than all for {e.method}"))
     initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
     network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
     try:

@@ -197,7 +197,7 @@ class Learned:
         Raises:
             Refused: If the clients' memories are on nodes of their own.
         """
-        return self._store.load(client, None, before=self.checkpoint.server_round + 2) or {}
+        return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
 
     def _beside(self) -> MemoryStore:
         """Returns the memories of a run on Ray, whose nodes keep them in the run's folder.

@@ -119,8 +119,8 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
     axes.set_xticks([i for i, _ in names], [name for _, name in names])
     axes.set(
         ylabel=f"{metric.name} of a client{' (%)' if metric.percent else ''}",
-        title="each dot a client; gray: common model, blue: as it is served, green: the same after "
-        "fine-tuning\nbox: quartiles, whiskers: 10th and 90th percentile",
+        title="each dot a client; gray: common model, blue: what serves, green: fine-tuned\n"
+        "box: quartiles, whiskers: 10th and 90th percentile",
     )
     if metric.percent:
         axes.set_ylim(-3, 103)

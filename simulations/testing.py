@@ -106,11 +106,11 @@ def engines_differ(
 
 def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
     """Says which properties do not hold, a line for each."""
-    experiment = networks[0]
+    experiment, raised = networks[0], list[Exception]()
     try:
-        whole = _outcome(experiment, place / "whole")
+        whole = _outcome(experiment, place / "whole", through=lambda host: _Noted(host, raised))
     except Exception as error:  # anybody's method
-        if fault := _slot_fault(error):
+        if fault := _slot_fault(raised[0] if raised else error):
             yield f"slots: expected {fault.expected}; got {fault.got}"
             return
         if isinstance(error, Refused):
@@ -159,6 +159,26 @@ class _AskedTwice(NamedTuple):
     def train(self, requests: Sequence[Request]) -> list[Message]:
         self.host.train(requests)
         return self.host.train(requests)
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        return self.host.evaluate(requests)
+
+
+class _Noted(NamedTuple):
+    """A host whose errors in training are noted, which a run tells in words."""
+
+    host: Host
+    raised: list[Exception]
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        return self.host.describe(hosted)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        try:
+            return self.host.train(requests)
+        except Exception as error:
+            self.raised.append(error)
+            raise
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         return self.host.evaluate(requests)

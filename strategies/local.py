@@ -137,8 +137,9 @@ class Federated(RunStrategy):
         """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
         rounds = Rounds.of(e, roster.kind, noise)
-        start = flat(rounds.merge.method.server.start)
-        parameters = sum(leaf.numel() for leaf in start.values())
+        model = rounds.merge.method.server.start.get("model", {})
+        running = rounds.merge.walker.running
+        parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
             _log.warning(

@@ -71,6 +71,17 @@ def test_the_science_imports_science_only():
         assert used <= SCIENCE | standard | extra | {"engram"}, path
 
 
+def test_methods_and_ways_to_train_import_the_core_and_not_each_other():
+    for part, others in {
+        "core": {"methods", "cohort"},
+        "methods": {"cohort"},
+        "cohort": {"methods"},
+    }.items():
+        for path in modules(f"engram/{part}"):
+            used = {name.split(".")[1] for name in imports(path) if name.startswith("engram.")}
+            assert not used & others, path
+
+
 def test_internals_of_flower_are_imported_in_one_module():
     for path in (path for room in ARROWS for path in modules(room)):
         internal = [name for name in imports(path) if INTERNAL.match(name)]

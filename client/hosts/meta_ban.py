@@ -152,7 +152,7 @@ class UserSites:
             if self._versions.get(client) == version:
                 continue
             place = self._places.setdefault(client, len(self._places))
-            kept = dict(self._store.load(client, None, before=server_round) or self._new)
+            kept = dict(self._store.load(client, before=server_round) or self._new)
             self._untold[client] = kept.pop("untold").numpy()
             self._state = self._site.welcome(self._state, np.array([place]))
             self._state = recalled(self._state, [place], kept)

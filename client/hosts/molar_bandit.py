@@ -144,7 +144,7 @@ class BanditSites:
 
     def _state(self, client: int, before: int) -> tuple[TaskState, Totals]:
         """Returns a client's state, and its unreported turns, rewards and regrets."""
-        kept = self._store.load(client, None, before=before)
+        kept = self._store.load(client, before=before)
         if kept is None:
             if before > 1:
                 called = self.called.get(client, client)

@@ -65,7 +65,7 @@ class Recollection:
         Raises:
             MemoryMismatch: It belongs to another method, or another network.
         """
-        found = self.store.load(client, None, before=before)
+        found = self.store.load(client, before=before)
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
         arrays = {path: found[path].to(self.device) for path in sorted(found)}

@@ -89,6 +89,12 @@ class Network(NamedTuple):
         """Names of the last layer that has parameters, with its running statistics."""
         return [layer for layer in self.layers if layer - self.running][-1]
 
+    def require_body(self) -> None:
+        """Raises ``ValueError`` if the network has no learned parameters below its head."""
+        if not self.learned - self.head:
+            below = "parameters below its last layer, besides running statistics"
+            raise ValueError(f"model must be a network that has {below}, got one without")
+
     def require_representation(self) -> None:
         """Raises ``ValueError`` if the network has no representation."""
         if not self.width:
@@ -106,8 +112,8 @@ class Objective(NamedTuple):
         gradient: ``(params, batch, names=None) -> params``: by the parameters of these names; None:
             by all, with zeros for running statistics.
         hessian_product: ``(params, batch, v) -> params``: of the Hessian and v.
-        criterion: ``(outputs, batch) -> ()``: the loss of outputs, for a loss with further terms;
-            None where the loss has no outputs.
+        criterion: ``(outputs, batch) -> ()``: the loss of outputs, for a loss with further terms.
+            Raises ``ValueError`` where the loss has no outputs.
         differentiate: ``(function, names=None) -> derivative``, for ``function(params, *rest) ->
             (value, observed)`` and ``derivative(params, *rest) -> (gradient, observed)``.
     """
@@ -115,7 +121,7 @@ class Objective(NamedTuple):
     loss: Callable[[Params, Batch], Tensor]
     gradient: Callable[..., Params]
     hessian_product: Callable[[Params, Batch, Params], Params]
-    criterion: Callable[[Tensor, Batch], Tensor] | None
+    criterion: Callable[[Tensor, Batch], Tensor]
     differentiate: Callable[..., Callable[..., tuple[Params, Any]]]
 
 

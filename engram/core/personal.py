@@ -42,6 +42,8 @@ def part_of(network: Network, part: Part) -> frozenset[str]:
     Raises:
         ValueError: If the network lacks the part.
     """
+    if part in ("head", "body"):
+        network.require_body()
     everything = frozenset(network.initial)
     normed = [layer for layer in network.layers if layer & network.running]
     found = {

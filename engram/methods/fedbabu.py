@@ -10,7 +10,12 @@ class FedBabu(FedAvg):
     """FedAvg under a last layer that stays as it began until clients fine-tune."""
 
     def build(self, context: Context) -> Method:
-        """Builds Alg. 1: FedAvg's steps of the body alone; fine-tuning trains the head, too."""
+        """Builds Alg. 1: FedAvg's steps of the body alone; fine-tuning trains the head, too.
+
+        Raises:
+            ValueError: If there is nothing below the network's head.
+        """
+        context.network.require_body()
         network, gradient = context.network, context.objective.gradient
         body = network.learned - network.head
 

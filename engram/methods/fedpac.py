@@ -47,6 +47,7 @@ class FedPac:
             ValueError: If the network has no representation, or its head is personal.
         """
         network = context.network
+        network.require_body()
         network.require_representation()
         head = network.head - network.running
         body = frozenset(network.initial) - head

@@ -159,4 +159,4 @@ def _at_a_site(
         losses = site.personalize(0, shared, half, server_round=1, told=told)
     except ValueError as error:
         raise DataError(f"the rows cannot be used: {one_line(str(error))}") from error
-    return store.load(0, None, before=2) or {}, losses
+    return store.load(0, before=2) or {}, losses

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
@@ -21,6 +21,8 @@ from simulations.pool import Pool, Row
 from simulations.studies.settings import StudySettings, option_of
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
+
+_FORMAT: Final = 2  # of the rows of jobs; raised when they change their meaning
 
 
 class Study(NamedTuple):
@@ -160,7 +162,7 @@ def write_plan(folder: Path, name: str, settings: StudySettings) -> None:
     Raises:
         Refused: If the folder is another run's.
     """
-    plan: Row = {"experiment": name}
+    plan: Row = {"experiment": name, "format": _FORMAT}
     for each in dataclasses.fields(settings):
         if option_of(each).kept:
             value = getattr(settings, each.name)
@@ -185,8 +187,12 @@ def read_plan(folder: Path, study: Study) -> StudySettings:
     if name != study.name:
         raise Refused(f"{folder} is one of engram reproduce {one_line(name)}, not {study.name}")
     given.pop("experiment")
-    if not given.keys() <= {each.name for each in dataclasses.fields(study.settings)}:
-        raise Refused(f"{folder} was begun by another version of Engram, with other settings")
+    if given.pop("format", 1) != _FORMAT or not given.keys() <= {
+        each.name for each in dataclasses.fields(study.settings)
+    }:
+        raise Refused(
+            f"{folder} was begun by another version of Engram, with other settings or rows"
+        )
     try:
         return TypeAdapter(study.settings).validate_python(given)
     except ValidationError as error:

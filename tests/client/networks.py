@@ -11,6 +11,7 @@ from engram.tasks import loss
 from engram.vision import torchvision
 
 CLIENTS = 4
+PERSONAL = "kept/personal model/"  # before names of what clients keep of the model
 
 
 class Normed(nn.Module):

@@ -1,4 +1,4 @@
-"""Clients that are served by one of several models, by the one with the least loss on their rows."""
+"""Clients that are served by one of several models: the one with the least loss on their rows."""
 
 import numpy as np
 import pytest

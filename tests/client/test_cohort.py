@@ -157,7 +157,7 @@ def test_memories_are_the_same_however_a_cohort_is_held(method):
         model = initial_model(t)
         train_clients(t, model, [3, 4], server_round=1, durable=0)
         train_clients(t, model, [4, 5], server_round=2, durable=1)
-        kept.append([store.load(client, None, before=3) for client in (3, 4, 5)])
+        kept.append([store.load(client, before=3) for client in (3, 4, 5)])
     for one, other in zip(*kept, strict=True):
         assert_same(one, other, atol=1e-6)
 

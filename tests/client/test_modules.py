@@ -103,7 +103,7 @@ def kept_by(checkpoint):
     """The arrays that the first client keeps that has trained."""
     store = RamStore()
     store.restore(checkpoint.memories)
-    return next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
+    return next(memory for c in range(CLIENTS) if (memory := store.load(c, before=9)))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
     assert sorted(checkpoint.model) == ["model/" + place.format(0, "A")]
     store = RamStore()
     store.restore(checkpoint.memories)
-    kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
+    kept = [store.load(client, before=6) for client in range(CLIENTS)]
     own = [memory["kept/personal model/" + place.format(0, "B")] for memory in kept if memory]
     assert len(own) > 1
     assert not torch.equal(own[0], own[1])

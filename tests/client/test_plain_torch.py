@@ -174,7 +174,7 @@ def test_packed_sequences_are_differentiated_twice_and_fine_tuned(engine, tmp_pa
     packed, padded = found
     for name, leaf in padded.model.items():
         torch.testing.assert_close(packed.model[name], leaf, rtol=0, atol=1e-5)
-    for name in ("loss", "loss-before", "loss-own"):
+    for name in ("loss", "loss-common"):
         one, other = (run.clients[name].to_numpy(float) for run in found)
         assert one == pytest.approx(other, abs=1e-5, nan_ok=True)
 
@@ -199,7 +199,7 @@ def test_a_network_of_float64_is_the_same_under_every_kind_of_loss(method, tmp_p
     one, other = (
         simulated(m, *rows("float64"), tmp_path / str(i), **how) for i, m in enumerate(make)
     )
-    served = [run.clients["log-loss-served"].to_numpy(float) for run in (one, other)]
+    served = [run.clients["log-loss"].to_numpy(float) for run in (one, other)]
     assert served[0] == pytest.approx(served[1], abs=1e-4)
 
 

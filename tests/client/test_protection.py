@@ -135,7 +135,7 @@ def test_what_a_client_keeps_is_neither_clipped_nor_noised(method):
         e, store = small_of_any(method=method, memory="carry", **settings), RamStore()
         t = trainer(e, store)
         train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
-        kept.append(store.load(5, None, before=2))
+        kept.append(store.load(5, before=2))
     assert_same(*kept)
 
 

@@ -27,7 +27,7 @@ def on_a_node(run, folder):
     store.restore(run.learned.checkpoint.memories)
     note_training(folder, run.experiment, run.learned.kind, "")
     for client in range(run.experiment.num_clients):
-        found = store.load(client, None, before=99)
+        found = store.load(client, before=99)
         if found is not None:
             kept.save(client, found, server_round=2, durable=0)
 

@@ -10,7 +10,7 @@ from client.memory import DiskStore, MemoryMismatch
 from client.replies import Replies
 from client.sealed import Damaged, Unencrypted, read_key, seal, unseal
 from federation.errors import Refused
-from tests.client.test_memory import LIKE, params
+from tests.client.test_memory import params
 from tests.support import assert_same
 
 KEY = b"k" * 32
@@ -51,12 +51,12 @@ def test_a_readable_memory_is_refused_until_it_is_encrypted(tmp_path):
     DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
     store = DiskStore(tmp_path, key=KEY)
     with pytest.raises(MemoryMismatch, match=r"not encrypted.*`engram memory encrypt`.*remove it"):
-        store.load(3, LIKE, before=2)
+        store.load(3, before=2)
     assert store.encrypt() == 1
     assert store.encrypt() == 0
-    assert_same(store.load(3, LIKE, before=2), params(1))
+    assert_same(store.load(3, before=2), params(1))
     with pytest.raises(MemoryMismatch, match="no key is given"):
-        DiskStore(tmp_path).load(3, LIKE, before=2)
+        DiskStore(tmp_path).load(3, before=2)
 
 
 def test_nothing_is_encrypted_where_a_memory_is_damaged(tmp_path):
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_file_does_not_block(tmp_path):
     (tmp_path / "client-3").mkdir()
     os.mkfifo(tmp_path / "client-3" / "round-1.memory")
     with pytest.raises(MemoryMismatch, match="Not a regular file"):
-        DiskStore(tmp_path).load(3, LIKE, before=2)
+        DiskStore(tmp_path).load(3, before=2)
     os.mkfifo(tmp_path / "reply")
     assert Replies(tmp_path).find(None) is None
     os.mkfifo(tmp_path / "key")

@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 import engram
-from client.memory import OWN, RamStore
+from client.memory import RamStore
+from engram.core.slots import flat
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.front import load_run
-from tests.client.networks import CLIENTS
+from tests.client.networks import CLIENTS, PERSONAL
 from tests.client.test_modules import experiment
 from tests.support import initial_model, small, trainer
 
@@ -25,10 +26,10 @@ def _registered(plug_ins):
 def run(folder, **settings):
     """Runs one client after the other; returns the shared model, and what clients keep."""
     e = experiment(CASE, max_weight=1.0, **settings)
-    scores = simulate(e, folder, engine="sequential")["clients"]["loss-before"]
+    scores = simulate(e, folder, engine="sequential")["clients"]["loss"]
     checkpoint, store = RunRecord.open(folder).load_checkpoint(), RamStore()
     store.restore(checkpoint.memories)
-    return checkpoint.model, [store.load(c, None, before=9) for c in range(CLIENTS)], scores
+    return checkpoint.model, [store.load(c, before=9) for c in range(CLIENTS)], scores
 
 
 @pytest.mark.parametrize(
@@ -49,41 +50,43 @@ def test_what_settings_say_is_personal_goes_before_the_methods_part(tmp_path):
 
 def test_fedbabus_head_stays_as_it_began_and_the_body_does_not(tmp_path):
     model, _, _ = run(tmp_path / "run", method="fedbabu")
-    start = initial_model(trainer(experiment(CASE, method="fedbabu")))
+    start = flat(initial_model(trainer(experiment(CASE, method="fedbabu"))))
     stays = {name for name, leaf in start.items() if torch.equal(leaf, model[name])}
-    assert stays == {"head.weight", "head.bias"}
+    assert stays == {"model/head.weight", "model/head.bias"}
 
 
 @pytest.mark.parametrize("method", ["fedrep", "fedalt"])
 def test_heads_stay_with_clients_and_all_parts_are_trained(method, tmp_path):
     model, kept, _ = run(tmp_path / "run", method=method)
     start = trainer(experiment(CASE, method=method))
-    before = initial_model(start)
+    before = flat(initial_model(start))
     assert model.keys() == before.keys()
     assert not any(torch.equal(leaf, before[name]) for name, leaf in model.items())
     heads = [memory for memory in kept if memory]
     assert len(heads) > 1
     for memory in heads:
-        assert memory.keys() == {f"{OWN}head.weight", f"{OWN}head.bias"}
-        assert not torch.equal(memory[f"{OWN}head.bias"], start._personal["head.bias"])
+        assert memory.keys() == {f"{PERSONAL}head.weight", f"{PERSONAL}head.bias"}
+        initial = start.learner.network.initial["head.bias"]
+        assert not torch.equal(memory[f"{PERSONAL}head.bias"], initial)
 
 
 def test_a_client_is_served_by_the_shared_part_with_its_own(tmp_path):
     model, kept, _ = run(tmp_path / "run", method="fedrep")
     client = next(c for c, memory in enumerate(kept) if memory)
     found = load_run(tmp_path / "run").personal_model(client)
-    own = {name.removeprefix(OWN): leaf for name, leaf in kept[client].items()}
-    assert found.keys() == model.keys() | own.keys()
-    assert all(torch.equal(leaf, found[name]) for name, leaf in (model | own).items())
+    own = {name.removeprefix(PERSONAL): leaf for name, leaf in kept[client].items()}
+    whole = {name.removeprefix("model/"): leaf for name, leaf in model.items()} | own
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(leaf, found[name]) for name, leaf in whole.items())
 
 
-@pytest.mark.parametrize(("method", "own"), [("local", "own/"), ("ditto", "own/")])
-def test_a_client_is_served_by_a_model_that_it_keeps(method, own, tmp_path):
-    model, kept, _ = run(tmp_path / "run", method=method)
+@pytest.mark.parametrize("method", ["local", "ditto"])
+def test_a_client_is_served_by_a_model_that_it_keeps(method, tmp_path):
+    _, kept, _ = run(tmp_path / "run", method=method)
     client = next(c for c, memory in enumerate(kept) if memory)
     found = load_run(tmp_path / "run").personal_model(client)
-    assert found.keys() == model.keys()
-    assert all(torch.equal(leaf, kept[client][OWN + own + name]) for name, leaf in found.items())
+    assert len(found) == 8
+    assert all(torch.equal(leaf, kept[client][f"kept/own/{n}"]) for n, leaf in found.items())
 
 
 def test_each_clients_steps_are_divided_between_the_parts():
@@ -93,15 +96,15 @@ def test_each_clients_steps_are_divided_between_the_parts():
     clients = list(range(8))
     batches = [-(-len(t.data.train.rows[client]) // 7) for client in clients]
     assert len(set(batches)) > 2
-    draws = t.sampler.draw(clients, 1, initial=False)
-    assert draws.turns.tolist() == batches
+    draws = t.sampler.draw(clients, 1)
+    assert draws.starts.tolist() == [[0, count] for count in batches]
     turns = dict.fromkeys(clients, 0)
-    for step in draws.steps():
+    for step in draws.each_step():
         some = clients if isinstance(step.who, slice) else step.who.tolist()
         for client in some:
-            turns[client] += not step.later
+            turns[client] += step.phase == 0
     assert turns == dict(enumerate(batches))
-    assert t.sampler.draw([2], 1, initial=False).turns.tolist() == batches[2:3]
+    assert t.sampler.draw([2], 1).starts.tolist() == [[0, batches[2]]]
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from engram.aggregates import Update, averaging, mean
 from torch import nn
 
 import engram
-from engram.tasks import CLASSIFICATION
-from federation.aggregation import aggregate_of
-from federation.data.federated import federated_data, model_for
+from engram.core.method import Update
+from engram.core.slots import unflat
+from federation.aggregation import merge_of
 from federation.errors import Refused
 from federation.noise import simulated_noise
-from strategies.screening import Accepted, screen
+from strategies.screening import Accepted
 from tests.client.plain import CLIENTS, ROWS, arrays, gap, looped, simulated
-from tests.strategies.test_screening import ASKED, EXAMPLES, reply
+from tests.strategies.test_screening import reply, verdict
 from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
 
 ENGINES = ("sequential", "vectorized")
@@ -114,29 +113,32 @@ def experiment(rows, start, plug_ins):
 @pytest.mark.parametrize("case", SETTINGS)
 def test_no_server_step_moves_statistics_and_they_move_no_parameter(case, experiment, rows):
     e = experiment(**({"method": "fedavg"} | SETTINGS[case]))
-    network = model_for(e, federated_data(e).kind)
     draw = torch.Generator().manual_seed(2)
-    model = {n: p for n, p in network.init(draw).items() if not n.startswith("own")}
+    t = trainer(e)
+    ours = merge_of(e, t.method, t.learner.network.running)
+    server = ours.method.server.start
     models = [
-        {n: torch.rand(p.shape, generator=draw) * 10.0**i for n, p in model.items()}
+        {n: torch.rand(p.shape, generator=draw) * 10.0**i for n, p in server["model"].items()}
         for i in range(CLIENTS)
     ]
-    updates = [Update(m, 2.0, i) for i, m in enumerate(models)]
 
-    def learned(params):
-        return {name: leaf for name, leaf in params.items() if name not in STATISTICS}
+    def learned(slot):
+        return {name: leaf for name, leaf in slot.items() if name not in STATISTICS}
 
-    ours, alone = aggregate_of(e, network=network), aggregate_of(e)
-    merged, _ = ours.merge(model, ours.init(model), updates)
-    plain = [u._replace(params=learned(u.params)) for u in updates]
-    expected, _ = alone.merge(learned(model), alone.init(learned(model)), plain)
-    assert_same(learned(merged), expected)
+    def merged(changed):
+        """What the server has, where clients send these statistics."""
+        sent = [learned(m) | {n: changed(m[n]) for n in STATISTICS} for m in models]
+        updates = [Update({"model": m}, 2.0, 1, i) for i, m in enumerate(sent)]
+        return ours(server, updates, 1)["model"]
+
+    found = merged(lambda leaf: leaf)
+    assert_same(learned(found), learned(merged(lambda leaf: 1 + 7 * leaf)))
     center = {"median": np.median, "krum": np.median, "trimmed mean": scipy.stats.trim_mean}
     for name in STATISTICS:
         more = {"proportiontocut": 0.34} if case == "trimmed mean" else {}
         stack = np.stack([m[name].numpy() for m in models])
-        found = center.get(case, np.mean)(stack, axis=0, **more)
-        np.testing.assert_allclose(merged[name], found, rtol=1e-5)
+        expected = center.get(case, np.mean)(stack, axis=0, **more)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5)
     # Where they are a mean, one client's may be of any size: the screening must look at distances.
     assert ours.bounded == (case in center)
 
@@ -147,9 +149,9 @@ def test_noise_of_clients_is_not_on_what_stays_with_them(experiment):
     everyone = list(range(CLIENTS))
     for number in (1, 2, 3):
         sent = train_clients(t, initial_model(t), everyone, server_round=number, durable=0)
-        assert not sent.params.keys() & set(STATISTICS)
+        assert not sent.slots["model"].keys() & set(STATISTICS)
     for client in everyone:
-        _, kept = t._memories.recall(initial_model(t), client, before=9)
+        kept = unflat(t._store.load(client, before=9))["kept"]["personal model"]
         assert float(kept[VARIANCE].min()) >= 0
 
 
@@ -164,20 +166,11 @@ def test_averaged_statistics_are_refused_where_there_is_privacy(privacy, experim
     trainer(experiment(**{**given, "method": "fedbn"}))  # whose layers stay with the clients
 
 
-def test_a_variance_below_zero_is_no_reply(experiment):
+def test_a_variance_below_zero_is_no_reply():
     told = {VARIANCE: torch.tensor([1.0, -1e-3]), "own.running_var": -torch.ones(2)}
 
     def answer(params):
-        return screen(
-            reply(params).content,
-            server_round=5,
-            model=params,
-            asked=ASKED,
-            examples=EXAMPLES,
-            most=100,
-            aggregate=averaging(mean(), {VARIANCE}),
-            loss=CLASSIFICATION.metric,
-        )
+        return verdict(reply(params), running={VARIANCE}, model=params)
 
     assert answer(told).reason == "a running variance is below zero"
     assert isinstance(answer(told | {VARIANCE: torch.zeros(2)}), Accepted)

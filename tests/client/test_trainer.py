@@ -146,13 +146,13 @@ def test_training_changes_neither_the_model_nor_stored_memories(method, memory, 
     model = initial_model(t)
     copy = over_slots(torch.clone, model)
     train_clients(t, model, [4], server_round=1, durable=0)
-    first = store.load(4, None, before=2)
+    first = store.load(4, before=2)
     kept = first and {name: leaf.clone() for name, leaf in first.items()}
     moved = over_slots(lambda leaf: leaf + 0.01, model)
     train_clients(t, moved, clients, server_round=2, durable=1)
     assert_same(model, copy)
     if first is not None:
-        assert_same(store.load(4, None, before=2), kept)
+        assert_same(store.load(4, before=2), kept)
 
 
 @pytest.mark.parametrize(("method", "memory"), CASES)
@@ -215,7 +215,7 @@ def test_every_setting_of_an_algorithm_reaches_it(method, key):
         if "model" in start:  # the same, whatever the seed
             start = start | {"model": initial_model(trainer(small_of_any(method=method)))["model"]}
         found = run_rounds(t, [[3, 4], [3, 4]], start)[0].slots
-        results.append(flat(found) | (store.load(4, None, before=3) or {}))
+        results.append(flat(found) | (store.load(4, before=3) or {}))
     assert any(not torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
@@ -251,7 +251,7 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
     t = trainer(e, store, engine=engine)
     model = initial_model(t)
     train_clients(t, model, [3, 4], server_round=1, durable=0)
-    before = store.load(3, None, before=9)
+    before = store.load(3, before=9)
     t.data.train.x[t.data.train.rows[3]] = torch.inf
     trained = train_clients(t, model, [3, 4], server_round=2, durable=1)
     assert trained.clients == [4]
@@ -260,7 +260,7 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
     assert reason.startswith("client 3: its model or loss became non-finite in round 2")
     assert ("at step 1" in reason) == (engine == "sequential")
     assert reason.endswith("; its inputs have NaN or infinity in training row 4")
-    assert_same(store.load(3, None, before=9), before)
+    assert_same(store.load(3, before=9), before)
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
@@ -348,7 +348,7 @@ def test_models_that_clients_keep_are_scored_as_they_are(method, engine):
     for name in ("accuracy", "loss"):
         moved = np.flatnonzero(~torch.isclose(before[name], after[name], rtol=0, atol=1e-6))
         assert set(moved.tolist()) <= {3, 4}, name  # others are fine-tuned, as before
-    own = unflat(store.load(4, None, before=2))["kept"]["own"]
+    own = unflat(store.load(4, before=2))["kept"]["own"]
     x, y = t.data.test.take(torch.from_numpy(t.data.test.rows[4]))
     loss = cross_entropy(t.learner.model)(own, (x, y))
     assert float(after["loss"][4]) == pytest.approx(float(loss), abs=1e-5)

@@ -36,8 +36,7 @@ def run(folder, *, grid=None, store=None, nodes=SITES_THERE, **special):
 
 def memories(store, names, count, before=2):
     """Returns coef, low, high, own and shared of each client, shape (5, d), by client."""
-    like = {name: torch.empty(5, dtype=torch.float64) for name in names}
-    kept = {client: store.load(client, like, before=before) for client in range(count)}
+    kept = {client: store.load(client, before=before) for client in range(count)}
     return {
         client: np.stack([memory[name].numpy() for name in names], axis=1)
         for client, memory in kept.items()

@@ -43,7 +43,7 @@ def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
 def coefs(store, **special):
     """What every site has in the end, shape (M, P, d)."""
     e = settings(**special)
-    kept = [store.load(client, None, before=e.num_rounds + 2) for client in range(e.num_clients)]
+    kept = [store.load(client, before=e.num_rounds + 2) for client in range(e.num_clients)]
     return np.stack([memory["coefs"].numpy() for memory in kept])
 
 

@@ -49,7 +49,7 @@ def test_the_choices_are_those_of_one_place(tmp_path, special, nodes):
     stack = last.state.site.thetas[0].read()[0]
     for place, client in enumerate(last.came[0]):
         if client != rows[-1]["served"]:
-            kept = store.load(client, None, before=T + 1)["theta.0"][0]
+            kept = store.load(client, before=T + 1)["theta.0"][0]
             torch.testing.assert_close(kept, stack[place], rtol=1e-9, atol=1e-12)
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from engram.aggregates import Aggregate, weighted_mean
-from federation.methods.common import FedAvg
 from flwr.app import MessageType
 
+import engram
 from client.hosts.local import LocalHost
 from client.memory import DiskStore, RamStore
 from client.training.trainer import Trainer
+from engram.core.method import FromMean
+from engram.core.slots import kinds_of, zeros
+from engram.methods.fedavg import FedAvg
 from engram.tree import add_scaled
 from federation.checksums import summed
 from federation.errors import Refused, RunStopped
-from federation.methods import METHODS
 from server import checkpoints
 from server import run as module
 from server.record import RunRecord
@@ -160,28 +160,32 @@ def test_killed_at_any_instant_and_resumed_gives_the_same_numbers(tmp_path, monk
     assert killed > 10
 
 
-def test_a_stateful_aggregate_is_resumed_with_its_state(tmp_path, monkeypatch):
-    def zeros(model):
-        return {name: torch.zeros_like(leaf) for name, leaf in model.items()}
-
-    def momentum(_own, _shared):
-        def merge(model, state, updates):
-            change = add_scaled(weighted_mean(updates), -1.0, model)
-            velocity = add_scaled(change, 0.9, state)
-            return add_scaled(model, 1.0, velocity), velocity
-
-        return Aggregate(zeros, merge, "clients", additive=True)
-
+@pytest.mark.usefixtures("plug_ins")
+def test_slots_that_stay_with_the_server_are_resumed(tmp_path):
+    @engram.method("heavy-ball", source="nobody")
     class HeavyBall(FedAvg):
-        name = "heavy-ball"
-        aggregate = momentum
+        """FedAvg with momentum on the server."""
 
-    monkeypatch.setitem(METHODS, "heavy-ball", HeavyBall)
+        def build(self, context):
+            base = super().build(context)
+
+            def merge(server, mean):
+                change = add_scaled(mean.slots["model"], -1.0, server["model"])
+                velocity = add_scaled(change, 0.9, server["velocity"])
+                return {"model": add_scaled(server["model"], 1.0, velocity), "velocity": velocity}
+
+            start = base.server.start | {"velocity": zeros(context.network.initial)}
+            server = base.server._replace(start=start, merge=FromMean(merge, steps=True))
+            return base._replace(
+                server=server, kinds=kinds_of(models="model", differences="velocity")
+            )
+
     run(tmp_path / "whole", method="heavy-ball", num_rounds=4)
     run(tmp_path / "parts", method="heavy-ball", num_rounds=2)
     run(tmp_path / "parts", method="heavy-ball", num_rounds=4, resume=str(tmp_path / "parts"))
     assert numbers(tmp_path / "parts")[0] == numbers(tmp_path / "whole")[0]
-    assert RunRecord.open(tmp_path / "parts").load_checkpoint().state.keys()
+    state = RunRecord.open(tmp_path / "parts").load_checkpoint().state
+    assert any(name.startswith("velocity/") for name in state)
 
 
 @pytest.mark.parametrize("exp_concave", [False, True])

@@ -107,7 +107,7 @@ CALLS = []
 EVERY = {"pure: expected direction", "vectorizes", "resumes", "lost replies"}
 
 
-def registered(direction=plain, merge=lambda: replace, sent=lambda sent: sent):
+def registered(direction=plain, merge=lambda: replace, moved=lambda work: work):
     """A method whose parts may be wrong."""
 
     @engram.method("wrong")
@@ -116,14 +116,16 @@ def registered(direction=plain, merge=lambda: replace, sent=lambda sent: sent):
 
         def build(self, context):
             def move(work, batches):
-                return {"model": direction(context.objective, work["model"], batches[0])}, work
+                return {"model": direction(context.objective, work["model"], batches[0])}, moved(
+                    work
+                )
 
             return Method(
                 Server({"model": context.network.initial}, sends("model"), FromMean(merge())),
                 Client(
                     begin=lambda received, kept, batch: received,
                     phases=(Phase(move, self.eta),),
-                    end=lambda received, work: (sent({"model": work["model"]}), {}),
+                    end=lambda received, work: ({"model": work["model"]}, {}),
                     sends={"model"},
                 ),
                 serve=lambda received, kept, trained: Served((received["model"],)),
@@ -142,7 +144,7 @@ def registered(direction=plain, merge=lambda: replace, sent=lambda sent: sent):
         ({"direction": counting}, EVERY),
         ({"merge": hidden_momentum}, {"pure: expected merge", "resumes"}),
         ({"direction": failing}, {"runs"}),
-        ({"sent": lambda sent: sent | {"extra": torch.zeros(())}}, {"slots: expected slots that"}),
+        ({"moved": lambda work: work | {"extra": torch.zeros(())}}, {"slots: expected slots that"}),
     ],
 )
 def test_each_property_that_is_violated_is_a_line(wrong, violated):

@@ -5,17 +5,18 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
+from engram.core.slots import unflat
 from engram.models import cross_entropy
 from engram.online.domains import ball
 from engram.online.epochs import in_epochs
 from engram.online.universal import universal_ensemble
 from engram.tree import add_scaled
-from federation.aggregation import aggregate_of
 from federation.data.federated import model_for
-from federation.wire import to_params, to_record
+from federation.noise import simulated_noise
+from federation.wire import to_params
 from server.roster import query_roster
 from strategies.local import Federated
-from tests.support import assert_same, grid, initial_model, small_of_any, trainer, write_npz
+from tests.support import assert_same, grid, small_of_any, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0
 
@@ -38,15 +39,12 @@ def online(stream, **settings):
 def play(e, nodes):
     """Yields each round's model, and the next."""
     g = grid(trainer(e), nodes)
-    strategy = Federated(
-        aggregate_of(e), query_roster(g, e.num_clients), clients_per_round=5, seed=e.seed
-    )
-    model = initial_model(g._host.trainer)
+    strategy = Federated.build(e, query_roster(g, e.num_clients), simulated_noise(e.seed))
+    arrays = strategy.init()
     for server_round in range(1, ROUNDS + 1):
-        messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
+        messages, before = strategy.configure_train(server_round, arrays, ConfigRecord(), g), arrays
         arrays, _ = strategy.aggregate_train(server_round, g.send_and_receive(messages))
-        yield model, to_params(arrays)
-        model = to_params(arrays)
+        yield unflat(to_params(before))["model"], unflat(to_params(arrays))["model"]
 
 
 def gradient(e, data, model, server_round):

@@ -5,19 +5,25 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from engram.aggregates import mean
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from engram.core.shapes import Shapes
+from engram.core.walkers import Walker
+from engram.methods.fedavg import FedAvg
 from engram.tasks import CLASSIFICATION, REGRESSION, loss, task_of
+from federation.aggregation import Merge
 from federation.flower import local_run
+from federation.noise import secret_noise
 from federation.wire import to_record
 from strategies.reading import Rejected, read_reply
 from strategies.screening import Accepted, screen
-from tests.support import assert_same
+from tests.engram.methods.problem import built
+from tests.support import assert_same, small
 
 MODEL = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
 ASKED, EXAMPLES = [3, 7], {3: 20, 7: 40}
 GOOD = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0)}
+FEDAVG = built(FedAvg())
 
 
 def clients(**change):
@@ -27,6 +33,16 @@ def clients(**change):
     )
 
 
+def sent(params):
+    return to_record({f"model/{name}": leaf for name, leaf in params.items()})
+
+
+def merge_by(merge="mean", running=()):
+    """The server's merge of FedAvg, of networks with such running statistics."""
+    settings = small(method="fedavg", merge=merge)
+    return Merge(FEDAVG, Walker(FEDAVG, frozenset(running)), settings, secret_noise)
+
+
 def reply(params=None, metrics=None, details=None, error=None):
     local_run()
     query = Message(RecordDict(), dst_node_id=1, message_type="train")
@@ -34,7 +50,7 @@ def reply(params=None, metrics=None, details=None, error=None):
         return Message(error, reply_to=query)
     content = RecordDict(
         {
-            "arrays": params if isinstance(params, ArrayRecord) else to_record(params or GOOD),
+            "arrays": params if isinstance(params, ArrayRecord) else sent(params or GOOD),
             "metrics": MetricRecord({"num-examples": 60} if metrics is None else metrics),
             "clients": clients() if details is None else details,
         }
@@ -42,15 +58,23 @@ def reply(params=None, metrics=None, details=None, error=None):
     return Message(content, reply_to=query)
 
 
-def verdict(message, aggregate=None, most=10**6, losses=True, loss=CLASSIFICATION.metric):
+def verdict(
+    message,
+    most=10**6,
+    losses=True,
+    loss=CLASSIFICATION.metric,
+    merge="mean",
+    running=(),
+    model=MODEL,
+):
     read = partial(
         screen,
         server_round=5,
-        model=MODEL,
+        shapes=Shapes(FEDAVG, {}, {}, {"model": model}, {}),
         asked=ASKED,
         examples=EXAMPLES,
         most=most,
-        aggregate=aggregate or mean(),
+        merge=merge_by(merge, running),
         loss=loss if losses else None,
     )
     return read_reply(message, read)
@@ -61,8 +85,8 @@ def test_a_good_reply_is_accepted_with_its_weight():
         accepted = verdict(reply(), most=most)
         assert isinstance(accepted, Accepted)
         (update,) = accepted.updates
-        assert_same(update.params, GOOD)
-        assert update.weight == weight
+        assert_same(update.slots, {"model": GOOD})
+        assert (update.rows, update.clients, update.client) == (weight, 2, None)
         assert accepted.losses == [0.5, 1.5]
 
 
@@ -100,12 +124,13 @@ def test_part_of_the_clients_may_have_failed():
 
 
 def test_models_come_one_by_one_where_a_mean_will_not_do():
-    aggregate = mean()._replace(additive=False)
     stacked = {name: torch.stack([leaf, 3 * leaf]) for name, leaf in GOOD.items()}
-    accepted = verdict(reply(stacked), aggregate)
+    accepted = verdict(reply(stacked), merge="median")
     assert isinstance(accepted, Accepted)
-    assert_same(accepted.updates[1].params, {name: 3 * leaf for name, leaf in GOOD.items()})
-    assert verdict(reply(), aggregate).kind == "shapes"
+    assert [update.client for update in accepted.updates] == ASKED
+    expected = {"model": {name: 3 * leaf for name, leaf in GOOD.items()}}
+    assert_same(accepted.updates[1].slots, expected)
+    assert verdict(reply(), merge="median").kind == "shapes"
 
 
 def lying(**change):
@@ -113,7 +138,7 @@ def lying(**change):
     honest = Array(np.ones((2, 3), dtype=np.float32))
     fields = {"dtype": honest.dtype, "shape": honest.shape, "stype": honest.stype}
     array = Array(**(fields | {"data": honest.data} | change))
-    return ArrayRecord({"a": array, "b": Array(np.ones(4, dtype=np.float32))})
+    return ArrayRecord({"model/a": array, "model/b": Array(np.ones(4, dtype=np.float32))})
 
 
 def header(shape):

@@ -5,10 +5,10 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
+from engram.core.slots import unflat
 from engram.privacy import clip
-from federation.aggregation import aggregate_of
 from federation.noise import simulated_noise
-from federation.wire import to_params, to_record
+from federation.wire import to_params
 from server.record import RunRecord
 from server.roster import query_roster
 from simulations.engine import simulate
@@ -34,30 +34,22 @@ def lying(e, liars, claim=CLAIM):
 
 def federation(t, nodes):
     e, g = t.experiment, grid(t, nodes)
-    strategy = Federated(
-        aggregate_of(e, simulated_noise(e.seed)),
-        query_roster(g, e.num_clients),
-        clients_per_round=e.clients_per_round,
-        seed=e.seed,
-        max_weight=e.max_weight,
-    )
-    return strategy, g
+    return Federated.build(e, query_roster(g, e.num_clients), simulated_noise(e.seed)), g
 
 
 def rounds(t, nodes, count=1):
     strategy, g = federation(t, nodes)
-    model = initial_model(t)
+    arrays = strategy.init()
     for number in range(1, count + 1):
-        messages = strategy.configure_train(number, to_record(model), ConfigRecord(), g)
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), g)
         arrays, metrics = strategy.aggregate_train(number, g.send_and_receive(messages))
-        model = to_params(arrays)
-    return model, metrics
+    return unflat(to_params(arrays))["model"], metrics
 
 
 def models(t):
     """What the clients make of the initial model, stacked."""
     clients = range(t.experiment.num_clients)
-    return train_clients(t, initial_model(t), clients, server_round=1, durable=0).params
+    return train_clients(t, initial_model(t), clients, server_round=1, durable=0).slots["model"]
 
 
 def mean_of(stack, weights):
@@ -148,7 +140,7 @@ def test_where_clients_count_alike_claims_are_nothing(settings):
 
 def test_clipped_models_are_bounded_in_weight_too():
     t = lying(experiment(clip=0.05), [3])
-    start = initial_model(t)
+    start = initial_model(t)["model"]
     each = [{k: leaf[c] for k, leaf in models(t).items()} for c in range(20)]
     held = [clip(model, start, 0.05) for model in each]
     stack = {k: torch.stack([model[k] for model in held]) for k in start}
@@ -159,9 +151,9 @@ def test_clipped_models_are_bounded_in_weight_too():
 
 def test_who_is_bounded_is_named_once(warnings_of_engram):
     strategy, g = federation(lying(experiment(), [3]), 20)
-    model = to_record(initial_model(g._host.trainer))
+    arrays = strategy.init()
     for number in (1, 2, 3):
-        messages = strategy.configure_train(number, model, ConfigRecord(), g)
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), g)
         _, metrics = strategy.aggregate_train(number, g.send_and_receive(messages))
         assert metrics["bounded"] == [3]
     said = "round 1: clients [3] report more than 100 rows, and count as if they had"

@@ -71,9 +71,16 @@ def told(run, runs, client):
     return (accuracy, loss), (row["accuracy"][client], row["loss"][client])
 
 
-@pytest.mark.parametrize("method", family("local"))
-def test_a_loaded_model_predicts_what_the_runs_scores_say(method, run_of, tmp_path):
-    run = run_of(method=method)
+SETTINGS = [{"method": method} for method in family("local")]
+SETTINGS += [
+    {"method": method, "personal": "dense1.*"}
+    for method in ("fedavg", "ifca", "fedem", "knn-per", "feddbe", "pfedhn")
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda own: "-".join(own.values()))
+def test_a_loaded_model_predicts_what_the_runs_scores_say(settings, run_of, tmp_path):
+    run = run_of(**settings)
     trained = set(chain(*(row["cohort"] for row in run.learned.record.rows() if "cohort" in row)))
     assert 0 < len(trained) < CLIENTS - len(run.results["unseen"])  # clients of all three kinds
     for client in range(CLIENTS):
