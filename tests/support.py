@@ -15,8 +15,12 @@ from engram.types import Weighted
 from federation.data.federated import federated_data
 from federation.experiment import Experiment, read_by
 from federation.methods import METHODS, family
+from federation.noise import secret_noise
 from federation.settings.fields import key_of
+from federation.wire import to_params
+from server.roster import query_roster
 from simulations.grid import InProcessGrid
+from strategies.local import Federated
 
 DIM, K = 3, 5
 # Methods that need no batch norm in the network.
@@ -125,6 +129,12 @@ def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
     n = t.experiment.num_clients
     nodes = nodes or n
     return InProcessGrid(LocalHost(t), [range(node, n, nodes) for node in range(nodes)])
+
+
+def strategy_of(e: Experiment, g, *, roster=None, noise=secret_noise):
+    """The strategy of a run on a grid, and what it sends to all clients at first, by name."""
+    strategy = Federated.build(e, roster or query_roster(g, e.num_clients), noise)
+    return strategy, to_params(strategy.init())
 
 
 def assert_same(one, other, *, atol=0.0):

@@ -30,8 +30,8 @@ from federation.wire import (
     CLIENTS,
     DIVERGED,
     METRICS,
+    OWN,
     REFUSED,
-    TAILORED,
     config_of,
     to_params,
     to_record,
@@ -176,18 +176,18 @@ def _check(content: RecordDict, clients: int) -> None:
     records = content.array_records
     if ARRAYS not in records:
         raise EngramError(f"a message must hold slots, as an array record {ARRAYS!r}")
-    own = records[TAILORED] if TAILORED in records else ArrayRecord()
+    own = records[OWN] if OWN in records else ArrayRecord()
     wrong = {
         name: brief(array.shape) for name, array in own.items() if array.shape[:1] != (clients,)
     }
     if wrong:
         expected = f"arrays for each of {clients} clients"
-        raise EngramError(f"array record {TAILORED!r} must hold {expected}, got {brief(wrong)}")
+        raise EngramError(f"array record {OWN!r} must hold {expected}, got {brief(wrong)}")
 
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
     """Returns the slots of which each client of a group receives its own, in their order."""
-    each = [_slots(requests[i].message.content, TAILORED) for i in group]
+    each = [_slots(requests[i].message.content, OWN) for i in group]
     found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     return found
 

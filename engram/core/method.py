@@ -113,6 +113,7 @@ class Objective(NamedTuple):
             by all, with zeros for running statistics.
         hessian_product: ``(params, batch, v) -> params``: of the Hessian and v.
         criterion: ``(outputs, batch) -> ()``: the loss of outputs, for a loss with further terms.
+            Raises ``ValueError`` where the loss has no outputs.
         differentiate: ``(function, names=None) -> derivative``, for ``function(params, *rest) ->
             (value, observed)`` and ``derivative(params, *rest) -> (gradient, observed)``.
     """

@@ -14,8 +14,8 @@ from federation.wire import (
     ARRAYS,
     CLIENTS,
     CONFIG,
+    OWN,
     REFUSED,
-    TAILORED,
     to_params,
     to_record,
 )
@@ -52,7 +52,7 @@ def test_a_message_has_them_by_client_and_no_array_twice(tmp_path, method, names
     _, t, checkpoint, aggregate = after_rounds(tmp_path, **method)
     content = outgoing(aggregate, to_record(checkpoint.model), checkpoint.state)
     one, other = content(ConfigRecord(), [3, 1, 19]), content(ConfigRecord(), [2])
-    own, rest = to_params(one[TAILORED]), to_params(one[ARRAYS])
+    own, rest = to_params(one[OWN]), to_params(one[ARRAYS])
     names = names or checkpoint.model.keys()
     assert own.keys() == names == t.tailored
     assert rest.keys() == checkpoint.model.keys() - names
@@ -110,12 +110,10 @@ def test_a_message_without_them_is_refused_in_one_line(tmp_path):
     content = outgoing(aggregate, to_record(checkpoint.model), checkpoint.state)
     whole = content(ConfigRecord(), [3, 1])
     lacking = RecordDict({ARRAYS: whole[ARRAYS]})
-    odd = RecordDict(
-        {ARRAYS: whole[ARRAYS], TAILORED: to_record({"dense1.weight": torch.zeros(3)})}
-    )
+    odd = RecordDict({ARRAYS: whole[ARRAYS], OWN: to_record({"dense1.weight": torch.zeros(3)})})
     requests = [Request(asked(some, [3, 1]), range(20)) for some in (lacking, odd, whole)]
     no, other, yes = LocalHost(t).train(requests)
-    expected = "'tailored' must hold dense1.bias, dense1.weight, for each of 2 clients, got {"
+    expected = "'own' must hold dense1.bias, dense1.weight, for each of 2 clients, got {"
     for reply in (no, other):
         assert reply.error.code == REFUSED
         assert expected in reply.error.reason
@@ -126,9 +124,9 @@ def test_a_message_without_them_is_refused_in_one_line(tmp_path):
 def test_one_that_nobody_expects_is_refused():
     t = trainer(small(method="fedavg"))
     record = to_record({"dense0.bias": torch.zeros(1, 8)})
-    content = RecordDict({ARRAYS: to_record(initial_model(t)), TAILORED: record})
+    content = RecordDict({ARRAYS: to_record(initial_model(t)), OWN: record})
     (reply,) = LocalHost(t).train([Request(asked(content, [3]), range(20))])
-    assert "'tailored' must hold nothing, for each of 1 clients, got" in reply.error.reason
+    assert "'own' must hold nothing, for each of 1 clients, got" in reply.error.reason
 
 
 @pytest.mark.parametrize("method", [FEDPAC, PFEDHN], ids=["fedpac", "pfedhn"])

@@ -353,8 +353,8 @@ def divergence(d, rng):
 
 # --- Scores ----------------------------------------------------------------------------------
 
-SHARES = ("accuracy-before", "accuracy", "accuracy-own")
-SCORED_LOSSES = ("loss-before", "loss", "loss-own")
+SHARES = ("accuracy", "accuracy-common")
+SCORED_LOSSES = ("loss", "loss-common")
 COLUMNS = (*SHARES, *SCORED_LOSSES, "queries")
 
 
@@ -370,7 +370,7 @@ def impossible_scores(d, rng):
     do(
         rng,
         lambda: put(d, rng, pick(rng, SHARES), pick(rng, [-0.1, 1.1, 1e6, inf, -inf, 1e300])),
-        lambda: put(d, rng, pick(rng, [*SHARES[:2], *SCORED_LOSSES[:2]]), nan),
+        lambda: put(d, rng, pick(rng, [*SHARES, *SCORED_LOSSES]), nan),
         lambda: put(d, rng, pick(rng, SCORED_LOSSES), pick(rng, [1e300, -3.4e38, -1e-3, 3.5e38])),
         lambda: put(d, rng, pick(rng, SCORED_LOSSES), -inf),
         lambda: put(d, rng, "queries", pick(rng, [0, -1, 2**62, 10**18, HUGE, -HUGE])),

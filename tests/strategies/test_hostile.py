@@ -8,31 +8,28 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import torch
-from engram.aggregates import Aggregate, mean
 from flwr.app import ConfigRecord, Error, Message
 
+from engram.core.method import FromEach
+from engram.core.slots import mean_of, replace
 from federation.errors import RunStopped
 from federation.wire import to_record
-from server.roster import query_roster
-from strategies.local import Federated
 from strategies.reading import Kind
 from tests.strategies.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
 from tests.strategies.forgeries import alter, clutter, exploded
-from tests.support import grid, initial_model, small, trainer
+from tests.support import grid, small, strategy_of, trainer
 
 NODES, HOSTILE, OUTSIDERS, ROUNDS = 10, 4, 1, 5  # two clients a node: less than half are hostile
 KINDS = set(get_args(Kind))
 pytestmark = pytest.mark.filterwarnings("error")  # nothing overflows, nothing is guessed at
 
 
-def every_model():
-    """A mean that asks for every client's model."""
-
-    def merge(model, state, updates):
-        return {k: torch.stack([u.params[k] for u in updates]).mean(0) for k in model}, state
-
-    return Aggregate(lambda model: {}, merge, "clients", additive=False)
+def asking_for_each(rounds):
+    """The same rounds, whose server takes the mean of the clients' updates itself."""
+    method = rounds.merge.method
+    each = FromEach(lambda server, updates: replace(server, mean_of(updates, "clients")))
+    method = method._replace(server=method.server._replace(merge=each))
+    return rounds._replace(merge=rounds.merge._replace(method=method))
 
 
 @pytest.fixture
@@ -50,14 +47,14 @@ def lines(monkeypatch):
 class Siege:
     """A real federation whose rounds are asked once, and answered as often as wanted."""
 
-    def __init__(self, aggregate, seed=0, nodes=NODES):
-        e = small(clients_per_round=20)
-        t = trainer(e)
+    def __init__(self, method="local-moml", *, each=False, seed=0, nodes=NODES):
+        e = small(method=method, clients_per_round=20, validation_fraction=0)
         self.rng = np.random.default_rng(seed)
-        self.grid = grid(t, nodes)
-        roster = query_roster(self.grid, 20)
-        self.strategy = Federated(aggregate, roster, clients_per_round=20, seed=e.seed)
-        self.arrays = to_record(initial_model(t))
+        self.grid = grid(trainer(e), nodes)
+        self.strategy, model = strategy_of(e, self.grid)
+        if each:
+            self.strategy.rounds = asking_for_each(self.strategy.rounds)
+        self.arrays = to_record(model)
         self.number = 0
         self.past = []  # the honest replies of each round that is over
         self.ask_to_train()
@@ -177,12 +174,12 @@ def check_lines(lines):
 
 # (80 + 60 + 60) volleys in each of 5 rounds, of 4 + 1 replies: 5,000.
 @pytest.mark.parametrize(
-    ("aggregate", "volleys"),
-    [(mean(), 80), (mean("examples"), 60), (every_model(), 60)],
+    ("method", "each", "volleys"),
+    [("local-moml", False, 80), ("fedavg", False, 60), ("local-moml", True, 60)],
     ids=["by clients", "by examples", "every model"],
 )
-def test_hostile_replies_change_nothing_and_are_counted_by_kind(aggregate, volleys, lines):
-    siege, counted = Siege(aggregate), Counter()
+def test_hostile_replies_change_nothing_and_are_counted_by_kind(method, each, volleys, lines):
+    siege, counted = Siege(method, each=each), Counter()
     for _ in range(ROUNDS):
         siege.ask_to_train()
         for _ in range(volleys):
@@ -202,7 +199,7 @@ def test_hostile_replies_change_nothing_and_are_counted_by_kind(aggregate, volle
 
 def test_hostile_scores_change_nothing_and_are_counted_by_kind(lines):
     # 60 volleys after each of 5 rounds, of 4 + 1 replies: 1,500.
-    siege, counted = Siege(mean()), Counter()
+    siege, counted = Siege(), Counter()
     siege.ask_to_evaluate()
     siege.past = [siege.honest]
     for _ in range(ROUNDS):
@@ -224,7 +221,7 @@ def test_hostile_scores_change_nothing_and_are_counted_by_kind(lines):
 
 
 def test_what_a_reply_claims_to_be_takes_no_room():
-    siege = Siege(mean())
+    siege = Siege()
     siege.ask_to_train()
     arrays = [forgery for forgery in TRAIN if forgery.part == "arrays"]
     volleys = []
@@ -244,7 +241,7 @@ def test_what_a_reply_claims_to_be_takes_no_room():
 
 
 def test_what_nobody_reads_does_no_harm():
-    siege = Siege(mean())
+    siege = Siege()
     siege.ask_to_train()
     for _ in range(50):
         node = int(siege.rng.integers(NODES))
@@ -255,7 +252,7 @@ def test_what_nobody_reads_does_no_harm():
 
 
 def test_reasons_of_clients_that_failed_are_one_short_line_each(lines):
-    siege = Siege(mean())
+    siege = Siege()
     siege.ask_to_train()
     for reason in filter(None, NASTY):
         draft = Draft(siege.honest[3])
@@ -270,7 +267,7 @@ def test_reasons_of_clients_that_failed_are_one_short_line_each(lines):
 
 
 def test_where_nobody_is_honest_the_run_stops_with_one_line():
-    siege = Siege(mean())
+    siege = Siege()
     siege.ask_to_train()
     whole = [forgery for forgery in TRAIN if forgery.kind != "size"]  # which takes others to see
     for _ in range(50):
@@ -281,18 +278,18 @@ def test_where_nobody_is_honest_the_run_stops_with_one_line():
 
 
 def test_one_of_two_models_beyond_measure_is_left_out():
-    siege = Siege(mean(), nodes=2)
+    siege = Siege(nodes=2)
     siege.ask_to_train()
     for value in (1e30, 1e10, 1e7):  # the first overflows a norm of float32
         draft = Draft(siege.honest[0])
-        alter(draft, "dense0.bias", lambda array, value=value: array.fill(value))
+        alter(draft, "model/dense0.bias", lambda array, value=value: array.fill(value))
         arrays, metrics = siege.merged([draft.seal(siege.asked[0]), siege.honest[1]])
         assert arrays == siege.without((0,))[0][0]
         assert rejections(metrics) == {"size": 1}
 
 
 def test_an_error_of_the_server_answers_for_a_node_and_one_of_another_node_does_not():
-    siege = Siege(mean())
+    siege = Siege()
     siege.ask_to_train()
     server = siege.asked[5].metadata.src_node_id
     for source, kind in ((server, "error"), (3, "sender")):

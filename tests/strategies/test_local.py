@@ -5,11 +5,11 @@ import re
 
 import pytest
 import torch
-from engram.aggregates import Aggregate, Update
 from flwr.app import ConfigRecord, Error, Message
 
 from client.hosts.local import LocalHost
-from federation.aggregation import aggregate_of
+from engram.core.slots import flat, unflat
+from federation.aggregation import Merge
 from federation.errors import RunStopped
 from federation.hosting import NodeConfig, hosted_clients
 from federation.wire import to_params, to_record
@@ -18,21 +18,19 @@ from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
 from strategies.cohorts import draw_cohort
-from strategies.local import Federated
-from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
+from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
 
 
-def strategy_on(nodes, experiment=None, aggregate=None):
+def strategy_on(nodes, experiment=None):
     e = experiment or small(clients_per_round=6)
-    t = trainer(e)
-    g = grid(t, nodes)
-    strategy = Federated(
-        aggregate or aggregate_of(e),
-        query_roster(g, e.num_clients),
-        clients_per_round=e.clients_per_round,
-        seed=e.seed,
-    )
-    return strategy, g, initial_model(t)
+    g = grid(trainer(e), nodes)
+    strategy, model = strategy_of(e, g)
+    return strategy, g, model
+
+
+def sent_by(e, model, clients):
+    """What clients send after the first round, by name, each with a leading client axis."""
+    return flat(train_clients(trainer(e), unflat(model), clients, server_round=1, durable=0).slots)
 
 
 def one_round(strategy, g, model, server_round=1, spoil=lambda replies: replies):
@@ -82,21 +80,12 @@ def test_the_model_does_not_depend_on_how_clients_are_hosted(nodes):
     assert (metrics["clients"], metrics["left-out"]) == (6, 0)
 
 
-def coordinate_median():
-    def merge(model, state, updates: list[Update]):
-        stacked = {k: torch.stack([u.params[k] for u in updates]) for k in model}
-        return {k: v.median(dim=0).values for k, v in stacked.items()}, state
-
-    return Aggregate(lambda model: {}, merge, "clients", additive=False)
-
-
 @pytest.mark.parametrize("nodes", [1, 20])
 def test_nor_where_every_model_is_needed(nodes):
-    e = small(clients_per_round=5)
-    strategy, g, model = strategy_on(nodes, e, coordinate_median())
+    e = small(clients_per_round=5, merge="median")
+    strategy, g, model = strategy_on(nodes, e)
     merged, _ = one_round(strategy, g, model)
-    cohort = draw_cohort(e.seed, 1, e.num_clients, 5)
-    each = train_clients(trainer(e), model, cohort, server_round=1, durable=0).params
+    each = sent_by(e, model, draw_cohort(e.seed, 1, e.num_clients, 5))
     assert_same(merged, {k: v.median(dim=0).values for k, v in each.items()}, atol=1e-6)
 
 
@@ -108,11 +97,11 @@ def test_the_order_of_replies_is_immaterial():
 
 def test_examples_weigh_where_the_algorithm_says_so():
     e = small(method="fedavg", clients_per_round=20)
-    merged, _ = one_round(*strategy_on(3, e))
-    t = trainer(e)
-    trained = train_clients(t, initial_model(t), range(20), server_round=1, durable=0)
+    strategy, g, model = strategy_on(3, e)
+    merged, _ = one_round(strategy, g, model)
+    trained = sent_by(e, model, range(20))
     weights = torch.tensor([40.0] * 10 + [20.0] * 10) / 600
-    expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.params.items()}
+    expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.items()}
     assert_same(merged, expected, atol=1e-6)
 
 
@@ -121,15 +110,13 @@ def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
     cohort = draw_cohort(0, 1, 20, 6)
 
     def spoil(replies):
-        replies[0].content["arrays"]["dense0.bias"] = to_record({"x": torch.full((8,), torch.nan)})[
-            "x"
-        ]
+        replies[0].content["arrays"]["model/dense0.bias"] = to_record(
+            {"x": torch.full((8,), torch.nan)}
+        )["x"]
         return [*replies[:-1], Message(Error(5, "gone"), reply_to=strategy._asked[-1][0])]
 
     merged, metrics = one_round(strategy, g, model, spoil=spoil)
-    expected = train_clients(
-        trainer(small()), model, cohort[1:-1], server_round=1, durable=0
-    ).params
+    expected = sent_by(small(), model, cohort[1:-1])
     assert_same(merged, {k: v.mean(dim=0) for k, v in expected.items()}, atol=1e-6)
     assert metrics["left-out"] == 2
     assert (metrics["rejected-non-finite"], metrics["rejected-error"]) == (1, 1)
@@ -196,27 +183,26 @@ def test_a_merged_model_that_is_not_finite_stops_the_run():
         one_round(strategy, g, model, spoil=spoil)
 
 
-def test_replies_are_merged_in_the_order_of_their_clients():
+def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
     # Clients dealt to nodes in another order than nodes are numbered in.
     seen = []
 
-    def merge(model, state, updates):
-        seen.extend(float(u.params["dense1.bias"][0]) for u in updates)
-        return model, state
+    def merge(self, server, updates, server_round):
+        seen.extend(float(u.slots["model"]["dense1.bias"][0]) for u in updates)
+        return server
 
-    aggregate = Aggregate(lambda model: {}, merge, "clients", additive=False)
-    e = small(clients_per_round=6)
+    monkeypatch.setattr(Merge, "__call__", merge)
+    e = small(clients_per_round=6, merge="median")
     t = trainer(e)
     g = InProcessGrid(LocalHost(t), [[client] for client in reversed(range(20))])
-    strategy = Federated(aggregate, query_roster(g, 20), clients_per_round=6, seed=0)
-    model = initial_model(t)
+    strategy, model = strategy_of(e, g)
     one_round(strategy, g, model)
-    each = train_clients(t, model, draw_cohort(0, 1, 20, 6), server_round=1, durable=0).params
-    assert seen == pytest.approx(each["dense1.bias"][:, 0].tolist(), abs=1e-6)
+    each = sent_by(e, model, draw_cohort(0, 1, 20, 6))
+    assert seen == pytest.approx(each["model/dense1.bias"][:, 0].tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("accuracy", 1e6), ("accuracy", float("nan")), ("accuracy-own", -1.0)]
+    ("column", "value"), [("accuracy", 1e6), ("accuracy", float("nan")), ("accuracy-common", -1.0)]
 )
 def test_scores_that_cannot_be_are_left_out(column, value):
     strategy, g, model = strategy_on(20)
@@ -239,17 +225,17 @@ def scores_of(lie=None):
 
 def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most():
     honest, each = scores_of()
-    huge = {"loss-before": [3.4e38], "loss": [3.4e38]}
+    huge = {"loss-common": [3.4e38], "loss": [3.4e38]}
     found, _ = scores_of({"accuracy": [1.0], "queries": [2**31 - 1]} | huge)
     assert found["accuracy"] - honest["accuracy"] == pytest.approx((1 - each[2]) / 3)
     assert min(each[:2]) <= found["accuracy-median"] <= max(each[:2])
     # Of 104 nats at most: all have 2.2 to 2.5.
     assert found["loss"] == pytest.approx(honest["loss"] + 102 / 3, abs=1)
-    assert found["loss-before"] == pytest.approx(honest["loss-before"] + 102 / 3, abs=1)
+    assert found["loss-common"] == pytest.approx(honest["loss-common"] + 102 / 3, abs=1)
 
 
 @pytest.mark.parametrize("loss", [-3.4e38, -0.01, float("-inf")])
-@pytest.mark.parametrize("column", ["loss-before", "loss", "loss-own"])
+@pytest.mark.parametrize("column", ["loss-common", "loss", "validation-loss"])
 def test_a_client_with_negative_losses_is_not_scored(column, loss):
     found, _ = scores_of({column: [loss]})
     assert (found["scored"], found["loss"] > 2) == (2, True)
@@ -324,8 +310,8 @@ def test_nodes_that_are_away_are_neither_asked_to_train_nor_to_be_scored():
     t = trainer(small(num_clients=6, clients_per_round=4))
     g = Away(grid(t), {2, 5})
     roster = query_roster(g._grid, 6)
-    strategy = Federated(aggregate_of(t.experiment), roster, clients_per_round=4, seed=0)
-    arrays = to_record(initial_model(t))
+    strategy, model = strategy_of(t.experiment, g, roster=roster)
+    arrays = to_record(model)
     asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
     assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
     assert strategy.cohort == [0, 2, 3, 5]
@@ -339,8 +325,8 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
     g = grid(t)
     whole = query_roster(g, 6)
     some = whole._replace(nodes=[1, None, 3, 4, None, 6], examples=[40, 0, 40, 40, 0, 20])
-    strategy = Federated(aggregate_of(t.experiment), some, clients_per_round=4, seed=0)
-    arrays = to_record(initial_model(t))
+    strategy, model = strategy_of(t.experiment, g, roster=some)
+    arrays = to_record(model)
     asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
     assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
     assert strategy.cohort == draw_cohort(0, 1, 6, 4, absent={1, 4})
@@ -356,12 +342,9 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
 
 @pytest.mark.parametrize("least", [1, 3, 4])
 def test_a_round_needs_so_many_replies(least):
-    t = trainer(small(num_clients=4, clients_per_round=4))
-    g = grid(t)
-    strategy = Federated(
-        aggregate_of(t.experiment), query_roster(g, 4), clients_per_round=4, seed=0, least=least
-    )
-    messages = list(strategy.configure_train(1, to_record(initial_model(t)), ConfigRecord(), g))
+    e = small(num_clients=4, clients_per_round=4, min_clients=least)
+    strategy, g, model = strategy_on(4, e)
+    messages = list(strategy.configure_train(1, to_record(model), ConfigRecord(), g))
     replies = list(g.send_and_receive(messages))[1:]
     if least == 4:
         with pytest.raises(RunStopped, match=r"3 of 4 usable replies; clients \[0\]: no reply"):

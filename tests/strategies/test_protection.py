@@ -2,19 +2,18 @@
 
 import pytest
 import torch
-from engram.aggregates import Update
 from flwr.app import ConfigRecord
 
+from engram.core.method import Update
+from engram.core.slots import flat, over_slots, unflat
+from engram.core.walkers import changes
 from engram.privacy import clip
 from engram.robust import krum, median, trimmed_mean
 from engram.tree import add_scaled, norm
-from federation.aggregation import aggregate_of
 from federation.methods import METHODS
 from federation.noise import simulated_noise
 from federation.wire import to_params, to_record
-from server.roster import query_roster
 from strategies.cohorts import draw_cohort
-from strategies.local import Federated
 from tests.support import (
     ANY_NETWORK,
     PROTECTED,
@@ -22,6 +21,7 @@ from tests.support import (
     grid,
     initial_model,
     small_of_any,
+    strategy_of,
     train_clients,
     trainer,
 )
@@ -29,7 +29,7 @@ from tests.support import (
 # Under "local" clients send what they have received. A server that takes a step of its own takes it
 # towards what protection makes of the models: that is checked where the settings reach the merge.
 MOVED = [name for name in PROTECTED if name != "local"]
-MERGED = [name for name in MOVED if not METHODS[name].server_steps]
+MERGED = [name for name in MOVED if not METHODS[name].steps]
 PROTECTIONS = {
     "mean": {},
     "median": {"merge": "median"},
@@ -55,9 +55,8 @@ def thirds(protections, methods, shift=0):
 
 MEAN, *OTHERS = PROTECTIONS
 EVERY = [(MEAN, name) for name in ANY_NETWORK] + thirds(OTHERS, PROTECTED)
-STEPPED = [name for name in ANY_NETWORK if name != "local" and not METHODS[name].server_steps]
 # The ensemble's step is one function of what was merged: some methods show that it is taken.
-ENSEMBLES = [(MEAN, name) for name in STEPPED[::3]] + thirds(OTHERS, MERGED[::3], shift=1)
+ENSEMBLES = [(MEAN, name) for name in MERGED[::3]] + thirds(OTHERS, MERGED[::3], shift=1)
 
 
 def experiment(protection, **settings):
@@ -67,18 +66,11 @@ def experiment(protection, **settings):
 def federation(e, nodes=20, engine="vectorized"):
     noise = simulated_noise(e.seed)
     g = grid(trainer(e, engine=engine, noise=noise), nodes)
-    strategy = Federated(
-        aggregate_of(e, noise, network=g._host.trainer._network),
-        query_roster(g, e.num_clients),
-        clients_per_round=e.clients_per_round,
-        seed=e.seed,
-    )
-    return strategy, g
+    return *strategy_of(e, g, noise=noise), g
 
 
 def rounds(e, *, count=1, nodes=20, engine="vectorized", spoil=lambda replies: replies):
-    strategy, g = federation(e, nodes, engine)
-    model = initial_model(g._host.trainer)
+    strategy, model, g = federation(e, nodes, engine)
     for server_round in range(1, count + 1):
         messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
         replies = spoil(list(g.send_and_receive(messages)))
@@ -106,27 +98,28 @@ def test_nodes_and_engines_do_not_matter(method, protection):
 def test_nor_with_the_ensembles_step(method, protection):
     e = experiment(protection, method=method, server_step="universal", server_radius=1.5)
     expected, _ = rounds(e, count=2)
-    strategy, g = federation(e)
-    start = initial_model(g._host.trainer)
+    strategy, start, _ = federation(e)
     merged, _ = rounds(experiment(protection, method=method))
     first, _ = rounds(e)
     # Towards the merged model, between a fifth and two fifths of the radius far.
     step, update = (torch.cat([(m[k] - start[k]).flatten() for k in m]) for m in (first, merged))
     assert torch.cosine_similarity(step, update, dim=0) > 1 - 1e-5
     assert 0.3 <= step.norm() <= 0.6
-    assert strategy.aggregate.additive == aggregate_of(experiment(protection)).additive
+    assert strategy.rounds.merge.in_parts == ("merge" not in PROTECTIONS[protection])
     for nodes, engine in ((1, "vectorized"), (20, "sequential")):
         model, _ = rounds(e, count=2, nodes=nodes, engine=engine)
         assert_same(model, expected, atol=1e-4)
 
 
 def honest(e):
-    """The start of a round, and what its clients make of it."""
+    """What clients would send if they did nothing, and what they send after a round, by name."""
     t = trainer(e)
-    model = initial_model(t)
+    common = initial_model(t)
     cohort = draw_cohort(e.seed, 1, e.num_clients, e.clients_per_round)
-    stack = train_clients(t, model, cohort, server_round=1, durable=0).params
-    return model, [{k: leaf[i] for k, leaf in stack.items()} for i in range(len(cohort))]
+    stack = train_clients(t, common, cohort, server_round=1, durable=0).slots
+    each = [over_slots(lambda leaf, i=i: leaf[i], stack) for i in range(len(cohort))]
+    away = changes(t.method, common, each[0])
+    return flat(over_slots(torch.sub, each[0], away)), [flat(sent) for sent in each]
 
 
 @pytest.mark.parametrize("method", MOVED)
@@ -140,9 +133,10 @@ def test_the_settings_reach_the_merge(method):
     ):
         e = experiment("mean", method=method, server_mix=0.7, **settings)
         merged, _ = rounds(e)
-        own = e.own.aggregate(e)
-        expected, _ = own.merge(model, own.init(model), [Update(center, 9.0)])
-        assert_same(merged, expected, atol=1e-5)
+        server = trainer(e).method.server
+        mean = Update(unflat(center, server.start), 9.0, 9)
+        expected = flat(server.merge.merge(server.start, mean))
+        assert_same(merged, {name: expected[name] for name in merged}, atol=1e-5)
 
 
 def lie(direction):
@@ -196,7 +190,7 @@ def test_the_server_clips_a_node_that_does_not():
 def test_a_minority_cannot_outvote_by_local_noise():
     # Honest noise has the norm 0.1 * 0.05 * sqrt(d); nobody gets farther than that and a little.
     e = experiment("local", method="local-moml")
-    size = sum(leaf.numel() for leaf in initial_model(trainer(e)).values())
+    size = sum(leaf.numel() for leaf in flat(initial_model(trainer(e))).values())
     bound = 0.05 + 0.1 * 0.05 * (size**0.5 + 6)
     truth, _ = rounds(e)
     merged, metrics = rounds(e, spoil=lie(1e30))
