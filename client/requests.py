@@ -27,14 +27,15 @@ class Request(NamedTuple):
     """A message, and the clients that its node hosts.
 
     Attributes:
-        message: Its content has an array record ``arrays`` (the model), for some methods another
-            one ``tailored`` (what the server made for each client), and a config record
-            ``config``. All keys of that are optional, so that Flower's own strategies work too:
-            ``server-round``; ``clients`` (whom to train; by default all hosted);
-            ``most-examples`` (most rows of a client that count in the node's mean; 1: clients
-            count alike); ``combine`` (false: each client's model, stacked, instead of their mean);
-            ``durable`` (the round of the coordinator's oldest checkpoint); ``fingerprint`` (of the
-            server's source); ``settings`` (digest of the server's).
+        message: Its content has an array record ``arrays`` (slots that all receive alike), for
+            some methods another one ``own`` (slots of which each client receives its own, with a
+            leading axis of clients), and a config record ``config``. All keys of that are
+            optional, so that Flower's own strategies work too: ``server-round``; ``clients`` (whom
+            to train; by default all hosted); ``most-examples`` (most rows of a client that count
+            in the node's mean; 1: clients count alike); ``combine`` (false: each client's model,
+            stacked, instead of their mean); ``durable`` (the round of the coordinator's oldest
+            checkpoint); ``fingerprint`` (of the server's source); ``settings`` (digest of the
+            server's).
         hosted: The node's clients.
     """
 

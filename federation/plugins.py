@@ -35,7 +35,7 @@ VARIABLE: Final = "ENGRAM_PLUGINS"
 """Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
 
 MOVING: Final = "see 'Moving from LocalRule' in docs/extending.md"
-"""Advice for plug-ins of older versions, whose methods were made of local rules."""
+"""Advice for plug-ins of older versions."""
 
 _OURS: Final = str(Path(__file__).resolve().parents[1])
 _PROJECT: Final = Path("pyproject.toml")

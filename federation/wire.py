@@ -21,12 +21,12 @@ __all__ = [
     "CONFIG",
     "DIVERGED",
     "METRICS",
+    "OWN",
     "REFUSED",
     "ROSTER",
     "ROSTER_QUERY",
     "SECONDS",
     "SETTINGS",
-    "TAILORED",
     "TRAINING",
     "WAYS",
     "config_of",
@@ -47,7 +47,7 @@ _T = TypeVar("_T", int, float, str)
 
 ARRAYS: Final = "arrays"  # the name in Flower's own strategies
 CONFIG: Final = "config"
-TAILORED: Final = "tailored"  # arrays that the server makes for each client: a leading axis of them
+OWN: Final = "own"  # slots of which each client receives its own: a leading axis of clients
 METRICS: Final = "metrics"
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"

@@ -190,11 +190,11 @@ class Run:
 
     @_in_its_names
     def personal_model(self, client: int | str) -> Params:
-        """Returns a client's own model, by name of its arrays.
+        """Returns the model that serves a client, by name of its arrays.
 
-        That is the model that the method serves the client by: the one that it keeps, the common
-        one with its own parameters, or the common one after fine-tuning as for its score. If the
-        method also looks at the client's rows, it is the network by which it does.
+        It is one that the client keeps, or the common one: as it is, with parameters that the
+        client keeps, or after fine-tuning. If the method also looks at the client's rows, it is the
+        network by which it does.
 
         Args:
             client: Its name, text or a number; without names, its number from 0.
@@ -397,7 +397,11 @@ class Comparison:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row for each method: means over its runs, as ``engram compare`` prints them."""
+        """Means over each method's runs, as ``engram compare`` prints them.
+
+        A method has a row of the models that serve clients, and one of these after fine-tuning,
+        where they were scored so; ``accuracy`` is of the row's models.
+        """
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         rows = report_rows(self._records) if self.runs else {"method": []}

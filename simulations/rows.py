@@ -71,17 +71,17 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     the same after fine-tuning. The entries of ``strategies.evaluation.summary`` are means over
     runs: ``accuracy`` is of the row's model, ``accuracy-common`` of the common model, where there
     is one. ``accuracy-seed-std`` is the standard deviation of the row's mean accuracy over runs
-    (None for one run). ``selected-accuracy`` is its mean accuracy
-    after the round that validation rows pick for it, ``selected-validation-accuracy`` that on these
-    rows, and ``selected-round`` the median of these rounds; None unless all runs are finished and
-    hold rows out. Of a metric whose ``center`` is the median, the first three are of medians over
-    clients. ``rounds`` are those of the run with the fewest, ``trained`` is the number of clients
-    that have trained in them, ``client-bytes`` are what a
-    client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
-    long a client trains in a round: what its node says, or, where one process trains all, its share
-    of the round. ``left-out`` counts how often a client was asked to train and gave no usable
-    reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
-    ``finished`` says whether all rounds are done.
+    (None for one run). ``selected-accuracy`` is its mean accuracy after the round that validation
+    rows pick for it, ``selected-validation-accuracy`` that on these rows, and ``selected-round``
+    the median of these rounds; None unless all runs are finished and hold rows out. Of a metric
+    whose ``center`` is the median, the first three are of medians over clients.
+
+    ``rounds`` are those of the run with the fewest, and ``trained`` is the number of clients that
+    have trained in them. ``client-bytes`` are what a client receives and sends when it trains (None
+    before a run is finished), ``client-ms`` is how long a client trains in a round: what its node
+    says, or, where one process trains all, its share of the round. ``left-out`` counts how often a
+    client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that
+    a private run spent on a client, and ``finished`` says whether all rounds are done.
     """
     return [
         _row(label, which, records)

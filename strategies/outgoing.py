@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.method import Method, Slots
 from engram.core.rounds import sent_to
 from engram.core.slots import flat
-from federation.wire import ARRAYS, CONFIG, TAILORED, to_record
+from federation.wire import ARRAYS, CONFIG, OWN, to_record
 
 __all__ = ["outgoing"]
 
@@ -23,9 +23,10 @@ def outgoing(method: Method, server: Slots) -> Callable[[ConfigRecord, Sequence[
     common = to_record(flat(sent_to(method, server, [0])[0]))
 
     def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
+        records: dict[str, ArrayRecord | MetricRecord | ConfigRecord]
         records = {ARRAYS: common, CONFIG: config}
         if own := flat(sent_to(method, server, clients)[1]):
-            records[TAILORED] = to_record(own)
+            records[OWN] = to_record(own)
         return RecordDict(records)
 
     return content

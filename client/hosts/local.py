@@ -30,8 +30,8 @@ from federation.wire import (
     CLIENTS,
     DIVERGED,
     METRICS,
+    OWN,
     REFUSED,
-    TAILORED,
     config_of,
     to_params,
     to_record,
@@ -184,10 +184,10 @@ def _check(content: RecordDict, clients: int, received: Received) -> None:
         shape = f"of shape {wanted[name]}" if name in wanted else "in no message"
         got = f"shape {brief(found[name])}" if name in found else "none"
         raise EngramError(f"array record {ARRAYS!r} must hold {brief(name)} {shape}, got {got}")
-    own = _shapes(records[TAILORED] if TAILORED in records else ArrayRecord())
+    own = _shapes(records[OWN] if OWN in records else ArrayRecord())
     if own != {name: (clients, *shape) for name, shape in received.own.items()}:
         expected = f"{', '.join(sorted(received.own)) or 'nothing'}, for each of {clients} clients"
-        raise EngramError(f"array record {TAILORED!r} must hold {expected}, got {brief(own)}")
+        raise EngramError(f"array record {OWN!r} must hold {expected}, got {brief(own)}")
 
 
 def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
@@ -196,7 +196,7 @@ def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
     """Returns the slots of which each client of a group receives its own, in their order."""
-    each = [_slots(requests[i].message.content, TAILORED) for i in group]
+    each = [_slots(requests[i].message.content, OWN) for i in group]
     found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     return found
 

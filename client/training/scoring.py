@@ -17,7 +17,7 @@ from client.training.rows import Queries, Support, padded
 from client.training.ways import Learner
 from engram.checks import must
 from engram.cohort.task import stacked
-from engram.core.method import Neighbors, Params, Served, Slots
+from engram.core.method import Neighbors, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import optimizer_of
 from engram.core.rounds import sent_to
@@ -29,7 +29,7 @@ from engram.models import dense_loss_of, mean_loss, standardized_loss
 from engram.models.base import Inputs, Outputs
 from engram.span import make_coordinates
 from engram.tasks import Task
-from engram.types import Batch, LossFn
+from engram.types import Batch, LossFn, Params
 from engram.voting import with_votes
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import RowNumbers
@@ -162,7 +162,8 @@ class Scorer:
             memories: What each of them keeps.
         """
         size = self._learner.size
-        alike: dict[Hashable, list[int]] = {}  # that fine-tune on as many rows, and keep the same
+        # Clients that fine-tune on as many rows, and keep the same slots.
+        alike: dict[tuple[int, *tuple[Hashable, ...]], list[int]] = {}
         for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
             leaves, form = tree_flatten(memory.kept)
             shapes = tuple(leaf.shape for leaf in leaves)
@@ -172,7 +173,7 @@ class Scorer:
         splits.append(self._data.train)
         most = max(len(split.rows[c]) for split in splits for c in clients)
         blocks = []
-        for (drawn, *_), some in alike.items():  # type: ignore[misc]  # a key is a tuple
+        for (drawn, *_), some in alike.items():
             inputs = self._row * max(most, drawn)
             block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
             blocks += [some[at : at + block] for at in range(0, len(some), block)]
@@ -314,13 +315,13 @@ class Scorer:
         return served
 
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
-        """Returns for each client the candidate with the least loss on its training rows.
+        """Returns for each client the model with the least loss on its training rows.
 
         Under few-shot, its support rows count instead.
 
         Args:
             clients: The clients.
-            stacks: Each candidate's parameters, with a leading client axis.
+            stacks: Parameters of each of the models, with a leading client axis.
         """
         if len(stacks) == 1:
             return stacks[0]
@@ -333,7 +334,7 @@ class Scorer:
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
     def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns the rows that candidates are compared on; see ``least``."""
+        """Returns the rows that models are compared on; see ``least``."""
         if not self._few_shot:
             return padded(self._data.train, self._data.train.rows, clients)
         split, rows, _ = self._support(clients)

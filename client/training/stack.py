@@ -49,9 +49,9 @@ def likeness(trainer: Trainer) -> Hashable:
         (phase.batches, phase.affine, phase.one_gradient_per_batch) for phase in client.phases
     ]
     # Of epochs, each client has as many steps as it has rows.
-    begun = [phase.fraction for phase in client.phases]
+    begun: list[float] = [phase.fraction for phase in client.phases]
     if not e.local_epochs:
-        begun = first_steps(client.phases, e.local_steps)
+        begun = [*map(float, first_steps(client.phases, e.local_steps))]
     return (
         *settings,
         *phases,
@@ -152,11 +152,13 @@ class Stack:
             ]
         way, found = self._trainers[0].way, []
         for runs in self._blocks(cohorts):
-            slots = {i: self._trainers[i].receive(received[i]) for i in runs}
+            slots: dict[int, tuple[Slots, Slots]] = {
+                i: self._trainers[i].receive(received[i]) for i in runs
+            }
             parts = [
                 part._replace(task=part.task._replace(losses=losses))
                 for i in runs
-                for part in self._parts(i, *slots[i], cohorts[i], server_round)
+                for part in self._parts(i, slots[i], cohorts[i], server_round)
             ]
             done = self._run(parts, server_round, way)
             for i in runs:
@@ -165,7 +167,8 @@ class Stack:
                     (d, part.some) for part, d in zip(parts, done, strict=True) if part.run == i
                 ]
                 outcome = mine[0][0] if len(mine) == 1 else joined(*zip(*mine, strict=True))
-                left = trainer.finish(outcome, *slots[i], some, server_round, durable=0)
+                common, own = slots[i]
+                left = trainer.finish(outcome, common, own, some, server_round, durable=0)
                 group = Group(combine[i], trainer.data.names, trainer.experiment.device)
                 examples = [len(trainer.data.train.rows[client]) for client in some]
                 group.add(list(range(len(some))), left, some, examples, server_round, {})
@@ -181,10 +184,10 @@ class Stack:
         yield from (everyone[start : start + size] for start in everyone[::size])
 
     def _parts(
-        self, i: int, common: Slots, own: Slots, clients: Sequence[int], server_round: int
+        self, i: int, received: tuple[Slots, Slots], clients: Sequence[int], server_round: int
     ) -> Iterator[_Part]:
         """Yields the inputs of a run's round, for its clients that keep the same slots."""
-        trainer = self._trainers[i]
+        trainer, (common, own) = self._trainers[i], received
         for some, memories in trainer.alike(clients, server_round):
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own) if own else {}
             asked = [clients[at] for at in some]

@@ -167,7 +167,7 @@ class Trainer:
         )
         vectorized = engine == "vectorized" and all(users)
         vectorized &= model.vectorizes and self._task.vectorizes
-        self.ways = ("in-turn",)
+        self.ways: tuple[str, ...] = ("in-turn",)
         if vectorized:
             self.ways = self.learner.fastest(
                 self._task,

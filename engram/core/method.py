@@ -112,8 +112,8 @@ class Objective(NamedTuple):
         gradient: ``(params, batch, names=None) -> params``: by the parameters of these names; None:
             by all, with zeros for running statistics.
         hessian_product: ``(params, batch, v) -> params``: of the Hessian and v.
-        criterion: ``(outputs, batch) -> ()``: the loss of outputs, for a loss with further terms;
-            None where the loss has no outputs.
+        criterion: ``(outputs, batch) -> ()``: the loss of outputs, for a loss with further terms.
+            Raises ``ValueError`` where the loss has no outputs.
         differentiate: ``(function, names=None) -> derivative``, for ``function(params, *rest) ->
             (value, observed)`` and ``derivative(params, *rest) -> (gradient, observed)``.
     """
@@ -121,7 +121,7 @@ class Objective(NamedTuple):
     loss: Callable[[Params, Batch], Tensor]
     gradient: Callable[..., Params]
     hessian_product: Callable[[Params, Batch, Params], Params]
-    criterion: Callable[[Tensor, Batch], Tensor] | None
+    criterion: Callable[[Tensor, Batch], Tensor]
     differentiate: Callable[..., Callable[..., tuple[Params, Any]]]
 
 

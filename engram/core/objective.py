@@ -20,7 +20,12 @@ Observing = Callable[..., tuple[Tensor, Any]]
 Derivative = Callable[..., tuple[Params, Any]]
 
 
-def by_functions(loss: LossFn, criterion: Criterion | None = None) -> Objective:
+def _without(outputs: Tensor, batch: Batch) -> Tensor:
+    del outputs, batch
+    raise ValueError("this method needs a loss of outputs, and the loss has none")
+
+
+def by_functions(loss: LossFn, criterion: Criterion = _without) -> Objective:
     """Builds the derivatives of one model's loss by ``torch.func``, which ``vmap`` can run."""
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
@@ -39,7 +44,7 @@ def by_functions(loss: LossFn, criterion: Criterion | None = None) -> Objective:
     return Objective(loss, gradient, hessian_product(loss), criterion, differentiate)
 
 
-def by_autograd(loss: LossFn, criterion: Criterion | None = None) -> Objective:
+def by_autograd(loss: LossFn, criterion: Criterion = _without) -> Objective:
     """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
 
     They are the same, cost what a training loop in plain torch costs, and need no rule of
@@ -82,7 +87,7 @@ def by_autograd(loss: LossFn, criterion: Criterion | None = None) -> Objective:
     return Objective(loss, gradient, product, criterion, differentiate)
 
 
-def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion | None = None) -> Objective:
+def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion = _without) -> Objective:
     """Builds the derivatives of one model's loss, which ``vmap`` takes for many models at once.
 
     Args:
@@ -100,7 +105,7 @@ def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion | None = None)
     return by_functions(loss, criterion)._replace(gradient=gradient, hessian_product=product)
 
 
-def by_hand(loss: LossWithDerivatives, criterion: Criterion | None = None) -> Objective:
+def by_hand(loss: LossWithDerivatives, criterion: Criterion = _without) -> Objective:
     """Builds the objective of stacked models from a loss whose derivatives are written out."""
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:

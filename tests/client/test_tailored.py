@@ -13,8 +13,8 @@ from federation.wire import (
     ARRAYS,
     CLIENTS,
     CONFIG,
+    OWN,
     REFUSED,
-    TAILORED,
     to_params,
     to_record,
 )
@@ -28,7 +28,7 @@ from tests.support import assert_same, initial_model, scores_of, small, trainer
 
 FEDPAC = {"method": "fedpac"}
 PFEDHN = {"method": "pfedhn", "server_eta": 0.03}
-OWN = {"head/dense1.weight", "head/dense1.bias"}  # of FedPAC
+HEAD = {"head/dense1.weight", "head/dense1.bias"}  # of FedPAC
 
 
 @pytest.mark.parametrize("method", [FEDPAC, PFEDHN], ids=["fedpac", "pfedhn"])
@@ -48,13 +48,13 @@ def after_rounds(tmp_path, **settings):
 
 
 @pytest.mark.parametrize(
-    ("method", "names"), [(FEDPAC, OWN), (PFEDHN, None)], ids=["fedpac", "pfedhn"]
+    ("method", "names"), [(FEDPAC, HEAD), (PFEDHN, None)], ids=["fedpac", "pfedhn"]
 )
 def test_a_message_has_them_by_client_and_no_array_twice(tmp_path, method, names):
     t, server = after_rounds(tmp_path, **method)
     content = outgoing(t.method, server)
     one, other = content(ConfigRecord(), [3, 1, 19]), content(ConfigRecord(), [2])
-    own, rest = to_params(one[TAILORED]), to_params(one[ARRAYS])
+    own, rest = to_params(one[OWN]), to_params(one[ARRAYS])
     assert own.keys() == (names or {f"model/{name}" for name in t.learner.network.initial})
     assert not own.keys() & rest.keys()
     assert one[ARRAYS] is other[ARRAYS]
@@ -106,10 +106,10 @@ def test_a_message_without_them_is_refused_in_one_line(tmp_path):
     t, server = after_rounds(tmp_path, **FEDPAC)
     whole = outgoing(t.method, server)(ConfigRecord(), [3, 1])
     lacking = RecordDict({ARRAYS: whole[ARRAYS]})
-    odd = RecordDict({ARRAYS: whole[ARRAYS], TAILORED: to_record({"head/dense1.weight": ONE})})
+    odd = RecordDict({ARRAYS: whole[ARRAYS], OWN: to_record({"head/dense1.weight": ONE})})
     requests = [Request(asked(some, [3, 1]), range(20)) for some in (lacking, odd, whole)]
     no, other, yes = LocalHost(t).train(requests)
-    expected = "'tailored' must hold head/dense1.bias, head/dense1.weight, for each of 2 clients"
+    expected = "'own' must hold head/dense1.bias, head/dense1.weight, for each of 2 clients"
     for reply in (no, other):
         assert reply.error.code == REFUSED
         assert expected in reply.error.reason
@@ -123,9 +123,9 @@ ONE = torch.zeros(3)
 def test_one_that_nobody_expects_is_refused():
     t = trainer(small(method="fedavg"))
     record = to_record({"model/dense0.bias": torch.zeros(1, 8)})
-    content = RecordDict({ARRAYS: to_record(flat(initial_model(t))), TAILORED: record})
+    content = RecordDict({ARRAYS: to_record(flat(initial_model(t))), OWN: record})
     (reply,) = LocalHost(t).train([Request(asked(content, [3]), range(20))])
-    assert "'tailored' must hold nothing, for each of 1 clients, got" in reply.error.reason
+    assert "'own' must hold nothing, for each of 1 clients, got" in reply.error.reason
 
 
 @pytest.mark.parametrize("change", [{}, {"model/dense0.bias": torch.zeros(5)}, {"b/c": ONE}])

@@ -17,12 +17,17 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import engram
+from engram.core.contract import Contract
+from engram.core.served import has_common, has_tuned
+from engram.core.shapes import shapes_of, without_data
 from engram.vision import torchvision
 from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
 from federation.methods import METHODS
+from federation.methods.network import COMMON, TUNED, NetworkMethod
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
+from tests.engram.methods.problem import NETWORK
 from tests.support import write_npz
 
 ROOT = source_root()
@@ -144,6 +149,22 @@ def test_a_methods_page_has_its_rule_and_gets_its_settings(method):
         assert part in page
     assert listed_settings(TOOL.settings(method)) == written(METHODS[method].defaults())
     assert METHODS[method].source in TOOL.described(method)
+
+
+@pytest.mark.parametrize(
+    "method", [name for name, each in METHODS.items() if issubclass(each, NetworkMethod)]
+)
+def test_a_methods_page_has_the_columns_of_its_models(method):
+    own = METHODS[method]
+    network = NETWORK._replace(running=frozenset({"dense0.bias"} if own.personal == "norm" else ()))
+    made = without_data(own().settings, network, outputs=3, clients=4, generator=torch.Generator)
+    shapes = shapes_of(Contract(method, made, network.initial))
+    columns = ["accuracy"]
+    columns += [f"accuracy{COMMON}"] if has_common(shapes.common, shapes.served) else []
+    columns += [f"accuracy{TUNED}"] if has_tuned(shapes.served) else []
+    page = text_of(ROOT / "docs" / "methods" / f"{method}.md")
+    text = page.partition("## Served model\n")[2].partition("\n## ")[0]
+    assert re.findall(r"`(accuracy[\w-]*)`", text.partition("Columns:")[2]) == columns
 
 
 def test_a_methods_page_shows_what_results_have_of_it():

@@ -108,7 +108,7 @@ def _run(config: dict[str, Any], tasks: int, progress: Progress) -> list[Row]:
 
 def _tuned(row: Row) -> float:
     """Returns the accuracy after fine-tuning; some methods serve clients by such models anyway."""
-    return float(row.get(f"accuracy{TUNED}", row["accuracy"]))
+    return float(row[next(n for n in (f"accuracy{TUNED}", "accuracy") if n in row)])
 
 
 def report(settings: FederatedSettings, done: Sequence[Row]) -> Report:

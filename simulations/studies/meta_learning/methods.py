@@ -75,7 +75,7 @@ def _moml_v2(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 def _local_moml(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     # H = 5 and K0 = 2 K, as in Sec. 6.1.
-    how = {"local_steps": _H, "initial_batch_size": 2 * s.batch_size}
+    how: dict[str, Any] = {"local_steps": _H, "initial_batch_size": 2 * s.batch_size}
     return local_moml(s.loss, **s.few, **s.maml, beta=beta, eta=eta, **how)
 
 

@@ -66,7 +66,7 @@ def test_a_study_is_its_settings_its_jobs_and_its_report(run, tmp_path):
     assert found["rows"] == [{"coin": "dime", "errors": [1.0, 1.0]}]
     assert found["worst"] is None  # JSON knows no infinity
     plan = json.loads((out / "plan.json").read_text())
-    assert plan.pop("experiment") == "coins"
+    assert (plan.pop("experiment"), plan.pop("format")) == ("coins", 2)
     table = str(tmp_path / "desk")  # which another folder's command finds, too
     assert plan == {"coins": ["dime"], "tosses": 2, "cheat": True, "table": table}
     assert {path.name for path in out.iterdir()} == {
@@ -96,8 +96,10 @@ def test_a_folder_of_another_version_is_refused(run, tmp_path):
     out = tmp_path / "run"
     assert run("--out", out).exit_code == 0
     plan = json.loads((out / "plan.json").read_text())
-    (out / "plan.json").write_text(json.dumps(plan | {"alpha": 1}))
-    assert "was begun by another version of Engram" in str(run("--resume", out).exception)
+    unversioned = {key: value for key, value in plan.items() if key != "format"}
+    for other in (plan | {"alpha": 1}, plan | {"format": 1}, unversioned):
+        (out / "plan.json").write_text(json.dumps(other))
+        assert "was begun by another version of Engram" in str(run("--resume", out).exception)
 
 
 def test_a_finished_study_is_shown_again(run, tmp_path, monkeypatch):

@@ -1,0 +1,73 @@
+"""The glossary: its names are in the code, and the words that it declares gone are nowhere."""
+
+import importlib
+import re
+
+import pytest
+
+from federation.fingerprint import ROOMS, source_root
+
+ROOT = source_root()
+DOCS = ROOT / "docs"
+TEXT = (DOCS / "glossary.md").read_text(encoding="utf-8")
+TERMS, _, GONE = TEXT.partition("## Words that are gone")
+MOVING = re.compile(r"## Moving from LocalRule.*?(?=\n## )", flags=re.DOTALL)
+REFUSED = {  # names of older versions, which are refused by name
+    "engram/__init__.py": {"LocalRule", "LocalMethod"},
+    "federation/plugins.py": {"LocalRule"},
+}
+
+
+def entries():
+    """Returns the terms and their texts."""
+    return re.findall(
+        r"^\*\*(.+?)\*\*(.*?)(?=^\*\*|^## |\Z)", TERMS, flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def gone():
+    """Returns the words of the first column of the table at the end."""
+    rows = re.findall(r"^\| (`.*?) \|", GONE, flags=re.MULTILINE)
+    return [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
+
+
+def sources():
+    """Yields all modules and pages, by path, without the page on moving from older versions."""
+    for room in (*ROOMS, "simulations"):
+        for path in (ROOT / room).rglob("*.py"):
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    for path in [*DOCS.rglob("*.md"), *DOCS.rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(ROOT).as_posix()
+        yield name, TERMS if path.name == "glossary.md" else MOVING.sub("", text)
+
+
+@pytest.mark.parametrize(
+    "name", re.findall(r"`((?:{})(?:\.\w+)+)`".format("|".join(ROOMS)), TERMS), ids=str
+)
+def test_a_name_of_the_glossary_is_there(name):
+    *outer, last = name.split(".")
+    try:
+        owner = importlib.import_module(".".join(outer))
+    except ModuleNotFoundError:  # the last but one is a class
+        owner = getattr(importlib.import_module(".".join(outer[:-1])), outer[-1])
+    assert hasattr(owner, last) or last in owner.__annotations__
+
+
+def test_terms_are_in_order_and_have_one_entry():
+    names = [name.split(",")[0].lower() for name, _ in entries()]
+    assert names == sorted(set(names))
+    assert {"slot", "received", "kept", "sent", "task", "part", "local", "way"} <= set(names)
+
+
+def test_words_that_are_gone_occur_nowhere():
+    words = {word.lower(): word for word in gone()}
+    assert len(words) > 5
+    any_of = re.compile(rf"(?<![\w/-])({'|'.join(map(re.escape, words))})", flags=re.IGNORECASE)
+    left = {
+        (path, words[word.lower()])
+        for path, text in sources()
+        for word in any_of.findall(text)
+        if words[word.lower()] not in REFUSED.get(path, ())
+    }
+    assert sorted(left) == []
