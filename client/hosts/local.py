@@ -16,7 +16,7 @@ from client.requests import (
 )
 from client.training.outcome import Trained
 from client.training.scoring import Scores
-from client.training.trainer import Trainer
+from client.training.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.units import Units
@@ -98,7 +98,7 @@ class LocalHost:
                 yield _train_reply(requests[i].message, clients, result, most)
 
         aside = self.trainer.data.left_out
-        return _in_groups(requests, train, aside)
+        return _in_groups(requests, train, aside, self.trainer.received)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Scores the clients of all requests with the same model in one call."""
@@ -119,7 +119,7 @@ class LocalHost:
                 start += len(clients)
 
         aside = {**self.trainer.data.left_out, **self.trainer.data.unscored}
-        return _in_groups(requests, evaluate, aside)
+        return _in_groups(requests, evaluate, aside, self.trainer.received)
 
 
 @hosts(NetworkMethod.plug_in)
@@ -138,6 +138,7 @@ def _in_groups(
     requests: Sequence[Request],
     answer: Callable[[dict[int, list[int]]], Iterable[Message]],
     aside: Collection[int],
+    received: Received,
 ) -> list[Message]:
     """Answers requests in groups with the same round and the same record of the model.
 
@@ -145,6 +146,7 @@ def _in_groups(
         requests: The requests.
         answer: Takes a group: the clients of each request, by the request's index.
         aside: Clients that have too few rows for what is asked.
+        received: The arrays that messages must hold.
     """
     replies: dict[int, Message] = {}
     groups: dict[tuple[object, ...], dict[int, list[int]]] = {}
@@ -152,7 +154,7 @@ def _in_groups(
         try:
             content = request.message.content
             clients = asked_clients(request._replace(hosted=_without(aside, request.hosted)))
-            _check(content, len(clients))
+            _check(content, len(clients), received)
             config = config_of(content)
             key = (
                 id(content.array_records[ARRAYS]),
@@ -172,17 +174,24 @@ def _without(aside: Collection[int], clients: Sequence[int]) -> Sequence[int]:
     return [client for client in clients if client not in aside] if aside else clients
 
 
-def _check(content: RecordDict, clients: int) -> None:
+def _check(content: RecordDict, clients: int, received: Received) -> None:
     records = content.array_records
     if ARRAYS not in records:
         raise EngramError(f"a message must hold slots, as an array record {ARRAYS!r}")
-    own = records[OWN] if OWN in records else ArrayRecord()
-    wrong = {
-        name: brief(array.shape) for name, array in own.items() if array.shape[:1] != (clients,)
-    }
-    if wrong:
-        expected = f"arrays for each of {clients} clients"
-        raise EngramError(f"array record {OWN!r} must hold {expected}, got {brief(wrong)}")
+    found, wanted = _shapes(records[ARRAYS]), received.common
+    if found != wanted:
+        name = min(n for n in found | wanted if found.get(n) != wanted.get(n))
+        shape = f"of shape {wanted[name]}" if name in wanted else "in no message"
+        got = f"shape {brief(found[name])}" if name in found else "none"
+        raise EngramError(f"array record {ARRAYS!r} must hold {brief(name)} {shape}, got {got}")
+    own = _shapes(records[OWN] if OWN in records else ArrayRecord())
+    if own != {name: (clients, *shape) for name, shape in received.own.items()}:
+        expected = f"{', '.join(sorted(received.own)) or 'nothing'}, for each of {clients} clients"
+        raise EngramError(f"array record {OWN!r} must hold {expected}, got {brief(own)}")
+
+
+def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(array.shape) for name, array in record.items()}
 
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Hashable, Sequence
 from itertools import groupby
 from logging import getLogger
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
@@ -50,7 +50,7 @@ from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator, unseen
 
-__all__ = ["ClientFailed", "Engine", "Trainer"]
+__all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
 
 _log = getLogger("flwr.engram")
 
@@ -59,6 +59,18 @@ Engine = Literal["vectorized", "sequential"]
 _BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, caches help less
 _EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
 _TRIES: Final = 2  # timings of each way, since the first one takes longer
+
+
+class Received(NamedTuple):
+    """The arrays that clients receive, by path, with their shapes.
+
+    Attributes:
+        common: Those that all clients receive alike.
+        own: Those of which each receives its own, without the clients' axis.
+    """
+
+    common: dict[str, tuple[int, ...]]
+    own: dict[str, tuple[int, ...]]
 
 
 class Trainer:
@@ -76,6 +88,7 @@ class Trainer:
         given: The data as given.
         data: The same, after a check of its tokens, with inputs as the network takes them.
         method: The method.
+        received: What clients receive.
         sampler: Draws the rows of each round.
         ways: The names of the ways to run a cohort that may be the fastest.
         block: The largest number of clients that are trained at once.
@@ -138,6 +151,11 @@ class Trainer:
                 check_augmentation(augment, data.example)
         except ValueError as error:
             raise Refused(one_line(str(error))) from error
+        common, own = self.method.server.send(self.method.server.start, [0])
+        self.received = Received(
+            {path: tuple(leaf.shape) for path, leaf in flat(common).items()},
+            {path: tuple(leaf.shape[1:]) for path, leaf in flat(own).items()},
+        )
         self.sampler = Sampler(e, self.data.train, self.method.client, model, augment)
         self._memories = Recollection(
             store,

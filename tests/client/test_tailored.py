@@ -1,4 +1,4 @@
-"""Arrays that the server makes for each client: through messages, engines, stacks and scores."""
+"""Slots that the server makes for each client: through messages, engines, stacks and scores."""
 
 import pytest
 import torch
@@ -6,9 +6,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from client.hosts.local import LocalHost
 from client.requests import Request
-from engram.tree import part
-from federation.aggregation import aggregate_of
-from federation.data.federated import model_for
+from engram.core.rounds import sent_to
+from engram.core.slots import flat, over_slots, unflat
 from federation.flower import local_run
 from federation.wire import (
     ARRAYS,
@@ -25,11 +24,11 @@ from simulations.front import load_run
 from simulations.testing import check_method
 from simulations.tuning.runs import LockStep
 from strategies.outgoing import outgoing
-from tests.support import assert_same, initial_model, small, trainer
+from tests.support import assert_same, initial_model, scores_of, small, trainer
 
 FEDPAC = {"method": "fedpac"}
 PFEDHN = {"method": "pfedhn", "server_eta": 0.03}
-HEAD = {"dense1.weight", "dense1.bias"}
+HEAD = {"head/dense1.weight", "head/dense1.bias"}  # of FedPAC
 
 
 @pytest.mark.parametrize("method", [FEDPAC, PFEDHN], ids=["fedpac", "pfedhn"])
@@ -38,52 +37,50 @@ def test_methods_with_them_keep_the_contract(method):
 
 
 def after_rounds(tmp_path, **settings):
+    """A trainer, and the server's slots after a run."""
     e = small(checkpoint_every=1, **settings)
     simulate(e, tmp_path / "run")
     checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
     t = trainer(e)
-    return e, t, checkpoint, aggregate_of(e, network=model_for(e, t.data.kind))
+    start = t.method.server.start
+    arrays = checkpoint.state | checkpoint.model
+    return t, unflat({n: x for n, x in arrays.items() if n.partition("/")[0] in start}, start)
 
 
 @pytest.mark.parametrize(
     ("method", "names"), [(FEDPAC, HEAD), (PFEDHN, None)], ids=["fedpac", "pfedhn"]
 )
 def test_a_message_has_them_by_client_and_no_array_twice(tmp_path, method, names):
-    _, t, checkpoint, aggregate = after_rounds(tmp_path, **method)
-    content = outgoing(aggregate, to_record(checkpoint.model), checkpoint.state)
+    t, server = after_rounds(tmp_path, **method)
+    content = outgoing(t.method, server)
     one, other = content(ConfigRecord(), [3, 1, 19]), content(ConfigRecord(), [2])
     own, rest = to_params(one[OWN]), to_params(one[ARRAYS])
-    names = names or checkpoint.model.keys()
-    assert own.keys() == names == t.tailored
-    assert rest.keys() == checkpoint.model.keys() - names
+    assert own.keys() == (names or {f"model/{name}" for name in t.learner.network.initial})
+    assert not own.keys() & rest.keys()
     assert one[ARRAYS] is other[ARRAYS]
-    made = aggregate.tailored(checkpoint.model, checkpoint.state, [3, 1, 19])
+    common, made = (flat(slots) for slots in sent_to(t.method, server, [3, 1, 19]))
+    assert_same(rest, common)
     for name, leaf in own.items():
-        assert leaf.shape == (3, *checkpoint.model[name].shape)
+        assert leaf.shape == (3, *t.learner.network.initial[name.partition("/")[2]].shape)
         assert torch.equal(leaf, made[name])
 
 
 @pytest.mark.parametrize("method", [FEDPAC, PFEDHN], ids=["fedpac", "pfedhn"])
 def test_clients_are_served_by_them(tmp_path, method):
-    e, t, checkpoint, aggregate = after_rounds(tmp_path, **method)
-    made = aggregate.tailored(checkpoint.model, checkpoint.state, range(e.num_clients))
-    columns = t.evaluate(
-        {n: leaf for n, leaf in checkpoint.model.items() if n not in made},
-        range(e.num_clients),
-        server_round=e.num_rounds,
-        tailored=made,
-    ).columns
-    run = load_run(tmp_path / "run")
-    torch.testing.assert_close(
-        columns["loss-before"].double(),
-        torch.tensor(run.results["clients"]["loss-served"]).double(),
-    )
+    t, server = after_rounds(tmp_path, **method)
+    e = t.experiment
+    clients = range(e.num_clients)
+    run, method = load_run(tmp_path / "run"), t.method
     for client in (0, 7):
-        whole = part(checkpoint.model | {name: leaf[client] for name, leaf in made.items()})
+        common, own = sent_to(method, server, [client])
+        received = common | over_slots(lambda leaf: leaf[0], own)
+        whole = received.get("body", {}) | received.get("head", {}) or received["model"]
         assert_same(run.personal_model(client), whole, atol=1e-6)
         x, y = t.data.test.take(torch.from_numpy(t.data.test.rows[client]))
         loss = torch.nn.functional.cross_entropy(t.learner.model.apply(whole, x), y)
-        assert float(columns["loss-before"][client]) == pytest.approx(float(loss), abs=1e-5)
+        assert run.results["clients"]["loss"][client] == pytest.approx(float(loss), abs=1e-5)
+    columns = scores_of(t, clients, server, server_round=e.num_rounds).columns
+    assert columns["loss"].shape == (e.num_clients,)
 
 
 @pytest.mark.parametrize("method", [FEDPAC, PFEDHN], ids=["fedpac", "pfedhn"])
@@ -95,7 +92,7 @@ def test_runs_of_a_stack_give_what_they_give_alone(method):
     for i, e in enumerate(runs):
         alone = LockStep([e])
         alone.advance(3, [0])
-        assert_same(together.members[i].model, alone.members[0].model, atol=1e-5)
+        assert_same(together.members[i].slots, alone.members[0].slots, atol=1e-5)
 
 
 def asked(content, clients):
@@ -106,14 +103,13 @@ def asked(content, clients):
 
 
 def test_a_message_without_them_is_refused_in_one_line(tmp_path):
-    _, t, checkpoint, aggregate = after_rounds(tmp_path, **FEDPAC)
-    content = outgoing(aggregate, to_record(checkpoint.model), checkpoint.state)
-    whole = content(ConfigRecord(), [3, 1])
+    t, server = after_rounds(tmp_path, **FEDPAC)
+    whole = outgoing(t.method, server)(ConfigRecord(), [3, 1])
     lacking = RecordDict({ARRAYS: whole[ARRAYS]})
-    odd = RecordDict({ARRAYS: whole[ARRAYS], OWN: to_record({"dense1.weight": torch.zeros(3)})})
+    odd = RecordDict({ARRAYS: whole[ARRAYS], OWN: to_record({"head/dense1.weight": ONE})})
     requests = [Request(asked(some, [3, 1]), range(20)) for some in (lacking, odd, whole)]
     no, other, yes = LocalHost(t).train(requests)
-    expected = "'own' must hold dense1.bias, dense1.weight, for each of 2 clients, got {"
+    expected = "'own' must hold head/dense1.bias, head/dense1.weight, for each of 2 clients"
     for reply in (no, other):
         assert reply.error.code == REFUSED
         assert expected in reply.error.reason
@@ -121,12 +117,32 @@ def test_a_message_without_them_is_refused_in_one_line(tmp_path):
     assert yes.content[CLIENTS]["ids"] == [3, 1]
 
 
+ONE = torch.zeros(3)
+
+
 def test_one_that_nobody_expects_is_refused():
     t = trainer(small(method="fedavg"))
-    record = to_record({"dense0.bias": torch.zeros(1, 8)})
-    content = RecordDict({ARRAYS: to_record(initial_model(t)), OWN: record})
+    record = to_record({"model/dense0.bias": torch.zeros(1, 8)})
+    content = RecordDict({ARRAYS: to_record(flat(initial_model(t))), OWN: record})
     (reply,) = LocalHost(t).train([Request(asked(content, [3]), range(20))])
     assert "'own' must hold nothing, for each of 1 clients, got" in reply.error.reason
+
+
+@pytest.mark.parametrize("change", [{}, {"model/dense0.bias": torch.zeros(5)}, {"b/c": ONE}])
+def test_common_slots_that_are_not_the_methods_are_refused(change):
+    t = trainer(small(method="fedavg"))
+    arrays = flat(initial_model(t)) | change if change else {"model/dense0.bias": torch.zeros(8)}
+    content = RecordDict({ARRAYS: to_record(arrays)})
+    reply, fine = LocalHost(t).train(
+        [
+            Request(asked(content, [3]), range(20)),
+            Request(asked(RecordDict({ARRAYS: to_record(flat(initial_model(t)))}), [4]), range(20)),
+        ]
+    )
+    assert reply.error.code == REFUSED
+    assert reply.error.reason.startswith("array record 'arrays' must hold ")
+    assert "\n" not in reply.error.reason
+    assert fine.content[CLIENTS]["ids"] == [4]
 
 
 @pytest.mark.parametrize("method", [FEDPAC, PFEDHN], ids=["fedpac", "pfedhn"])
@@ -134,6 +150,6 @@ def test_clients_that_never_train_have_the_common_model(tmp_path, method):
     e = small(unseen_clients=3, clients_per_round=4, adapt_steps=0, **method)
     results = simulate(e, tmp_path / "run")
     run = load_run(tmp_path / "run")
-    common = part(run.model)
-    for client in results["unseen"]:
-        assert_same(run.personal_model(client), common)
+    one, *others = [run.personal_model(client) for client in results["unseen"]]
+    for other in others:
+        assert_same(other, one)
