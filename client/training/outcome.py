@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from engram.cohort.task import ClientRaised, Outcome
+from engram.cohort.round import ClientRaised, Outcome
 from engram.core.method import Slots
 from engram.core.slots import over_slots
 from federation.errors import EngramError

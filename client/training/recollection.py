@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryMismatch, MemoryStore
-from engram.cohort.task import Outcome
+from engram.cohort.round import Outcome
 from engram.core.contract import difference
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State

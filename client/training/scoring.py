@@ -16,7 +16,7 @@ from client.training.recollection import Memory
 from client.training.rows import Queries, Support, padded
 from client.training.ways import Learner
 from engram.checks import must
-from engram.cohort.task import stacked
+from engram.cohort.round import stacked
 from engram.core.method import Neighbors, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import optimizer_of

@@ -18,8 +18,8 @@ from client.training.outcome import Group, Trained, failed
 from client.training.trainer import Trainer
 from engram.cohort.dense import origin
 from engram.cohort.draws import Draws
+from engram.cohort.round import ClientRaised, Cohort, Outcome
 from engram.cohort.sizes import joined
-from engram.cohort.task import ClientRaised, CohortTask, Outcome
 from engram.core.method import Slots
 from engram.core.rounds import first_steps
 from engram.core.settings import numbers
@@ -80,14 +80,14 @@ class _Part(NamedTuple):
         run: The run.
         some: The clients, by position in the run's cohort.
         clients: The same, by number.
-        task: The inputs of their round.
+        cohort: The same clients, with what they receive, keep and draw.
         form: Names and shapes of what they keep.
     """
 
     run: int
     some: list[int]
     clients: list[int]
-    task: CohortTask
+    cohort: Cohort
     form: Hashable
 
 
@@ -156,7 +156,7 @@ class Stack:
                 i: self._trainers[i].receive(received[i]) for i in runs
             }
             parts = [
-                part._replace(task=part.task._replace(losses=losses))
+                part._replace(cohort=part.cohort._replace(losses=losses))
                 for i in runs
                 for part in self._parts(i, slots[i], cohorts[i], server_round)
             ]
@@ -191,14 +191,14 @@ class Stack:
         for some, memories in trainer.alike(clients, server_round):
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own) if own else {}
             asked = [clients[at] for at in some]
-            task = trainer.task(common, mine, memories, asked, server_round)
-            yield _Part(i, some, asked, task, memories[0].form)
+            cohort = trainer.cohort(common, mine, memories, asked, server_round)
+            yield _Part(i, some, asked, cohort, memories[0].form)
 
     def _run(self, parts: Sequence[_Part], server_round: int, way: str) -> list[Outcome]:
         """Trains clients together that keep the same slots, and as many rows; in their order."""
         alike: dict[Hashable, list[int]] = {}
         for at, part in enumerate(parts):
-            draws = part.task.draws
+            draws = part.cohort.draws
             drawn = draws.initial, draws.size, draws.rows.shape[1:]
             alike.setdefault((drawn, part.form), []).append(at)
         found: dict[int, Outcome] = {}
@@ -213,52 +213,55 @@ class Stack:
     def _together(
         self, parts: Sequence[_Part], server_round: int, way: str
     ) -> list[Outcome] | None:
-        """Runs tasks as one; returns None if the method fails with scales of several runs."""
-        task, everyone = self._joined(parts), [client for part in parts for client in part.clients]
+        """Runs cohorts as one; returns None if the method fails with scales of several runs."""
+        cohort, everyone = (
+            self._joined(parts),
+            [client for part in parts for client in part.clients],
+        )
         ends = list(accumulate(len(part.clients) for part in parts))
         try:
-            done = self._trainers[0].run(task, server_round, way, everyone)
+            done = self._trainers[0].run(cohort, server_round, way, everyone)
         except ClientRaised as error:
             at = next(at for at, end in enumerate(ends) if error.position < end)
             names = self._trainers[parts[at].run].data.names
             raise failed(everyone, error, server_round, names) from error
         except Exception:  # a method may look at a setting, which a stacked tensor does not show
-            if not task.scales:
+            if not cohort.scales:
                 raise
             self._apart = True  # from now on each run trains alone, and raises its own errors
             return None
         method = self._trainers[0].method
         return [
-            done.part(slice(start, end), origin(method, part.task.common))
+            done.part(slice(start, end), origin(method, part.cohort.common))
             for part, start, end in zip(parts, [0, *ends], ends, strict=False)
         ]
 
     def _run_one(self, part: _Part, server_round: int, way: str) -> Outcome:
         trainer = self._trainers[part.run]
         try:
-            return trainer.run(part.task, server_round, way, part.clients)
+            return trainer.run(part.cohort, server_round, way, part.clients)
         except ClientRaised as error:
             raise failed(part.clients, error, server_round, trainer.data.names) from error
 
-    def _joined(self, parts: Sequence[_Part]) -> CohortTask:
-        """Returns one task for clients of several runs."""
-        tasks = [part.task for part in parts]
+    def _joined(self, parts: Sequence[_Part]) -> Cohort:
+        """Returns one cohort for clients of several runs."""
+        cohorts = [part.cohort for part in parts]
         own, kept, states = _cat(
-            [(_each(task) | task.own, task.kept, list(task.states)) for task in tasks]
+            [(_each(cohort) | cohort.own, cohort.kept, list(cohort.states)) for cohort in cohorts]
         )
         runs = torch.tensor([part.run for part in parts for _ in part.clients])
-        return CohortTask(
+        return Cohort(
             common={},
             own=own,
             kept=kept,
             states=states,
             draws=self._joined_draws(parts),
             scales={name: column[runs] for name, column in self._scales.items()},
-            losses=tasks[0].losses,
+            losses=cohorts[0].losses,
         )
 
     def _joined_draws(self, parts: Sequence[_Part]) -> Draws:
-        draws = [part.task.draws for part in parts]
+        draws = [part.cohort.draws for part in parts]
         seeds = [self._trainers[part.run].experiment.seed for part in parts]
         rows = [d.rows + self._starts[seed] for d, seed in zip(draws, seeds, strict=True)]
         whole = [np.full((len(d.rows), d.steps), d.size) for d in draws]
@@ -274,10 +277,10 @@ class Stack:
         )
 
 
-def _each(task: CohortTask) -> Slots:
+def _each(cohort: Cohort) -> Slots:
     """Returns the slots that clients receive alike, with a leading client axis."""
-    count = task.clients
-    each: Slots = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), task.common)
+    count = cohort.clients
+    each: Slots = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), cohort.common)
     return each
 
 

@@ -27,8 +27,8 @@ from client.training.ways import Learner
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.cohort.dense import cost
 from engram.cohort.problem import network_of
+from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, stacked
 from engram.cohort.sizes import joined
-from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
@@ -293,13 +293,15 @@ class Trainer:
         for some, memories in groups:
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
             asked = [clients[i] for i in some]
-            task = self.task(common, mine, memories, asked, server_round)._replace(losses=losses)
+            cohort = self.cohort(common, mine, memories, asked, server_round)._replace(
+                losses=losses
+            )
             try:
-                part = self.run(task, server_round, way, asked)
+                part = self.run(cohort, server_round, way, asked)
             except ClientRaised as error:
                 raise failed(asked, error, server_round, self.data.names) from error
             for i in [*part.broken][:_EXPLAINED]:
-                causes[some[i]] = self._cause(task, i, asked[i])
+                causes[some[i]] = self._cause(cohort, i, asked[i])
             parts.append(part)
         if len(parts) == 1:
             return parts[0], causes
@@ -317,24 +319,24 @@ class Trainer:
             memories.append(memory)
         return list(groups.values())
 
-    def task(
+    def cohort(
         self,
         common: Slots,
         own: Slots,
         memories: Sequence[Memory],
         clients: Sequence[int],
         server_round: int,
-    ) -> CohortTask:
+    ) -> Cohort:
         """Returns the inputs of a round of clients that keep the same slots: draws rows."""
         kept = over_slots(lambda *each: torch.stack(each), *(memory.kept for memory in memories))
         states = stacked([list(memory.states) for memory in memories])
-        return CohortTask(common, own, kept, states, self.sampler.draw(clients, server_round))
+        return Cohort(common, own, kept, states, self.sampler.draw(clients, server_round))
 
-    def run(self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]) -> Outcome:
+    def run(self, cohort: Cohort, server_round: int, way: str, clients: Sequence[int]) -> Outcome:
         """Trains a cohort in one of the ways; its first runs are timed.
 
         Args:
-            task: The inputs.
+            cohort: The clients.
             server_round: The round, >= 1.
             way: The way's name.
             clients: The cohort; a single client where the loss wants its name.
@@ -346,24 +348,24 @@ class Trainer:
         if learned.named:
             (client,) = clients
             learned = learned.of(self.data.names.get(client, client))
-        self._check(task, learned, clients[0])
+        self._check(cohort, learned, clients[0])
         factor = step_factor(e.schedule, server_round, e.num_rounds)
         start = time.process_time()  # not wall time: others may use the machine, too
-        done = self.learner.trains(way, learned, factor)(task)
+        done = self.learner.trains(way, learned, factor)(cohort)
         if len(self._times[way]) < _TRIES:
-            self._times[way].append((time.process_time() - start) / task.clients)
+            self._times[way].append((time.process_time() - start) / cohort.clients)
         return done
 
-    def _check(self, task: CohortTask, learned: Task, client: int) -> None:
+    def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
         """Holds the method to its contract, once for each set of slots that clients keep.
 
         Raises:
             ClientFailed: It does not keep it.
         """
-        if (form := frozenset(flat(task.kept))) in self._checked:
+        if (form := frozenset(flat(cohort.kept))) in self._checked:
             return
         self._checked.add(form)
-        one, method = task.of([0]), self.learner.method(learned, "in-turn")
+        one, method = cohort.of([0]), self.learner.method(learned, "in-turn")
         own, kept, initial = _first((one.own, one.kept, one.draws.initial_batch()))
         batches: dict[int, Any] = {}
         for step in one.draws.each_step():
@@ -373,7 +375,7 @@ class Trainer:
         contract = Contract(self._own.name, method, self.learner.network.initial)
         try:
             contract.round(
-                self.data.names.get(client, client), task.common | own, kept, initial, batches
+                self.data.names.get(client, client), cohort.common | own, kept, initial, batches
             )
         except SlotFault as fault:
             raise ClientFailed(str(fault)) from fault
@@ -406,15 +408,15 @@ class Trainer:
         )
         return done._replace(sent=Held(leaving))
 
-    def _cause(self, task: CohortTask, i: int, client: int) -> str:
+    def _cause(self, cohort: Cohort, i: int, client: int) -> str:
         """Returns likely causes of non-finite slots of a cohort's i-th client.
 
         With privacy on, this is said in the client's own log alone.
         """
         e, named = self.experiment, self._task.of(self.data.names.get(client, client))
-        draws = task.draws.of([i])
+        draws = cohort.draws.of([i])
         w = self.learner.network.initial
-        for slots, each in ((task.common, False), (task.own, True), (task.kept, True)):
+        for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
             for slot, x in slots.items():
                 if self._is_network(slot, x):
                     w = {n: leaf[i] for n, leaf in x.items()} if each else x

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from engram.cohort.at_once import at_once
 from engram.cohort.dense import dense, pays
 from engram.cohort.in_turn import in_turn
-from engram.cohort.task import CohortTask, Outcome, Problem
+from engram.cohort.round import Cohort, Outcome, Problem
 from engram.core.method import Context, Method, Network, Objective
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
@@ -34,7 +34,7 @@ from engram.units import Standard
 
 __all__ = ["Learner", "Way"]
 
-Way = Callable[[CohortTask], Outcome]
+Way = Callable[[Cohort], Outcome]
 
 _LARGE: Final = 2**18  # networks with more parameters are trained client by client on a CPU
 
