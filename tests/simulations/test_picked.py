@@ -159,7 +159,7 @@ def test_models_after_fine_tuning_are_handed_out_too(tmp_path, engram):
         assert run.clients["accuracy-tuned"][client] == pytest.approx(float(accuracy))
     out = tmp_path / "model"
     assert engram("export", str(run.folder), "--client", "7", "--tuned", "--out", str(out))[0] == 0
-    assert "fine-tuned" in (out / "README.md").read_text()
+    assert "fine-tuned" in (out / "card.md").read_text()
     simulate(small(method="fedem", components=2), tmp_path / "other")
     with pytest.raises(Refused, match="method must be one that serves a network, for tuned"):
         library.load_run(tmp_path / "other").tuned.personal_model(0)
