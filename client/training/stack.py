@@ -28,16 +28,16 @@ from federation.data.federated import Split
 from federation.data.lazy import Lazy
 from federation.settings.fields import key_of
 
-__all__ = ["STACKED", "Stack", "likeness"]
+__all__ = ["Stack", "likeness"]
 
-STACKED: Final = frozenset({"seed", "adapt-lr"})
+_SHARED: Final = frozenset({"seed", "adapt-lr"})
 """Shared settings in which runs of a stack may differ, beside the method's numbers."""
 
 
 def likeness(trainer: Trainer) -> Hashable:
     """Returns a key that is equal for runs that can be stacked."""
     e, method = trainer.experiment, trainer.method
-    free = STACKED | {
+    free = _SHARED | {
         f"{e.method}.{key_of(name)}" for name in numbers(type(trainer.learner.settings))
     }
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
