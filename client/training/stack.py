@@ -1,4 +1,4 @@
-"""Trains the cohorts of several runs as one. The runs differ only in seeds and in scales.
+"""Trains the cohorts of several runs together; the runs differ in seeds and in float settings.
 
 A client of a stack starts from its own run's slots, takes steps of its own run's sizes, and draws
 the same rows as if this run trained alone. So a stack gives every run's numbers, up to rounding,
@@ -74,14 +74,14 @@ def _form(tree: Any) -> Hashable:
 
 
 class _Part(NamedTuple):
-    """Clients of a run that keep the same slots.
+    """Clients of one run whose memories have the same form.
 
     Attributes:
         run: The run.
-        some: The clients, by position in the run's cohort.
-        clients: The same, by number.
+        some: The clients' positions in the run's cohort.
+        clients: Their numbers.
         cohort: The same clients, with what they receive, keep and draw.
-        form: Names and shapes of what they keep.
+        form: Names and shapes of their memories' arrays.
     """
 
     run: int
@@ -92,7 +92,7 @@ class _Part(NamedTuple):
 
 
 class Stack:
-    """Several runs' trainers, whose clients train together.
+    """Trainers of several runs, whose clients train together.
 
     Args:
         trainers: One for each run, all of the same ``likeness``. Those of the same seed share a
@@ -186,7 +186,7 @@ class Stack:
     def _parts(
         self, i: int, received: tuple[Slots, Slots], clients: Sequence[int], server_round: int
     ) -> Iterator[_Part]:
-        """Yields the inputs of a run's round, for its clients that keep the same slots."""
+        """Yields the cohorts of a run's round, each of clients with memories of the same form."""
         trainer, (common, own) = self._trainers[i], received
         for some, memories in trainer.alike(clients, server_round):
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own) if own else {}
@@ -195,7 +195,7 @@ class Stack:
             yield _Part(i, some, asked, cohort, memories[0].form)
 
     def _run(self, parts: Sequence[_Part], server_round: int, way: str) -> list[Outcome]:
-        """Trains clients together that keep the same slots, and as many rows; in their order."""
+        """Trains clients with equal forms and numbers of rows together; keeps their order."""
         alike: dict[Hashable, list[int]] = {}
         for at, part in enumerate(parts):
             draws = part.cohort.draws
@@ -213,7 +213,7 @@ class Stack:
     def _together(
         self, parts: Sequence[_Part], server_round: int, way: str
     ) -> list[Outcome] | None:
-        """Runs cohorts as one; returns None if the method fails with scales of several runs."""
+        """Trains cohorts as one; returns None if the method fails with settings of several runs."""
         cohort, everyone = (
             self._joined(parts),
             [client for part in parts for client in part.clients],
@@ -244,7 +244,7 @@ class Stack:
             raise failed(part.clients, error, server_round, trainer.data.names) from error
 
     def _joined(self, parts: Sequence[_Part]) -> Cohort:
-        """Returns one cohort for clients of several runs."""
+        """Joins the cohorts of several runs."""
         cohorts = [part.cohort for part in parts]
         own, kept, states = _cat(
             [(_each(cohort) | cohort.own, cohort.kept, list(cohort.states)) for cohort in cohorts]
@@ -285,7 +285,7 @@ def _each(cohort: Cohort) -> Slots:
 
 
 def _cat(trees: Sequence[Any]) -> Any:
-    """Returns trees of tensors as one, whose leaves follow each other along the first axis."""
+    """Concatenates trees of tensors along the first axis."""
     return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 

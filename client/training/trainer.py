@@ -1,4 +1,4 @@
-"""Trains the clients it is asked for: one, or thousands at once.
+"""Trains and scores clients: one, or thousands at once.
 
 The ClientApp calls it with the clients of its node, and a run in one process with every client that
 a round addresses. The vectorized engine runs each local step once for a block of clients, as many
@@ -74,12 +74,12 @@ class Received(NamedTuple):
 
 
 class Trainer:
-    """The local side of an experiment, for use within ``client.training.process.training``.
+    """Trains and scores an experiment's clients, within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
         data: Its data.
-        store: Where clients' slots are kept between rounds.
+        store: The store of clients' memories.
         engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
         noise: The source of the noise of local privacy.
 
@@ -90,7 +90,7 @@ class Trainer:
         method: The method.
         received: What clients receive.
         sampler: Draws the rows of each round.
-        ways: The names of the ways to run a cohort that may be the fastest.
+        ways: Names of the ways to train a cohort of which one may be the fastest.
         block: The largest number of clients that are trained at once.
 
     Raises:
@@ -184,19 +184,19 @@ class Trainer:
         self._scorer = Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
 
     def in_units(self, units: Units) -> "Trainer":
-        """Returns a trainer of the same clients whose rows are in other units."""
+        """Returns a trainer of the same clients with rows in other units."""
         given = self.given._replace(units=units)
         options: dict[str, Any] = {"engine": self._engine, "noise": self._noise}
         return type(self)(self.experiment, given, self._store, **options)
 
     @property
     def _size(self) -> int:
-        """The most rows of a batch: ``batch-size``, or all of the largest client's."""
+        """Largest number of rows in a batch: ``batch-size``, or all rows of the largest client."""
         return min(self.experiment.batch_size, max(map(len, self.data.train.rows)) or 1)
 
     @property
     def _rows(self) -> int:
-        """The most rows that a client draws in a round of ``local-steps``."""
+        """Largest number of rows that a client draws in a round of ``local-steps``."""
         client = self.method.client
         steps = self.experiment.local_steps * client.phases[0].batches
         return client.initial_rows + steps * self._size
@@ -210,7 +210,7 @@ class Trainer:
         return min(self.ways, key=lambda name: min(self._times[name], default=0.0))
 
     def _choose_block(self, model: Params) -> int:
-        """Returns how many clients to train at once."""
+        """Returns the number of clients to train at once."""
         e, client = self.experiment, self.method.client
         size = sum(leaf.numel() for leaf in model.values())
         step = client.phases[0].batches * self._size
@@ -257,10 +257,10 @@ class Trainer:
             own: Slots of which each of these clients receives its own, in their order.
             combine: The largest weight of a client, in rows, in the mean of its group, >= 1; with
                 1, all clients count alike. None to return what every client sends.
-            losses: Whether training losses are wanted, which take a forward pass of each client.
+            losses: Whether training losses are computed, by a forward pass for each client.
 
         Raises:
-            MemoryMismatch: What a client keeps belongs to another model.
+            MemoryMismatch: A client's memory is that of another method or network.
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
         e, names = self.experiment, self.data.names
@@ -288,7 +288,7 @@ class Trainer:
         server_round: int,
         losses: bool,
     ) -> tuple[Outcome, dict[int, str]]:
-        """Trains a block; returns the outcome, and why some clients' slots became non-finite."""
+        """Trains a block; returns its outcome, and causes of non-finite slots by position."""
         parts, causes, groups = [], dict[int, str](), self.alike(clients, server_round)
         for some, memories in groups:
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
@@ -310,7 +310,7 @@ class Trainer:
     def alike(
         self, clients: Sequence[int], server_round: int
     ) -> list[tuple[list[int], list[Memory]]]:
-        """Returns clients by position, in groups that keep the same slots; and what each keeps."""
+        """Groups clients by the forms of their memories: positions in ``clients``, and memories."""
         groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
         for i, client in enumerate(clients):
             memory = self._memories.recall(client, before=server_round)
@@ -327,7 +327,7 @@ class Trainer:
         clients: Sequence[int],
         server_round: int,
     ) -> Cohort:
-        """Returns the inputs of a round of clients that keep the same slots: draws rows."""
+        """Returns clients whose memories have the same form as a cohort, with rows drawn."""
         kept = over_slots(lambda *each: torch.stack(each), *(memory.kept for memory in memories))
         states = stacked([list(memory.states) for memory in memories])
         return Cohort(common, own, kept, states, self.sampler.draw(clients, server_round))
@@ -339,7 +339,7 @@ class Trainer:
             cohort: The clients.
             server_round: The round, >= 1.
             way: The way's name.
-            clients: The cohort; a single client where the loss wants its name.
+            clients: Their numbers; a single client if the loss has its name.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
@@ -357,10 +357,10 @@ class Trainer:
         return done
 
     def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
-        """Holds the method to its contract, once for each set of slots that clients keep.
+        """Checks that the method fulfills its contract, once for each form of memory.
 
         Raises:
-            ClientFailed: It does not keep it.
+            ClientFailed: The method breaks its contract.
         """
         if (form := frozenset(flat(cohort.kept))) in self._checked:
             return
@@ -392,7 +392,7 @@ class Trainer:
         *,
         durable: int,
     ) -> Outcome:
-        """Stores what clients keep; clips and noises what leaves them."""
+        """Stores the memories of clients, and clips and noises the slots that they send."""
         self._memories.keep(done, clients, server_round, durable)
         if not self.experiment.clip:
             return done
@@ -411,7 +411,7 @@ class Trainer:
     def _cause(self, cohort: Cohort, i: int, client: int) -> str:
         """Returns likely causes of non-finite slots of a cohort's i-th client.
 
-        With privacy on, this is said in the client's own log alone.
+        Under privacy, only the client's log has them.
         """
         e, named = self.experiment, self._task.of(self.data.names.get(client, client))
         draws = cohort.draws.of([i])
@@ -463,7 +463,7 @@ class Trainer:
         server_round: int,
         own: Slots = {},  # noqa: B006 - nobody changes it
     ) -> Scores:
-        """Scores the models that serve clients, and the common model.
+        """Scores the served models, and the common model.
 
         Args:
             common: The slots that all clients receive alike after ``server_round``.
@@ -476,7 +476,7 @@ class Trainer:
         return self._scorer.scores(common, self.receive(own), clients, memories)
 
     def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
-        """Returns what serves a client, to which no slots are sent of its own.
+        """Returns the models that serve a client of a method without own slots.
 
         Args:
             common: As for ``evaluate``.
