@@ -2,12 +2,14 @@
 
 import ast
 import importlib.metadata
+import json
 import re
 import tomllib
 from itertools import chain
 
 import pytest
 
+from engram.core import method as protocol
 from federation.fingerprint import ROOMS, source_root
 
 ROOT = source_root()
@@ -80,6 +82,35 @@ def test_methods_and_ways_to_train_import_the_core_and_not_each_other():
         for path in modules(f"engram/{part}"):
             used = {name.split(".")[1] for name in imports(path) if name.startswith("engram.")}
             assert not used & others, path
+
+
+def test_no_code_names_a_method_outside_its_file():
+    """Studies and presets of papers' experiments aside; ``local`` is a word, too."""
+    index = json.loads((ROOT / "engram/methods/index.json").read_text(encoding="utf-8"))
+    methods, known = ROOT / "engram/methods", index.keys() - {"local"}
+    assert len(known) == 27
+    for path in chain.from_iterable(map(modules, [*ROOMS, "simulations"])):
+        if path.is_relative_to(methods) or "studies" in path.parts:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        told = {
+            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words = set(re.findall(r"[a-z][a-z-]*", node.value))
+                assert id(node) in told or not words & known, f"{path}:{node.lineno}"
+
+
+def test_records_of_the_protocol_are_small():
+    records = {name: getattr(protocol, name) for name in protocol.__all__}
+    fields = {
+        name: len(cls.__annotations__)
+        for name, cls in records.items()
+        if isinstance(cls, type) and cls.__module__ == protocol.__name__
+    }
+    assert len(fields) == 12
+    assert max(fields.values()) <= 8
 
 
 def test_internals_of_flower_are_imported_in_one_module():
