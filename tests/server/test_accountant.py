@@ -164,7 +164,7 @@ def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_ti
         models.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
         asked = (tmp_path / name / "clients-asked.txt").read_text().splitlines()
         assert [[int(c) for c in line.split()] for line in asked] == list(map(cohort, range(1, 5)))
-    assert (models[0]["dense0.weight"] - models[1]["dense0.weight"]).abs().max() > 0.01
+    assert (models[0]["model/dense0.weight"] - models[1]["model/dense0.weight"]).abs().max() > 0.01
     same = []
     for name in ("three", "four"):
         noise = simulated_noise(e.seed)
