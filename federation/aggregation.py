@@ -1,4 +1,4 @@
-"""The server's merge as the settings modify it: protection, and a step of the server's own."""
+"""The server's merge with clipping, noise, robust means, or another server step, as set."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,10 +29,10 @@ class Merge(NamedTuple):
     """The server's merge of a method.
 
     Attributes:
-        method: The method, with the step that the settings want.
-        walker: Bounds and hides its updates.
-        settings: The experiment's.
-        noise: Where the noise of central privacy comes from.
+        method: The method, with the server step of the settings.
+        walker: Clips and noises its updates.
+        settings: The experiment.
+        noise: Source of the noise of central privacy.
     """
 
     method: Method
@@ -42,7 +42,7 @@ class Merge(NamedTuple):
 
     @property
     def by(self) -> str:
-        """What weighs updates: ``rows`` or ``clients``."""
+        """Weights of updates in the mean: ``rows`` or ``clients``."""
         e, merge = self.settings, self.method.server.merge
         if not isinstance(merge, FromMean):
             return "rows"  # which its server sees
@@ -66,7 +66,7 @@ class Merge(NamedTuple):
         """Returns the server's slots after a round.
 
         Raises:
-            RunStopped: The method's merge returns other slots than it was given.
+            RunStopped: The method's merge breaks its contract.
         """
         e = self.settings
         mean: Mean = mean_of
@@ -131,7 +131,7 @@ def merge_of(
     """Builds the server's merge of a method.
 
     Raises:
-        Refused: The ensemble's step is wanted, and the method's server has one of its own.
+        Refused: ``server-step`` is universal, and the method's server has a step of its own.
     """
     e, merge = settings, method.server.merge
     if e.server_step == "universal":
@@ -178,10 +178,10 @@ def leave_client(
 
     Args:
         e: The settings; ``clip`` is positive.
-        walker: Of the method.
+        walker: The method's walker.
         common: The slots that all of the clients received alike.
-        own: The slots that each received of its own, with a leading client axis.
-        sent: What they send, with a leading client axis.
+        own: Their own slots that they received, with a leading client axis.
+        sent: The slots that they send, with a leading client axis.
         clients: The clients.
         server_round: The round.
         noise: Source of the noise.
@@ -215,7 +215,7 @@ def spent(e: ProtectionSettings, rounds: int) -> float:
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
-    """Returns what a run's results say about its server step; ``parameters`` is the model's size.
+    """Returns entries of a run's results about its server step, for so many ``parameters``.
 
     Empty where the merged model replaces the last one. Otherwise ``server-step``,
     ``server-radius``, and whether there are base learners for ``exp-concave`` losses.

@@ -1,4 +1,4 @@
-"""Memory that a method's slots take, known before it is taken.
+"""Memory that a method's slots will take, computed before it is taken.
 
 On torch's meta device arrays have shapes and no values. The functions that make a method's slots
 run there as they are, so that no method needs a formula of its own.
@@ -21,7 +21,7 @@ def check_client(experiment: Experiment, shapes: Shapes) -> None:
     """Checks that a client's slots fit into memory, and into ``memory-budget`` if it is set.
 
     Raises:
-        Refused: They do not.
+        Refused: The slots do not fit.
     """
     e = experiment
     size = _size(flat(shapes.received)) + _COPIES * _size(flat(shapes.work))
@@ -30,10 +30,10 @@ def check_client(experiment: Experiment, shapes: Shapes) -> None:
 
 
 def check_server(experiment: Experiment, shapes: Shapes) -> None:
-    """Checks that the server's slots fit into memory, with those that it holds in a round.
+    """Checks that the server's slots, and the updates of a round, fit into memory.
 
     Raises:
-        Refused: They do not.
+        Refused: The slots do not fit.
     """
     e, server = experiment, shapes.method.server
     # Updates of a round, until they are merged.
@@ -44,10 +44,10 @@ def check_server(experiment: Experiment, shapes: Shapes) -> None:
 
 
 def check_kept(experiment: Experiment, shapes: Shapes) -> None:
-    """Checks that what clients keep between rounds fits into memory, where it is kept there.
+    """Checks that clients' memories fit into this machine's, where they are not on disk.
 
     Raises:
-        Refused: It does not.
+        Refused: They do not fit.
     """
     e = experiment
     clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
@@ -60,7 +60,7 @@ def _size(params: Params) -> int:
 
 
 def _advice(experiment: Experiment) -> str:
-    """Returns the settings to lower: the method's own that are larger than by default, if any."""
+    """Names settings to lower: those of the method that are above their defaults, if any."""
     e, own = experiment, experiment.own
     numbers = [(n, f.default) for n, f in type(own).model_fields.items() if f.annotation is int]
     raised = [name for name, default in numbers if getattr(own, name) > default]

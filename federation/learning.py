@@ -31,7 +31,7 @@ def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, fro
 
     Args:
         experiment: The settings.
-        kind: What the clients' data are like.
+        kind: Shapes and types of the clients' data.
 
     Returns:
         The method, the slots of one client, and the names of the network's running statistics.
@@ -52,7 +52,7 @@ def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, fro
 
 
 def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
-    """Returns the slots of one client of an experiment, for which no memory is taken.
+    """Returns the shapes of one client's slots, without taking memory for them.
 
     Args:
         experiment: The settings.
@@ -60,8 +60,8 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
         outputs: Number of classes, or of values.
 
     Raises:
-        Refused: Method, network and settings do not go together, or a client's slots do not fit
-            into memory.
+        Refused: The method does not go with the network or the settings, or a client's slots do
+            not fit into memory.
     """
     e = experiment
     if e.of(NetworkMethod).personal and e.share and not model.personal - model.running:

@@ -62,8 +62,40 @@ WAYS: Final = ("dense", "grouped", "vmap", "in-turn")
 DIVERGED: Final = 1001  # error code: the models of all of a node's clients became non-finite
 
 
+class _Carried(Array):
+    """An array that holds the tensor that it was made of; its bytes are written when they are read.
+
+    In one process nobody reads them. Whoever sends, stores or copies the array does, and has one of
+    Flower's own.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        vars(self).update(dtype=dtype, shape=tuple(tensor.shape), stype=_NUMPY, tensor=tensor)
+
+    def __getattr__(self, name: str) -> bytes:
+        """Returns the bytes, the first time that they are read."""
+        if name != "data":
+            raise AttributeError(name)
+        found = vars(self)["data"] = _bytes(vars(self)["tensor"].numpy())
+        return found
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets a value; the array is then its bytes alone."""
+        if name in ("dtype", "shape", "stype", "data") and "tensor" in vars(self):
+            vars(self)["data"] = self.data
+            del vars(self)["tensor"]
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[type[Array], tuple[object, ...]]:
+        return Array, (self.dtype, self.shape, self.stype, self.data)
+
+
+_Carried.__qualname__ = Array.__qualname__  # by which Flower names the type of what it sends
+
+
 def to_params(record: ArrayRecord) -> Params:
-    """Returns the arrays as writable tensors in a plain dict.
+    """Returns the arrays as tensors in a plain dict, which nobody changes in place.
 
     ``to_torch_state_dict`` would give an OrderedDict, which is a different pytree from dict.
     """
@@ -71,10 +103,10 @@ def to_params(record: ArrayRecord) -> Params:
 
 
 def to_record(params: Params) -> ArrayRecord:
-    """Returns the parameters, detached and on the CPU."""
+    """Returns the parameters, detached and on the CPU; nobody changes them in place."""
     record = ArrayRecord()
     for name, leaf in params.items():  # ArrayRecord(dict) would check and copy each entry twice
-        record[name] = _array(leaf)
+        record[name] = _Carried(leaf.detach().cpu().contiguous())
     return record
 
 
@@ -92,6 +124,8 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     if (array.shape, array.dtype) != (shape, str(wanted)):
         declared = f"{brief(array.dtype)} of {brief(array.shape)}"
         raise ValueError(f"{declared} instead of {wanted} of {shape}")
+    if (tensor := _tensor_in(array)) is not None:
+        return tensor
     header, size = _header(shape, wanted), wanted.itemsize * math.prod(shape)
     if array.stype != _NUMPY or not array.data.startswith(header):
         found = f"{brief(array.stype)}, {array.data[: len(header)]!r}"
@@ -103,7 +137,8 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
 
 def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
     """Serializes arrays of float64 by name."""
-    return to_record({k: torch.from_numpy(np.ascontiguousarray(a)) for k, a in arrays.items()})
+    # Copies, since numpy's arrays are changed in place.
+    return to_record({k: torch.from_numpy(np.array(a, order="C")) for k, a in arrays.items()})
 
 
 def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
@@ -115,22 +150,27 @@ def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.N
         TypeError: If it is not what it is declared to be.
     """
     try:
-        found: npt.NDArray[np.float64] = read_array(record[name], shape, torch.float64).numpy()
+        array = read_array(record[name], shape, torch.float64)
+        found: npt.NDArray[np.float64] = array.numpy().copy()
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from error
     return found
 
 
-def _array(leaf: torch.Tensor) -> Array:
-    # Like `Array(leaf)`, but with a cached header: for a model of 30,000 parameters, writing and
-    # parsing headers costs ten times as much as the bytes.
-    array = leaf.detach().cpu().contiguous().numpy()
-    header = _header(array.shape, array.dtype)
-    data = b"".join((header, array.tobytes()))
-    return Array(dtype=str(array.dtype), shape=array.shape, stype=_NUMPY, data=data)
+def _bytes(array: npt.NDArray[Any]) -> bytes:
+    # As `numpy.save` writes it, but with a cached header: for a model of 30,000 parameters, writing
+    # and parsing headers costs ten times as much as the bytes.
+    return b"".join((_header(array.shape, array.dtype), array.tobytes()))
+
+
+def _tensor_in(array: Array) -> torch.Tensor | None:
+    """Returns the tensor that an array of this process holds, if it does."""
+    return vars(array).get("tensor") if isinstance(array, _Carried) else None
 
 
 def _tensor(array: Array) -> torch.Tensor:
+    if (tensor := _tensor_in(array)) is not None:
+        return tensor
     dtype = np.dtype(array.dtype)
     header = _header(tuple(array.shape), dtype)
     if array.stype == _NUMPY and array.data.startswith(header):

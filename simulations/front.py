@@ -18,7 +18,7 @@ from federation.data.source import Source
 from federation.errors import Refused, RunStopped, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
-from federation.methods.network import NetworkMethod
+from federation.methods.network import TUNED, NetworkMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
@@ -78,8 +78,15 @@ class Run:
         folder: Where it is recorded.
     """
 
-    def __init__(self, folder: Path, source: Source | None = None, *, picked: bool = False) -> None:
-        self.folder, self._source, self._picked = folder, source, picked
+    def __init__(
+        self,
+        folder: Path,
+        source: Source | None = None,
+        *,
+        picked: bool = False,
+        tuned: bool = False,
+    ) -> None:
+        self.folder, self._source, self._picked, self._tuned = folder, source, picked, tuned
         self._record = RunRecord.open(folder)
         self._named = named_here()
 
@@ -94,7 +101,17 @@ class Run:
         Its ``model``, ``personal_model(client)``, ``export(client)`` and ``adapt(rows)`` are of
         the round in which the models that serve clients are best on validation rows.
         """
-        return type(self)(self.folder, self._source, picked=True)
+        return type(self)(self.folder, self._source, picked=True, tuned=self._tuned)
+
+    @property
+    @_in_its_names
+    def tuned(self) -> Self:
+        """The run with clients' models after fine-tuning, in place of those that serve them.
+
+        Its ``personal_model(client)`` and ``export(client)`` are those that ``-tuned`` scores are
+        of. A mixture, or a model whose rows vote, cannot be fine-tuned, and is refused.
+        """
+        return type(self)(self.folder, self._source, picked=self._picked, tuned=True)
 
     def __repr__(self) -> str:
         state = "finished" if self._record.results is not None else "not finished"
@@ -186,7 +203,8 @@ class Run:
     @_in_its_names
     def learned(self) -> Learned:
         """The models behind ``personal_model``, as the platform has them."""
-        return Learned(self._record, self.experiment, selected_by("") if self._picked else "")
+        pick = selected_by(TUNED if self._tuned else "") if self._picked else ""
+        return Learned(self._record, self.experiment, pick, tuned=self._tuned)
 
     @_in_its_names
     def personal_model(self, client: int | str) -> Params:

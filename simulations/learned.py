@@ -16,7 +16,7 @@ from client.training.trainer import Trainer
 from engram.checks import must
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by, sent_to
-from engram.core.served import is_known, unknown
+from engram.core.served import has_tuned, is_known, unknown
 from engram.core.slots import flat, over_slots, unflat
 from engram.models import Model
 from engram.models.plain import Shifted
@@ -47,14 +47,18 @@ class Learned:
         experiment: Its settings.
         pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
             for those of the last round.
+        tuned: Whether clients' models are wanted after fine-tuning.
 
     Attributes:
         record: As given.
+        tuned: As given.
         experiment: As given, for this machine's processor.
     """
 
-    def __init__(self, record: RunRecord, experiment: Experiment, pick: str = "") -> None:
-        self.record, self._pick = record, pick
+    def __init__(
+        self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
+    ) -> None:
+        self.record, self._pick, self.tuned = record, pick, tuned
         self.experiment = experiment.model_copy(update={"device": "cpu"})
 
     @cached_property
@@ -312,6 +316,10 @@ class Learned:
         )
         memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
         served = method.serve(received, memory.kept, memory.trained)
+        if self.tuned:
+            if not (served.tuned or has_tuned(served)):
+                raise Refused(must("method", e.method, "one that serves a network, for tuned"))
+            served = replace(served, tuned=True)
         found = settled(served, lambda: self._trainer_with(client), client)
         check_finite(e, found, self.called(client))
         return found

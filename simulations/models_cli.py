@@ -48,6 +48,10 @@ def export(
     common: Annotated[
         bool, typer.Option("--common", help="Instead, the model that all clients share.")
     ] = False,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Fine-tuned on the client's rows, where it is not served so."),
+    ] = False,
     picked: _Picked = False,
     out: _Folder = None,
     format_: _Format = "safetensors",
@@ -63,6 +67,7 @@ def export(
         from simulations.exports.exporting import exported_into
         from simulations.front import load_run
     found = load_run(folder).picked if picked else load_run(folder)
+    found = found.tuned if tuned else found
     _tell(exported_into(found.learned, client, out, format_))
 
 

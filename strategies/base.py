@@ -25,7 +25,7 @@ class RunStrategy(Strategy):
         scored_from: The first round with an evaluation; None if there is only one evaluation,
             after the last round, from which clients learn.
         state: Its state between rounds, kept in checkpoints. Set it to resume.
-        left_out: The clients that were asked in the last round but had no part in it, and why.
+        left_out: Clients that were asked in the last round but did not contribute, with reasons.
     """
 
     scored_from: ClassVar[int | None] = 0
@@ -67,7 +67,7 @@ class RunStrategy(Strategy):
         """Returns a round's entries in the record, beside the metrics of ``aggregate_train``.
 
         Args:
-            absent: The clients that had no part in the round, and why.
+            absent: Clients that did not contribute to the round, with reasons.
         """
         del absent
         return {}

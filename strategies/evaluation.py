@@ -33,7 +33,7 @@ Scored = dict[int, dict[str, float]]
 
 
 class Impossible(ValueError):
-    """A node sent impossible scores."""
+    """An error of a node that sent impossible scores."""
 
 
 class Evaluation(NamedTuple):
@@ -58,7 +58,7 @@ class Evaluation(NamedTuple):
         """Returns each client's scores for ``results.json``, with None for NaN and infinity.
 
         Args:
-            counts: Name of the column that holds whole numbers.
+            counts: Name of the column of whole numbers.
         """
         found: dict[str, list[Any]] = {"ids": self.clients}
         for name, column in self.columns.items():
@@ -72,7 +72,7 @@ def read_scores(
     """Reads and checks the scores that a node sent; values are capped at ``Metric.most``.
 
     Args:
-        record: What the node sent.
+        record: The record that the node sent.
         ids: Its clients.
         columns: The columns that it must hold.
         counts: Name of the column of numbers of rows.
@@ -115,7 +115,7 @@ def center_key(name: str, metric: Metric) -> str:
 def outlying(
     evaluation: Evaluation, metrics: Sequence[Metric], unseen: Collection[int] = ()
 ) -> dict[str, list[int]]:
-    """Returns, by metric, clients each of which owns the mean of the models that serve clients.
+    """Returns, by metric, clients that dominate the mean of the served models' scores.
 
     Such a client alone moves the mean over n clients by more than the median itself, and by more
     than ten times the median distance from it: its own distance is more than n of the one, and 10 n
@@ -179,7 +179,7 @@ def _figures(
     rows: str,
     clients: npt.NDArray[np.bool_],
 ) -> dict[str, float | None]:
-    """Summarizes a metric of each model on some rows, over some of the clients."""
+    """Summarizes a metric of each model over some clients, on test or validation rows."""
     tail = 10 if metric.better == "higher" else 90
     figures: dict[str, Callable[..., Any]] = {
         "": np.mean,

@@ -46,28 +46,28 @@ _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 class Federated(RunStrategy):
     """Asks a random cohort to train, and merges the replies into the server's slots.
 
-    The parts specific to a method are in ``rounds.merge.method``, a record of pure functions; there
-    is no subclass per method. Cohorts are drawn from ``(seed, round)`` over the roster's clients,
-    and replies are ordered by client before they are merged, so that a resumed run, or one on other
-    nodes, computes the same model.
+    The method is ``rounds.merge.method``, a record of pure functions; no method has a subclass.
+    Cohorts are drawn from ``(seed, round)`` over the roster's clients, and replies are ordered by
+    client before they are merged, so that a resumed run, or one on other nodes, computes the same
+    model.
 
     Args:
         rounds: The decisions of its rounds.
         roster: The clients and their nodes. Clients that have not joined are not asked.
         max_weight: As for ``RowWeights``.
         scoring: How clients are scored; by default, by accuracy.
-        losses: Whether clients are asked for their training losses in every round; if not, only
-            in rounds whose config has ``losses``, or does not say.
-        loss: What these are; by default, the loss of classifiers.
+        losses: Whether clients are asked for training losses in every round; if not, only in
+            rounds whose config has ``losses`` or does not mention it.
+        loss: The metric of these losses; by default, the loss of classifiers.
         steps: The settings to lower if the run diverges, in words.
         notes: Further entries of the results.
 
     Attributes:
         rounds: As given.
         roster: As given; set it again when clients have joined or moved.
-        state: The slots that are not sent as they are, and the scores. Set it to resume from a
+        state: The slots that are not sent unchanged, and the scores. Set it to resume from a
             checkpoint.
-        left_out: The clients of the last cohort whose models were not merged, and why.
+        left_out: Clients of the last cohort whose updates were not merged, with reasons.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Federated(RunStrategy):
 
     @property
     def roster(self) -> Roster:
-        """The clients and their nodes; set it when some have joined or moved."""
+        """The clients and their nodes; set it again when clients have joined or moved."""
         return self._roster
 
     @roster.setter
@@ -109,7 +109,7 @@ class Federated(RunStrategy):
 
     @property
     def state(self) -> Params:
-        """The slots that are not sent as they are, and the scores; set it to resume."""
+        """The slots that are not sent unchanged, and the scores; set it to resume."""
         return self._state | self._scores.state
 
     @state.setter
@@ -129,12 +129,12 @@ class Federated(RunStrategy):
 
     @property
     def picks(self) -> Mapping[str, int]:
-        """The round that validation rows pick so far for each model that is shown."""
+        """The round picked so far, by validation rows, for each model."""
         return self._scores.picks
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""
+        """Builds the strategy of a run: the experiment's network, merge and cohorts."""
         e = experiment
         rounds = Rounds.of(e, roster.kind, noise)
         model = rounds.merge.method.server.start.get("model", {})
@@ -158,19 +158,19 @@ class Federated(RunStrategy):
         )
 
     def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
-        """Returns the slots that all clients are sent as they are, and the server's others."""
+        """Divides the server's slots into those sent to all clients unchanged, and the others."""
         method = self.rounds.merge.method
         common, _ = sent_to(method, method.server.start, [0])
         public = {slot: x for slot, x in slots.items() if slot in common}
         return public, {slot: x for slot, x in slots.items() if slot not in common}
 
     def _whole(self, arrays: ArrayRecord) -> Slots:
-        """Returns the server's slots, of which ``arrays`` are those that clients are sent."""
+        """Joins ``arrays``, the slots sent to all clients unchanged, with the server's others."""
         start = self.rounds.merge.method.server.start
         return unflat(self._state | to_params(arrays), start)
 
     def init(self) -> ArrayRecord:
-        """Initializes the slots; returns those that all clients are sent as they are."""
+        """Initializes the slots; returns those that are sent to all clients unchanged."""
         public, others = self._apart(self.rounds.merge.method.server.start)
         self._state = flat(others)
         return to_record(flat(public))
@@ -180,7 +180,7 @@ class Federated(RunStrategy):
         self.roster = roster
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns how many nodes have trained in each of the ``WAYS``."""
+        """Returns the number of nodes that trained in each of the ``WAYS``."""
         del absent
         return {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
 
@@ -236,7 +236,7 @@ class Federated(RunStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Makes messages with the current model to the nodes of this round's cohort."""
+        """Makes the messages to the nodes of this round's cohort, with the slots for each."""
         self._slots = self._whole(arrays)
         absent = self._absent(grid) | self._scores.scoring.unseen
         cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
@@ -286,7 +286,7 @@ class Federated(RunStrategy):
         """Merges the replies that pass screening.
 
         Returns:
-            The next model, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
+            The next arrays, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
             and ``train-loss-median`` (mean and median over clients, if they were asked for it),
             ``clients`` (number that the model learned from), ``left-out`` (number asked, but
             without a usable reply), ``bounded`` (clients whose weight was limited by

@@ -1,4 +1,4 @@
-"""The slots in a message to a node: those that all clients receive alike, and its own clients'."""
+"""Messages to nodes: the common slots, and the own slots of the node's clients."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ __all__ = ["outgoing"]
 
 
 def outgoing(method: Method, server: Slots) -> Callable[[ConfigRecord, Sequence[int]], RecordDict]:
-    """Returns ``(config, clients) -> content`` of a message that asks these clients.
+    """Returns ``(config, clients) -> content``, which makes a message to these clients.
 
     Args:
         method: The method.

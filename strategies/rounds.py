@@ -1,6 +1,6 @@
-"""The decisions of a run's rounds, as functions of the server's slots and of what clients sent.
+"""The server's side of a round, without messages: cohorts, screening of updates, and merging.
 
-Flower's strategy adapts them to messages; runs in lock step call them as they are.
+Flower's strategy wraps it in messages; runs in lock step call it directly.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ __all__ = ["Rounds"]
 
 
 class Rounds(NamedTuple):
-    """The decisions of a run's rounds: who trains, which updates count, and when the run stops.
+    """The server's side of a run's rounds: cohorts, screening of updates, and merging.
 
     Attributes:
         merge: The server's merge of the method.
@@ -46,15 +46,15 @@ class Rounds(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
-        """Returns the decisions of an experiment's runs.
+        """Builds the server's side of an experiment.
 
         Args:
             experiment: The settings.
-            kind: What the clients' data are like.
+            kind: Shapes and types of the clients' data.
             noise: Source of the noise of central privacy.
 
         Raises:
-            Refused: The method, the network, the data or the machine do not go together.
+            Refused: The method does not go with the network, the data or the machine.
         """
         e = experiment
         method, shapes, running = server_side(e, kind)
@@ -63,7 +63,7 @@ class Rounds(NamedTuple):
         return cls(merge, shapes, e.seed, e.clients_per_round, e.shards, e.min_clients)
 
     def cohort(self, server_round: int, clients: int, absent: Collection[int] = ()) -> list[int]:
-        """Returns whom a round asks, of so many clients; see ``draw_cohort``."""
+        """Draws the cohort of a round from ``clients`` clients; see ``draw_cohort``."""
         size, shards = self.clients_per_round, self.shards
         return draw_cohort(self.seed, server_round, clients, size, shards=shards, absent=absent)
 
@@ -78,7 +78,7 @@ class Rounds(NamedTuple):
     def updates(
         self, replies: TrainReplies, server_round: int, names: Names = UNNAMED
     ) -> list[Update]:
-        """Returns the updates that count in a round.
+        """Returns the usable updates of a round.
 
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
@@ -98,7 +98,7 @@ class Rounds(NamedTuple):
         """Returns the server's slots after a round.
 
         Raises:
-            RunStopped: They became non-finite.
+            RunStopped: The merged slots are not finite.
         """
         slots = self.merge(server, updates, server_round)
         if flat(slots) and not is_finite(flat(slots)):

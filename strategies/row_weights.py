@@ -26,7 +26,7 @@ class RowWeights:
             ``engram.shares.weight_limit``; infinity for no bound.
 
     Attributes:
-        most: How many rows of a client count at most; 1 if all clients count alike.
+        most: Largest number of a client's rows that count; 1 if all clients count alike.
     """
 
     def __init__(self, by: str, max_weight: float) -> None:
@@ -37,7 +37,7 @@ class RowWeights:
         self._names = UNNAMED
 
     def compare(self, examples: Sequence[int], names: Names) -> None:
-        """Computes the bound from all clients' numbers of rows (0: unknown); keeps their names."""
+        """Computes the bound from all clients' numbers of rows (0: unknown); stores their names."""
         self._names = names
         if self._by_rows:
             self.most = int(min(float(weight_limit(examples, self._max_weight)), _MOST_ROWS))
@@ -46,7 +46,7 @@ class RowWeights:
         """Returns a round's clients with more rows than ``most``, and warns once of each.
 
         Args:
-            examples: By client, its number of rows.
+            examples: Numbers of rows by client.
             server_round: The round.
         """
         if not self._by_rows:

@@ -27,7 +27,7 @@ def collect_scores(
     columns: Sequence[Column],
     names: Names,
 ) -> tuple[Scored, Counter[Kind]]:
-    """Returns the scores by client, and how many replies are rejected, by kind.
+    """Returns the scores by client, and the number of rejected replies by kind.
 
     Args:
         answers: Replies, by the id of the message that each answers.

@@ -29,7 +29,7 @@ class Scoring(NamedTuple):
     Attributes:
         metrics: The metrics; the first decides which evaluation is best.
         columns: The columns that nodes send.
-        models: What is scored beside the models that serve clients: ``COMMON``, ``TUNED``.
+        models: Models that are scored beside the served ones: ``COMMON``, ``TUNED``.
         validates: Whether rows are held out for validation, whose scores are columns, too.
         patience: Evaluations in a row without a better score after which a run stops; 0: none.
         unseen: Clients that never train.
@@ -44,7 +44,7 @@ class Scoring(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes) -> Self:
-        """Returns how an experiment's clients are scored."""
+        """Returns the scoring of an experiment."""
         e, own = experiment, experiment.of(NetworkMethod)
         scored = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
         models = tuple(which for which, there in scored.items() if there)
@@ -109,7 +109,7 @@ class Scorekeeper:
 
     @property
     def outlying(self) -> dict[str, list[int]]:
-        """By metric, clients each of which owns the mean of the last evaluation."""
+        """Clients that dominate the mean of the last evaluation, by metric."""
         if self.evaluation is None:
             return {}
         return outlying(self.evaluation, self.scoring.metrics, self.scoring.unseen)
@@ -136,14 +136,13 @@ class Scorekeeper:
         return found
 
     def results(self) -> Row:
-        """Returns the last evaluation's summary and each client's scores; and the best one's.
+        """Returns the summary and each client's scores, of the last evaluation and the best one.
 
-        The best is ``selected``, by the model that serves clients; ``selected-tuned`` is by the
-        same after fine-tuning, where that is scored. ``outlying`` is there if any client owns a
-        mean.
+        ``selected`` is the best evaluation by the served models, ``selected-tuned`` by these after
+        fine-tuning, where that is scored. ``outlying`` is there if a client dominates a mean.
 
         Raises:
-            RunStopped: Nobody was scored.
+            RunStopped: No client was scored.
         """
         if self.evaluation is None:
             raise RunStopped("no client could be scored; resume the run to try again")

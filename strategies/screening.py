@@ -34,11 +34,11 @@ class Accepted(NamedTuple):
 
     Attributes:
         clients: The clients whose models it holds, ascending.
-        updates: Their mean as one update; or one per client if the server needs each.
+        updates: Their mean as one update; or one update per client, if the server needs each.
         losses: Their training losses, capped; empty if they were not asked for.
-        failed: Clients of the same node that trained without a usable result, and why, in one
-            line each.
-        way: How they were trained, one of ``WAYS``; empty if the reply does not say.
+        failed: Clients of the same node that trained without a usable result, and the reasons,
+            in one line each.
+        way: The way in which they were trained, one of ``WAYS``; empty if it is not known.
     """
 
     clients: list[int]
@@ -73,8 +73,8 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         asked: The clients that the node was asked to train, ascending.
         examples: Their numbers of training rows in the roster, which the reply must have, since
             they are weights.
-        most: How many rows of a client count at most; 1: clients count alike.
-        merge: Says whether the reply holds a mean or each client's slots.
+        most: Largest number of a client's rows that count; 1: clients count alike.
+        merge: The merge, on which depends whether the reply holds a mean or each client's slots.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise.
 

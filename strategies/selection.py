@@ -1,4 +1,4 @@
-"""The best evaluation of a model in a run so far, by its scores on validation rows."""
+"""The best evaluation in a run so far, by scores on validation rows."""
 
 from typing import Final, NamedTuple, Self
 
@@ -21,12 +21,12 @@ class Selection(NamedTuple):
 
     Scores are compared by ``Metric.center``, the mean or the median of all clients that train.
 
-    Neither test rows nor clients that never train have a part in the choice: they stand for rows
-    and clients that are not known yet when a model is chosen.
+    Test rows and clients that never train do not affect the choice: they stand for rows and
+    clients that are not known yet when a model is chosen.
 
     Attributes:
-        which: The model whose scores are compared, such as ``TUNED``; empty: the one that serves
-            each client.
+        which: Suffix of the model whose scores are compared, such as ``TUNED``; empty for the
+            served models.
         columns: Each client's scores in it, (clients,); NaN for a client that was not scored.
         round: The round that it followed; -1 before the first evaluation.
         since: Number of evaluations since then, none of which was better.
@@ -42,7 +42,7 @@ class Selection(NamedTuple):
         """Returns the selection before the first evaluation.
 
         Args:
-            which: Which model's scores are compared.
+            which: Suffix of the model whose scores are compared.
             names: The columns' names.
             clients: Number of clients of the federation.
         """
@@ -104,7 +104,7 @@ def is_selection(name: str) -> bool:
 
 
 def selected_by(which: str) -> str:
-    """Returns the key of the evaluation that is picked for a model, in a run's results."""
+    """Returns the key in a run's results of the best evaluation by a model's scores."""
     return f"selected{which}"
 
 

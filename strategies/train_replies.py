@@ -1,4 +1,4 @@
-"""Screens the replies to a round of training, and says why some are left out."""
+"""Screening of the replies to a round of training, and the reasons of those left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class TrainReplies(NamedTuple):
         accepted: The replies that can be merged, in the order of their clients.
         rejected: The replies that are left out, in the same order.
         silent: The clients of messages without a reply.
-        others: By kind, how many replies belong to no message, or to one that had its reply.
+        others: Numbers, by kind, of replies to no message, or to one that had its reply already.
     """
 
     accepted: list[tuple[list[int], Accepted]]
@@ -41,18 +41,18 @@ class TrainReplies(NamedTuple):
 
     @property
     def asked(self) -> int:
-        """How many clients were asked."""
+        """Number of clients that were asked."""
         others = [clients for clients, _ in (*self.accepted, *self.rejected)]
         return sum(map(len, (*others, *self.silent)))
 
     @property
     def usable(self) -> int:
-        """How many clients have a usable model."""
+        """Number of clients with a usable update."""
         return sum(len(reply.clients) for _, reply in self.accepted)
 
     @property
     def diverged(self) -> dict[int, str]:
-        """The clients whose models became non-finite, and what happened."""
+        """Clients whose models became non-finite, with likely causes."""
         found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
         for clients, reply in self.rejected:
             if reply.kind in ("diverged", "non-finite"):
@@ -61,18 +61,18 @@ class TrainReplies(NamedTuple):
 
     @property
     def left_out(self) -> dict[int, str]:
-        """The clients whose models are not merged, and why, in a word or two."""
+        """Clients whose updates are not merged, with the reason in a word or two."""
         found = {client: "no reply" for clients in self.silent for client in clients}
         found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
         return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
 
     @property
     def kinds(self) -> Counter[Kind]:
-        """How many replies are left out, by kind."""
+        """Number of replies that are left out, by kind."""
         return self.others + Counter(reply.kind for _, reply in self.rejected)
 
     def in_words(self, names: Names) -> str:
-        """Says why replies are missing, with the clients' ``names``."""
+        """Describes in words why replies are missing, with the clients' ``names``."""
         reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
         reasons += [f"clients {few(clients, names)}: no reply" for clients in self.silent]
         more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
@@ -115,8 +115,8 @@ def collect_replies(
         server_round: The round.
         shapes: The slots of one client.
         roster: The clients.
-        most: How many rows of a client count at most.
-        merge: Merges them.
+        most: Largest number of a client's rows that count.
+        merge: The merge of their updates.
         loss: The task's loss, if clients were asked for their training losses.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])

@@ -1,4 +1,4 @@
-"""Number of clients that are trained at once: as many as fit into the available memory."""
+"""Number of clients that are trained at once, by the memory available."""
 
 from federation.errors import Refused
 from federation.machine import available

@@ -1,4 +1,4 @@
-"""Causes of a client's model or loss that is not finite, sought in what its round began with."""
+"""Likely causes of a client's non-finite model or loss: its rows, first model and first loss."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
     Attributes:
         x: Inputs, (n, ...), as its network sees them.
         y: Targets, (n, ...), standardized where its loss takes them so.
-        numbers: The place of each among the client's training rows, from 0.
+        numbers: Their positions among the client's training rows, from 0.
         classes: Number of classes, if targets are classes in 0..classes-1; else 0.
     """
 
@@ -42,19 +42,19 @@ def cause_of(
     rows: Seen,
     running: Collection[str] = (),
 ) -> str:
-    """Returns the oddities of a client's rows, of its first model, and of that model's loss.
+    """Describes likely causes of a client's non-finite model or loss.
 
     Args:
-        learned: What its steps lower, by one model.
+        learned: The objective of its steps, for one model.
         w: The model before its first step.
-        batches: Those of its steps.
-        rows: The rows of these.
+        batches: The batches of its steps.
+        rows: The rows of these batches.
         running: Names of running statistics in the model.
 
     Returns:
-        The first that is so of: numbers that are not finite, targets that are no classes, a
-        negative variance, a loss or gradient that is not finite before the first step. And the
-        first of: large inputs, large targets, a large model. "" if all are fine.
+        The first fault among: numbers that are not finite, targets that are no classes, a negative
+        variance, a loss or gradient that is not finite before the first step; and the first
+        among: large inputs, large targets, a large model. "" if there is none.
     """
     hard = chain(_of_rows(rows), _of_model(w, running), _of_loss(learned, w, batches))
     return "; ".join([*islice(hard, 1), *islice(_of_size(rows, w), 1)])
@@ -109,13 +109,13 @@ def _numbers(inputs: Any) -> list[Tensor]:
 
 
 def _place(odd: Tensor, rows: Seen) -> str:
-    """Names the first odd number's row, and its column if rows are lists of numbers."""
+    """Names the row of the first such number, and its column if rows are lists of numbers."""
     row, *others = odd.nonzero()[0].tolist()
     column = f", column {others[0]}" if len(others) == 1 else ""
     return f"training row {rows.numbers[row]}{column}"
 
 
 def _on(targets: Tensor) -> str:
-    """Returns which targets a batch has, if they are few."""
+    """Lists the targets of a batch, if they are few."""
     few = [f"{target:g}" for target in sorted(set(targets.flatten().tolist()))]
     return f", on a batch with targets {', '.join(few)}" if len(few) <= _TARGETS else ""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from engram.cohort.task import ClientRaised, Outcome
+from engram.cohort.round import ClientRaised, Outcome
 from engram.core.method import Slots
 from engram.core.slots import over_slots
 from federation.errors import EngramError
@@ -15,13 +15,13 @@ __all__ = ["ClientFailed", "Group", "Trained", "failed"]
 
 
 class ClientFailed(EngramError):
-    """A client's local round raised an error; the message names client, round and step."""
+    """An error in a client's training; the message names client, round and step."""
 
 
 def failed(
     clients: Sequence[int], error: ClientRaised, server_round: int, names: Names
 ) -> ClientFailed:
-    """Returns the error, with the name of the client whose step raised it."""
+    """Returns the error with the client's name in its message."""
     client = clients[error.position]
     called = names.get(client, client)
     return ClientFailed(
@@ -34,14 +34,14 @@ class Trained(NamedTuple):
 
     Attributes:
         clients: The clients that trained, in the order in which they were asked for.
-        slots: The weighted mean of what they send; or, if no mean was asked for, what they send,
-            each array with a leading axis of ``len(clients)``. Empty if no client trained.
+        slots: The weighted mean of the slots that they send; or, if no mean was asked for, these
+            slots, each array with a leading axis of ``len(clients)``. Empty if no client trained.
         examples: Their numbers of training rows.
-        losses: Their losses on the last local batch, after the last step, in nats; empty if they
-            are not wanted.
-        failures: By client, what happened to those whose model or loss became non-finite. They
-            are left out of all the above, and their memories have not changed.
-        way: How they were trained: see ``federation.wire.WAYS``.
+        losses: Their losses on the last local batch, after the last step; empty if losses were not
+            asked for.
+        failures: Likely causes, by client, of models or losses that became non-finite. These
+            clients are left out of all the above, and their memories have not changed.
+        way: The way in which they were trained: see ``federation.wire.WAYS``.
     """
 
     clients: list[int]
@@ -59,7 +59,7 @@ class Group:
         combine: The largest weight of a client, in rows, in the mean of what clients send; None to
             collect what every client sends.
         names: The clients' names.
-        device: Where they were trained.
+        device: The device that they were trained on.
     """
 
     def __init__(self, combine: int | None, names: Names, device: str = "cpu") -> None:
@@ -82,7 +82,7 @@ class Group:
         server_round: int,
         causes: Mapping[int, str],
     ) -> None:
-        """Adds clients of a block, given by position; ``causes`` say why some of them broke."""
+        """Adds clients of a block, by position; ``causes`` are those of the broken ones."""
         for i in positions:
             if i in done.broken:
                 cause = f"; {causes[i]}" if i in causes else ""

@@ -1,4 +1,4 @@
-"""Slots, and optimizer's states, that clients keep from one round to the next."""
+"""Clients' memories: slots and optimizer's states that they keep from round to round."""
 
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryMismatch, MemoryStore
-from engram.cohort.task import Outcome
+from engram.cohort.round import Outcome
 from engram.core.contract import difference
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State
@@ -21,13 +21,13 @@ _KEPT, _OPTIMIZER = "kept", "optimizer"
 
 
 class Memory(NamedTuple):
-    """What a client keeps.
+    """A client's memory.
 
     Attributes:
         kept: The method's slots.
-        states: By phase, the optimizer's states by slot; empty for new ones.
+        states: The optimizer's states by slot, for each phase; empty for new states.
         trained: Whether the client has trained.
-        form: Names and shapes of all of it, which clients that are trained together have alike.
+        form: Names and shapes of all arrays; clients are trained together if theirs are equal.
     """
 
     kept: Slots
@@ -38,13 +38,13 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Recollection:
-    """Looks up what clients keep before a round, and stores it afterwards.
+    """Loads clients' memories before a round, and stores them after it.
 
-    Arrays come in the order of their names, as they are read again after an interruption: clients
-    are trained together whose slots are alike, order and all.
+    Arrays are in the order of their names, whether a memory comes from the store or from the last
+    round, since clients are trained together only if their arrays have the same order.
 
     Attributes:
-        store: Where it is stored.
+        store: The store of memories.
         method: The method.
         initial: The network's parameters before training.
         moments: Whether clients keep the optimizer's states.
@@ -60,10 +60,10 @@ class Recollection:
     unseen: Set[int]
 
     def recall(self, client: int, *, before: int) -> Memory:
-        """Returns what a client keeps from rounds before the given one.
+        """Returns a client's memory from rounds before the given one.
 
         Raises:
-            MemoryMismatch: It belongs to another method, or another network.
+            MemoryMismatch: The memory is that of another method or another network.
         """
         found = self.store.load(client, before=before)
         if found is None:
@@ -88,7 +88,7 @@ class Recollection:
 
     @cached_property
     def _checked(self) -> set[Hashable]:
-        """Forms of memories that are this method's, on this network."""
+        """Forms of the memories that have passed ``_check``."""
         return set()
 
     def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
@@ -110,7 +110,7 @@ class Recollection:
                 raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
 
     def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
-        """Stores what clients keep after a round, but for those that became non-finite.
+        """Stores the memories of clients after a round, but for those that became non-finite.
 
         Args:
             done: The round's outcome.

@@ -15,7 +15,7 @@ __all__ = ["Queries", "Support", "padded"]
 
 
 class Queries(NamedTuple):
-    """Rows that some clients are scored on, (c, q), and which of them are no padding."""
+    """Rows that c clients are scored on, (c, q), and a mask of those that are not padding."""
 
     split: Split
     rows: Tensor
@@ -23,7 +23,7 @@ class Queries(NamedTuple):
 
 
 class Support(NamedTuple):
-    """Rows that some clients fine-tune on, (c, n), in batches of ``size`` rows."""
+    """Rows that c clients fine-tune on, (c, n), in batches of ``size`` rows."""
 
     split: Split
     rows: Tensor
@@ -31,7 +31,7 @@ class Support(NamedTuple):
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Where each batch begins and ends."""
+        """First row of each batch, and the end of the last."""
         return [(at, at + self.size) for at in range(0, self.rows.shape[1], self.size)]
 
     def batches(self) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Draws of the rows on which clients train in a round, in their order."""
+"""Random draws of the rows on which clients train."""
 
 from collections.abc import Sequence
 
@@ -19,12 +19,12 @@ from federation.streams import Stream, generator
 
 
 class Sampler:
-    """Draws the rows of local rounds: a function of ``(seed, round, client)`` for each client.
+    """Draws the rows of clients' rounds, as a function of ``(seed, round, client)``.
 
     Args:
         experiment: The settings.
         train: Rows to draw from.
-        client: The method's part of clients that train on them.
+        client: The client's part of the method.
         network: The network.
         augment: The augmentation that changes rows at random; None if there is none.
     """
@@ -45,10 +45,10 @@ class Sampler:
         self._last: tuple[tuple[list[int], int], Draws] | None = None
 
     def draw(self, clients: Sequence[int], server_round: int) -> Draws:
-        """Draws each client's rows at random; with ``order=stream`` it takes the next ones.
+        """Draws the rows of a round: at random, or with ``order=stream`` the next in order.
 
-        A client with fewer rows than ``batch-size``, or as many, has all of them in each batch. The
-        last draws are cached, since runs that share a sampler ask for the same ones.
+        A client with at most ``batch-size`` rows has all of them in each batch. The last draws are
+        cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round
         if self._last is None or self._last[0] != asked:
@@ -117,7 +117,7 @@ class Sampler:
         return np.array([first_steps(self._client.phases, count) for count in steps.tolist()])
 
     def _sizes(self, clients: Sequence[int]) -> Ints | None:
-        """Returns how many rows the batches of each step have, (c, steps): see ``Draws.sizes``."""
+        """Returns the rows in a batch of each step, (c, steps); see ``Draws.sizes``."""
         e = self._experiment
         counts = np.array([[len(self._train.rows[client])] for client in clients])
         if not e.local_epochs:
@@ -129,7 +129,7 @@ class Sampler:
         return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
 
     def _epoch(self, counts: Ints) -> Ints:
-        """Returns how many steps an epoch has; a last batch that is too small is left out."""
+        """Returns the number of steps in an epoch; a last batch that is too small is left out."""
         size = self._experiment.batch_size
         return counts // size + (counts % size >= self._network.least_rows)
 
@@ -159,8 +159,8 @@ def _fill(row: RowNumbers, drawn: RowNumbers, layout: tuple[int, int, int]) -> N
     """Writes numbers of an initial batch and of batches, which are padded to the same size.
 
     Args:
-        row: Where they are written.
-        drawn: Numbers: at the end those of the batches, before them those of the initial one.
+        row: The array that they are written to.
+        drawn: Row numbers; the last are those of the batches, those before them of the initial one.
         layout: Rows of the initial batch, of a batch with its padding, and of one without it.
     """
     start, size, each = layout

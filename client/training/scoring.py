@@ -1,4 +1,4 @@
-"""Scores of clients: of the models that serve them, of the common model, and after fine-tuning."""
+"""Scores of the served models, of the common model, and of served models after fine-tuning."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from client.training.recollection import Memory
 from client.training.rows import Queries, Support, padded
 from client.training.ways import Learner
 from engram.checks import must
-from engram.cohort.task import stacked
+from engram.cohort.round import stacked
 from engram.core.method import Neighbors, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import optimizer_of
@@ -51,16 +51,16 @@ _BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held 
 
 
 class NoScore(ValueError):
-    """A metric's value is something else than a number."""
+    """An error of a metric that does not return numbers."""
 
 
 class Scores(NamedTuple):
     """Scores on query rows, each of shape (clients,).
 
     Attributes:
-        columns: Metric columns by name: of the model that serves the client; of the common model,
-            ``-common``, where there is one; and of the served model after fine-tuning, ``-tuned``,
-            where it can be fine-tuned and is not.
+        columns: Metric columns by name: the served model's, without a suffix; the common model's,
+            ``-common``, where there is one; and those of the served model after fine-tuning,
+            ``-tuned``, where it can be fine-tuned and is not yet.
         queries: Numbers of test rows that were scored.
     """
 
@@ -74,7 +74,7 @@ class Scores(NamedTuple):
 
 
 class Scorer:
-    """The protocol by which every method is scored.
+    """Scores clients by one protocol, for every method.
 
     Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
     scored. Under the ``standard`` protocol each step is on ``batch-size`` training rows of the
@@ -87,8 +87,8 @@ class Scorer:
         experiment: The settings.
         learner: The method on its network.
         data: The data, with inputs as the network takes them.
-        task: What is learned.
-        vectorized: Whether to score a block of clients at once; if not, one after the other.
+        task: The task.
+        vectorized: Whether a block of clients is scored at once, or one after the other.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Scorer:
     # --- What serves clients -----------------------------------------------------------------
 
     def settled(self, served: Served, client: int) -> Served:
-        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
+        """Returns the served model as it is scored: chosen by loss, fine-tuned if ``tuned``."""
         if served.weights is not None:
             return served
         stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
@@ -159,7 +159,7 @@ class Scorer:
             common: The slots that all clients receive alike.
             own: Slots of which each client receives its own, with a leading client axis.
             clients: The clients to score.
-            memories: What each of them keeps.
+            memories: Their memories.
         """
         size = self._learner.size
         # Clients that fine-tune on as many rows, and keep the same slots.
@@ -192,16 +192,16 @@ class Scorer:
 
     @property
     def _row(self) -> int:
-        """The most numbers that a row takes: its inputs, or a layer's outputs."""
+        """Largest count of numbers in a row's inputs or a layer's outputs."""
         return max(self._data.test.numbers, 0 if self._dense else self._network.activations)
 
     def _drawn(self, client: int) -> int:
-        """Returns how many rows a client fine-tunes on."""
+        """Returns the number of rows that a client's fine-tuning draws."""
         e = self._experiment
         return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * self._batch(client)
 
     def _batch(self, client: int) -> int:
-        """Returns how many rows each step of a client's fine-tuning is on."""
+        """Returns the number of rows in each step of a client's fine-tuning."""
         if self._few_shot:
             return self._experiment.adapt_shots
         return min(self._experiment.batch_size, len(self._data.train.rows[client]))
@@ -221,7 +221,7 @@ class Scorer:
         return self._tunes([client])(model, *(_of(batch, 0) for batch in support.batches()))
 
     def _tunes(self, clients: Sequence[int]) -> Callable[..., Params]:
-        """Returns what fine-tunes: a single client by its name, if the loss wants that."""
+        """Returns the function that fine-tunes, which takes one client if the loss has its name."""
         if not self._task.named:
             return self._personalize
         (name,) = self._called(clients)
@@ -246,7 +246,7 @@ class Scorer:
     def _models(
         self, common: Slots, own: Slots, kept: Slots, trained: bool, clients: Sequence[int]
     ) -> dict[str, Answer]:
-        """Returns the models that are scored, by what stands behind a metric's name."""
+        """Returns the models that are scored, by their suffix to a metric's name."""
         found: dict[str, Answer] = {}
         if self._common:
             found[COMMON] = partial(self._alike, common["model"])
@@ -317,7 +317,7 @@ class Scorer:
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
         """Returns for each client the model with the least loss on its training rows.
 
-        Under few-shot, its support rows count instead.
+        Under few-shot, losses are on its support rows.
 
         Args:
             clients: The clients.
@@ -334,7 +334,7 @@ class Scorer:
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
     def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns the rows that models are compared on; see ``least``."""
+        """Returns the rows of the losses that ``least`` compares."""
         if not self._few_shot:
             return padded(self._data.train, self._data.train.rows, clients)
         split, rows, _ = self._support(clients)
@@ -346,9 +346,9 @@ class Scorer:
         """Returns the served models after fine-tuning.
 
         Args:
-            w: A model of each client, or, if ``alike``, one without a client axis.
+            w: Models with a leading client axis; if ``alike``, one model without it.
             clients: The clients.
-            alike: Whether all of them begin with the same one.
+            alike: Whether all clients begin with the same model.
         """
         if self._dense:
             return self._tuned_dense(w, self._support(clients), alike=alike)
@@ -378,7 +378,7 @@ class Scorer:
         return outputs
 
     def _support(self, clients: Sequence[int]) -> Support:
-        """Returns the rows that clients fine-tune on, which must be as many for each of them."""
+        """Returns the rows that clients fine-tune on, equally many for each."""
         e, count, size = self._experiment, self._drawn(clients[0]), self._batch(clients[0])
         if self._few_shot:
             split = self._data.test
@@ -418,7 +418,7 @@ class Scorer:
         return said, torch.cat(targets, dim=1)
 
     def _in_parts(self, rows: Tensor) -> Sequence[Tensor]:
-        """Splits rows (c, n) into parts: a client may have more than fit into memory at once."""
+        """Splits rows (c, n) along n into blocks that fit into memory."""
         return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
 
     def queries(self, clients: Sequence[int]) -> Queries:
@@ -443,7 +443,7 @@ def _shift_of(served: Served) -> Params:
 
 
 def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:
-    """Returns the test rows on which a client is scored: but for support rows, all of them."""
+    """Returns the test rows on which a client is scored: all, or all but its support rows."""
     if experiment.protocol != "few-shot":
         return test.rows[client]
     return _shuffled(experiment, test, client)[experiment.adapt_shots :]
@@ -456,7 +456,7 @@ def _shuffled(experiment: Experiment, test: Split, client: int) -> RowNumbers:
 
 
 def _tuned_on(e: Experiment, client: int, own: RowNumbers, count: int) -> RowNumbers:
-    """Returns ``count`` rows to fine-tune on: all in turn, if a batch has room for all of them."""
+    """Returns ``count`` rows to fine-tune on: drawn, or all in turn if they fit into a batch."""
     if len(own) <= e.batch_size:
         return np.tile(own, count // len(own))
     return own[generator(e.seed, Stream.FINE_TUNING, client).integers(len(own), size=count)]
@@ -487,13 +487,13 @@ def measure(
 
     Args:
         metric: The metric.
-        outputs: Of the clients' models, shape (c, q, ...).
+        outputs: Outputs of the clients' models, shape (c, q, ...).
         targets: Shape (c, q, ...).
-        counted: Which of the q rows are no padding, shape (c, q); at least one for each client.
-        names: What clients are called; for a metric that wants to know it.
+        counted: Mask of the rows that are not padding, shape (c, q); at least one for each client.
+        names: Clients' names, for metrics that use them.
 
     Raises:
-        NoScore: If the metric is not one number, or one for each row, as it should be.
+        NoScore: If the metric is neither one number nor one for each row.
     """
     finite = torch.stack(
         [x.isfinite().reshape(*counted.shape, -1).all(-1) for x in tree_leaves(outputs)]

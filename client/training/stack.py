@@ -1,4 +1,4 @@
-"""Trains the cohorts of several runs as one. The runs differ only in seeds and in scales.
+"""Trains the cohorts of several runs together; the runs differ in seeds and in float settings.
 
 A client of a stack starts from its own run's slots, takes steps of its own run's sizes, and draws
 the same rows as if this run trained alone. So a stack gives every run's numbers, up to rounding,
@@ -18,8 +18,8 @@ from client.training.outcome import Group, Trained, failed
 from client.training.trainer import Trainer
 from engram.cohort.dense import origin
 from engram.cohort.draws import Draws
+from engram.cohort.round import ClientRaised, Cohort, Outcome
 from engram.cohort.sizes import joined
-from engram.cohort.task import ClientRaised, CohortTask, Outcome
 from engram.core.method import Slots
 from engram.core.rounds import first_steps
 from engram.core.settings import numbers
@@ -28,16 +28,16 @@ from federation.data.federated import Split
 from federation.data.lazy import Lazy
 from federation.settings.fields import key_of
 
-__all__ = ["STACKED", "Stack", "likeness"]
+__all__ = ["Stack", "likeness"]
 
-STACKED: Final = frozenset({"seed", "adapt-lr"})
+_SHARED: Final = frozenset({"seed", "adapt-lr"})
 """Shared settings in which runs of a stack may differ, beside the method's numbers."""
 
 
 def likeness(trainer: Trainer) -> Hashable:
     """Returns a key that is equal for runs that can be stacked."""
     e, method = trainer.experiment, trainer.method
-    free = STACKED | {
+    free = _SHARED | {
         f"{e.method}.{key_of(name)}" for name in numbers(type(trainer.learner.settings))
     }
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
@@ -74,25 +74,25 @@ def _form(tree: Any) -> Hashable:
 
 
 class _Part(NamedTuple):
-    """Clients of a run that keep the same slots.
+    """Clients of one run whose memories have the same form.
 
     Attributes:
         run: The run.
-        some: The clients, by position in the run's cohort.
-        clients: The same, by number.
-        task: The inputs of their round.
-        form: Names and shapes of what they keep.
+        some: The clients' positions in the run's cohort.
+        clients: Their numbers.
+        cohort: The same clients, with what they receive, keep and draw.
+        form: Names and shapes of their memories' arrays.
     """
 
     run: int
     some: list[int]
     clients: list[int]
-    task: CohortTask
+    cohort: Cohort
     form: Hashable
 
 
 class Stack:
-    """Several runs' trainers, whose clients train together.
+    """Trainers of several runs, whose clients train together.
 
     Args:
         trainers: One for each run, all of the same ``likeness``. Those of the same seed share a
@@ -156,7 +156,7 @@ class Stack:
                 i: self._trainers[i].receive(received[i]) for i in runs
             }
             parts = [
-                part._replace(task=part.task._replace(losses=losses))
+                part._replace(cohort=part.cohort._replace(losses=losses))
                 for i in runs
                 for part in self._parts(i, slots[i], cohorts[i], server_round)
             ]
@@ -186,19 +186,19 @@ class Stack:
     def _parts(
         self, i: int, received: tuple[Slots, Slots], clients: Sequence[int], server_round: int
     ) -> Iterator[_Part]:
-        """Yields the inputs of a run's round, for its clients that keep the same slots."""
+        """Yields the cohorts of a run's round, each of clients with memories of the same form."""
         trainer, (common, own) = self._trainers[i], received
         for some, memories in trainer.alike(clients, server_round):
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own) if own else {}
             asked = [clients[at] for at in some]
-            task = trainer.task(common, mine, memories, asked, server_round)
-            yield _Part(i, some, asked, task, memories[0].form)
+            cohort = trainer.cohort(common, mine, memories, asked, server_round)
+            yield _Part(i, some, asked, cohort, memories[0].form)
 
     def _run(self, parts: Sequence[_Part], server_round: int, way: str) -> list[Outcome]:
-        """Trains clients together that keep the same slots, and as many rows; in their order."""
+        """Trains clients with equal forms and numbers of rows together; keeps their order."""
         alike: dict[Hashable, list[int]] = {}
         for at, part in enumerate(parts):
-            draws = part.task.draws
+            draws = part.cohort.draws
             drawn = draws.initial, draws.size, draws.rows.shape[1:]
             alike.setdefault((drawn, part.form), []).append(at)
         found: dict[int, Outcome] = {}
@@ -213,52 +213,55 @@ class Stack:
     def _together(
         self, parts: Sequence[_Part], server_round: int, way: str
     ) -> list[Outcome] | None:
-        """Runs tasks as one; returns None if the method fails with scales of several runs."""
-        task, everyone = self._joined(parts), [client for part in parts for client in part.clients]
+        """Trains cohorts as one; returns None if the method fails with settings of several runs."""
+        cohort, everyone = (
+            self._joined(parts),
+            [client for part in parts for client in part.clients],
+        )
         ends = list(accumulate(len(part.clients) for part in parts))
         try:
-            done = self._trainers[0].run(task, server_round, way, everyone)
+            done = self._trainers[0].run(cohort, server_round, way, everyone)
         except ClientRaised as error:
             at = next(at for at, end in enumerate(ends) if error.position < end)
             names = self._trainers[parts[at].run].data.names
             raise failed(everyone, error, server_round, names) from error
         except Exception:  # a method may look at a setting, which a stacked tensor does not show
-            if not task.scales:
+            if not cohort.scales:
                 raise
             self._apart = True  # from now on each run trains alone, and raises its own errors
             return None
         method = self._trainers[0].method
         return [
-            done.part(slice(start, end), origin(method, part.task.common))
+            done.part(slice(start, end), origin(method, part.cohort.common))
             for part, start, end in zip(parts, [0, *ends], ends, strict=False)
         ]
 
     def _run_one(self, part: _Part, server_round: int, way: str) -> Outcome:
         trainer = self._trainers[part.run]
         try:
-            return trainer.run(part.task, server_round, way, part.clients)
+            return trainer.run(part.cohort, server_round, way, part.clients)
         except ClientRaised as error:
             raise failed(part.clients, error, server_round, trainer.data.names) from error
 
-    def _joined(self, parts: Sequence[_Part]) -> CohortTask:
-        """Returns one task for clients of several runs."""
-        tasks = [part.task for part in parts]
+    def _joined(self, parts: Sequence[_Part]) -> Cohort:
+        """Joins the cohorts of several runs."""
+        cohorts = [part.cohort for part in parts]
         own, kept, states = _cat(
-            [(_each(task) | task.own, task.kept, list(task.states)) for task in tasks]
+            [(_each(cohort) | cohort.own, cohort.kept, list(cohort.states)) for cohort in cohorts]
         )
         runs = torch.tensor([part.run for part in parts for _ in part.clients])
-        return CohortTask(
+        return Cohort(
             common={},
             own=own,
             kept=kept,
             states=states,
             draws=self._joined_draws(parts),
             scales={name: column[runs] for name, column in self._scales.items()},
-            losses=tasks[0].losses,
+            losses=cohorts[0].losses,
         )
 
     def _joined_draws(self, parts: Sequence[_Part]) -> Draws:
-        draws = [part.task.draws for part in parts]
+        draws = [part.cohort.draws for part in parts]
         seeds = [self._trainers[part.run].experiment.seed for part in parts]
         rows = [d.rows + self._starts[seed] for d, seed in zip(draws, seeds, strict=True)]
         whole = [np.full((len(d.rows), d.steps), d.size) for d in draws]
@@ -274,15 +277,15 @@ class Stack:
         )
 
 
-def _each(task: CohortTask) -> Slots:
+def _each(cohort: Cohort) -> Slots:
     """Returns the slots that clients receive alike, with a leading client axis."""
-    count = task.clients
-    each: Slots = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), task.common)
+    count = cohort.clients
+    each: Slots = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), cohort.common)
     return each
 
 
 def _cat(trees: Sequence[Any]) -> Any:
-    """Returns trees of tensors as one, whose leaves follow each other along the first axis."""
+    """Concatenates trees of tensors along the first axis."""
     return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 

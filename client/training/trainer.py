@@ -1,4 +1,4 @@
-"""Trains the clients it is asked for: one, or thousands at once.
+"""Trains and scores clients: one, or thousands at once.
 
 The ClientApp calls it with the clients of its node, and a run in one process with every client that
 a round addresses. The vectorized engine runs each local step once for a block of clients, as many
@@ -27,8 +27,8 @@ from client.training.ways import Learner
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.cohort.dense import cost
 from engram.cohort.problem import network_of
+from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, stacked
 from engram.cohort.sizes import joined
-from engram.cohort.task import ClientRaised, CohortTask, Held, Outcome, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import check_optimizer, optimizer_of
@@ -74,12 +74,12 @@ class Received(NamedTuple):
 
 
 class Trainer:
-    """The local side of an experiment, for use within ``client.training.process.training``.
+    """Trains and scores an experiment's clients, within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
         data: Its data.
-        store: Where clients' slots are kept between rounds.
+        store: The store of clients' memories.
         engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
         noise: The source of the noise of local privacy.
 
@@ -90,7 +90,7 @@ class Trainer:
         method: The method.
         received: What clients receive.
         sampler: Draws the rows of each round.
-        ways: The names of the ways to run a cohort that may be the fastest.
+        ways: Names of the ways to train a cohort of which one may be the fastest.
         block: The largest number of clients that are trained at once.
 
     Raises:
@@ -184,19 +184,19 @@ class Trainer:
         self._scorer = Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
 
     def in_units(self, units: Units) -> "Trainer":
-        """Returns a trainer of the same clients whose rows are in other units."""
+        """Returns a trainer of the same clients with rows in other units."""
         given = self.given._replace(units=units)
         options: dict[str, Any] = {"engine": self._engine, "noise": self._noise}
         return type(self)(self.experiment, given, self._store, **options)
 
     @property
     def _size(self) -> int:
-        """The most rows of a batch: ``batch-size``, or all of the largest client's."""
+        """Largest number of rows in a batch: ``batch-size``, or all rows of the largest client."""
         return min(self.experiment.batch_size, max(map(len, self.data.train.rows)) or 1)
 
     @property
     def _rows(self) -> int:
-        """The most rows that a client draws in a round of ``local-steps``."""
+        """Largest number of rows that a client draws in a round of ``local-steps``."""
         client = self.method.client
         steps = self.experiment.local_steps * client.phases[0].batches
         return client.initial_rows + steps * self._size
@@ -210,7 +210,7 @@ class Trainer:
         return min(self.ways, key=lambda name: min(self._times[name], default=0.0))
 
     def _choose_block(self, model: Params) -> int:
-        """Returns how many clients to train at once."""
+        """Returns the number of clients to train at once."""
         e, client = self.experiment, self.method.client
         size = sum(leaf.numel() for leaf in model.values())
         step = client.phases[0].batches * self._size
@@ -257,10 +257,10 @@ class Trainer:
             own: Slots of which each of these clients receives its own, in their order.
             combine: The largest weight of a client, in rows, in the mean of its group, >= 1; with
                 1, all clients count alike. None to return what every client sends.
-            losses: Whether training losses are wanted, which take a forward pass of each client.
+            losses: Whether training losses are computed, by a forward pass for each client.
 
         Raises:
-            MemoryMismatch: What a client keeps belongs to another model.
+            MemoryMismatch: A client's memory is that of another method or network.
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
         e, names = self.experiment, self.data.names
@@ -288,18 +288,20 @@ class Trainer:
         server_round: int,
         losses: bool,
     ) -> tuple[Outcome, dict[int, str]]:
-        """Trains a block; returns the outcome, and why some clients' slots became non-finite."""
+        """Trains a block; returns its outcome, and causes of non-finite slots by position."""
         parts, causes, groups = [], dict[int, str](), self.alike(clients, server_round)
         for some, memories in groups:
             mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
             asked = [clients[i] for i in some]
-            task = self.task(common, mine, memories, asked, server_round)._replace(losses=losses)
+            cohort = self.cohort(common, mine, memories, asked, server_round)._replace(
+                losses=losses
+            )
             try:
-                part = self.run(task, server_round, way, asked)
+                part = self.run(cohort, server_round, way, asked)
             except ClientRaised as error:
                 raise failed(asked, error, server_round, self.data.names) from error
             for i in [*part.broken][:_EXPLAINED]:
-                causes[some[i]] = self._cause(task, i, asked[i])
+                causes[some[i]] = self._cause(cohort, i, asked[i])
             parts.append(part)
         if len(parts) == 1:
             return parts[0], causes
@@ -308,7 +310,7 @@ class Trainer:
     def alike(
         self, clients: Sequence[int], server_round: int
     ) -> list[tuple[list[int], list[Memory]]]:
-        """Returns clients by position, in groups that keep the same slots; and what each keeps."""
+        """Groups clients by the forms of their memories: positions in ``clients``, and memories."""
         groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
         for i, client in enumerate(clients):
             memory = self._memories.recall(client, before=server_round)
@@ -317,27 +319,27 @@ class Trainer:
             memories.append(memory)
         return list(groups.values())
 
-    def task(
+    def cohort(
         self,
         common: Slots,
         own: Slots,
         memories: Sequence[Memory],
         clients: Sequence[int],
         server_round: int,
-    ) -> CohortTask:
-        """Returns the inputs of a round of clients that keep the same slots: draws rows."""
+    ) -> Cohort:
+        """Returns clients whose memories have the same form as a cohort, with rows drawn."""
         kept = over_slots(lambda *each: torch.stack(each), *(memory.kept for memory in memories))
         states = stacked([list(memory.states) for memory in memories])
-        return CohortTask(common, own, kept, states, self.sampler.draw(clients, server_round))
+        return Cohort(common, own, kept, states, self.sampler.draw(clients, server_round))
 
-    def run(self, task: CohortTask, server_round: int, way: str, clients: Sequence[int]) -> Outcome:
+    def run(self, cohort: Cohort, server_round: int, way: str, clients: Sequence[int]) -> Outcome:
         """Trains a cohort in one of the ways; its first runs are timed.
 
         Args:
-            task: The inputs.
+            cohort: The clients.
             server_round: The round, >= 1.
             way: The way's name.
-            clients: The cohort; a single client where the loss wants its name.
+            clients: Their numbers; a single client if the loss has its name.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
@@ -346,24 +348,24 @@ class Trainer:
         if learned.named:
             (client,) = clients
             learned = learned.of(self.data.names.get(client, client))
-        self._check(task, learned, clients[0])
+        self._check(cohort, learned, clients[0])
         factor = step_factor(e.schedule, server_round, e.num_rounds)
         start = time.process_time()  # not wall time: others may use the machine, too
-        done = self.learner.trains(way, learned, factor)(task)
+        done = self.learner.trains(way, learned, factor)(cohort)
         if len(self._times[way]) < _TRIES:
-            self._times[way].append((time.process_time() - start) / task.clients)
+            self._times[way].append((time.process_time() - start) / cohort.clients)
         return done
 
-    def _check(self, task: CohortTask, learned: Task, client: int) -> None:
-        """Holds the method to its contract, once for each set of slots that clients keep.
+    def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
+        """Checks that the method fulfills its contract, once for each form of memory.
 
         Raises:
-            ClientFailed: It does not keep it.
+            ClientFailed: The method breaks its contract.
         """
-        if (form := frozenset(flat(task.kept))) in self._checked:
+        if (form := frozenset(flat(cohort.kept))) in self._checked:
             return
         self._checked.add(form)
-        one, method = task.of([0]), self.learner.method(learned, "in-turn")
+        one, method = cohort.of([0]), self.learner.method(learned, "in-turn")
         own, kept, initial = _first((one.own, one.kept, one.draws.initial_batch()))
         batches: dict[int, Any] = {}
         for step in one.draws.each_step():
@@ -373,7 +375,7 @@ class Trainer:
         contract = Contract(self._own.name, method, self.learner.network.initial)
         try:
             contract.round(
-                self.data.names.get(client, client), task.common | own, kept, initial, batches
+                self.data.names.get(client, client), cohort.common | own, kept, initial, batches
             )
         except SlotFault as fault:
             raise ClientFailed(str(fault)) from fault
@@ -390,7 +392,7 @@ class Trainer:
         *,
         durable: int,
     ) -> Outcome:
-        """Stores what clients keep; clips and noises what leaves them."""
+        """Stores the memories of clients, and clips and noises the slots that they send."""
         self._memories.keep(done, clients, server_round, durable)
         if not self.experiment.clip:
             return done
@@ -406,15 +408,15 @@ class Trainer:
         )
         return done._replace(sent=Held(leaving))
 
-    def _cause(self, task: CohortTask, i: int, client: int) -> str:
+    def _cause(self, cohort: Cohort, i: int, client: int) -> str:
         """Returns likely causes of non-finite slots of a cohort's i-th client.
 
-        With privacy on, this is said in the client's own log alone.
+        Under privacy, only the client's log has them.
         """
         e, named = self.experiment, self._task.of(self.data.names.get(client, client))
-        draws = task.draws.of([i])
+        draws = cohort.draws.of([i])
         w = self.learner.network.initial
-        for slots, each in ((task.common, False), (task.own, True), (task.kept, True)):
+        for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
             for slot, x in slots.items():
                 if self._is_network(slot, x):
                     w = {n: leaf[i] for n, leaf in x.items()} if each else x
@@ -461,7 +463,7 @@ class Trainer:
         server_round: int,
         own: Slots = {},  # noqa: B006 - nobody changes it
     ) -> Scores:
-        """Scores the models that serve clients, and the common model.
+        """Scores the served models, and the common model.
 
         Args:
             common: The slots that all clients receive alike after ``server_round``.
@@ -474,7 +476,7 @@ class Trainer:
         return self._scorer.scores(common, self.receive(own), clients, memories)
 
     def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
-        """Returns what serves a client, to which no slots are sent of its own.
+        """Returns the models that serve a client of a method without own slots.
 
         Args:
             common: As for ``evaluate``.

@@ -1,4 +1,4 @@
-"""A trial of losses and metrics on rows of a client, before anything is trained or written."""
+"""Trial of the loss and the metrics on some rows, before anything is trained or written."""
 
 from collections.abc import Sequence
 
@@ -31,25 +31,25 @@ def on_rows(
     *,
     mixed: bool,
 ) -> Task:
-    """Tries a task's loss, and metrics, on rows of the first client that has some.
+    """Tries a task's loss and the metrics on rows of the first client that has any.
 
     What is built in is tried where targets have several axes; for others its network's outputs
     have been checked already.
 
     Args:
         task: The task.
-        metrics: What models are scored by.
+        metrics: The metrics that models are scored by.
         network: The network.
-        w: Parameters of it.
+        w: Its parameters.
         data: The rows.
         mixed: Whether clients are served by mixtures, which need losses row by row.
 
     Returns:
-        The task, with what has been found out about its loss.
+        The task, with facts about its loss that the trial has shown.
 
     Raises:
-        ValueError: If one of them does not take what the network returns, or gives something else
-            than it should.
+        ValueError: If one of them fails on the network's outputs, or returns something else than
+            it should.
     """
     client = next((c for c, rows in enumerate(data.train.rows) if len(rows)), None)
     own = [metric for metric in metrics if metric.name not in BUILT_IN and metric.name != "loss"]
@@ -114,9 +114,9 @@ def _varied(split: Split, client: int) -> RowNumbers:
 
 
 def _spread(task: Task, y: Tensor, outputs: int) -> Tensor:
-    """Returns targets of all kinds that there are; those that are numbers stay as they are.
+    """Replaces targets by all classes in turn; values stay as they are.
 
-    So all nodes find the same, whatever their own clients' rows are.
+    So a trial has the same result on all nodes, whatever rows their clients have.
     """
     if task.targets == "values":
         return y

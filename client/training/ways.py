@@ -1,4 +1,4 @@
-"""The ways to train a cohort, and those of them that may be the fastest."""
+"""Choice among the ways to train a cohort."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from engram.cohort.at_once import at_once
 from engram.cohort.dense import dense, pays
 from engram.cohort.in_turn import in_turn
-from engram.cohort.task import CohortTask, Outcome, Problem
+from engram.cohort.round import Cohort, Outcome, Problem
 from engram.core.method import Context, Method, Network, Objective
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
@@ -34,7 +34,7 @@ from engram.units import Standard
 
 __all__ = ["Learner", "Way"]
 
-Way = Callable[[CohortTask], Outcome]
+Way = Callable[[Cohort], Outcome]
 
 _LARGE: Final = 2**18  # networks with more parameters are trained client by client on a CPU
 
@@ -49,8 +49,8 @@ class Learner(NamedTuple):
         outputs: Number of classes, or of values.
         clients: Number of clients of the federation.
         generator: As ``Context.generator``.
-        optimizer: Of local steps.
-        standard: The standard of targets on which losses are taken; None: as they are.
+        optimizer: The optimizer of local steps.
+        standard: Standardization of targets before the loss; None for targets as they are.
     """
 
     settings: Any
@@ -76,7 +76,7 @@ class Learner(NamedTuple):
         return Context(self.network, objective, self.outputs, self.clients, self.generator)
 
     def objective(self, task: Task, way: str) -> Objective:
-        """Returns what clients minimize, with its derivatives for a way to train."""
+        """Returns the loss that clients minimize, with its derivatives for a way to train."""
         learned = standardized_loss(task, self.standard)
         loss = mean_loss(self.model, learned)
 
@@ -97,7 +97,7 @@ class Learner(NamedTuple):
         return dense_loss_of(task, self.model.dense_layers, self.outputs, self.standard)
 
     def _reported(self, task: Task, way: str) -> Callable[..., Tensor]:
-        """Returns the loss that is told of a model: ``(params, batch, shift) -> ()``."""
+        """Returns the training loss that is reported: ``(params, batch, shift) -> ()``."""
         plain = mean_loss(self.model, task)
         if way == "dense":
             layers = self.model.dense_layers
@@ -125,7 +125,7 @@ class Learner(NamedTuple):
 
         Args:
             way: Its name: ``dense``, ``grouped``, ``vmap``, or ``in-turn``.
-            task: What is learned.
+            task: The task.
             factor: The schedule's factor of step sizes.
         """
         context = self._context(task, way)
@@ -153,15 +153,15 @@ class Learner(NamedTuple):
         whole: bool,
         keeps: bool,
     ) -> tuple[str, ...]:
-        """Returns the ways of which one may be the fastest; ``vmap`` must be able to run all.
+        """Returns the ways of which one may be the fastest, if ``vmap`` can run the network.
 
         Args:
-            task: What is learned.
+            task: The task.
             shapes: The method's slots of one client.
             name: The network's name.
-            device: Where it is trained.
+            device: The device that it is trained on.
             rows: Rows that a client draws in a round.
-            whole: Whether a round is a number of epochs, which is not known for all clients alike.
+            whole: Whether a round is a number of epochs, whose steps differ between clients.
             keeps: Whether clients keep the optimizer's states.
         """
         model, phases = self.model, shapes.method.client.phases
@@ -187,7 +187,7 @@ class Learner(NamedTuple):
 
 
 def _single_first_layer(shapes: Shapes) -> bool:
-    """Returns whether a client holds one first dense layer, the common model's, and no other's.
+    """Returns whether the only first dense layer of a client is the common model's.
 
     With learned features, the span of a round's rows holds no other one.
     """

@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.cohort.draws import ALL, Who
-from engram.cohort.task import CohortTask, Held, Outcome, Problem
+from engram.cohort.round import Cohort, Held, Outcome, Problem
 from engram.core.method import Slots
 from engram.core.optimizers import State
 from engram.tree import is_finite
@@ -18,32 +18,32 @@ from engram.types import Batch, Params
 __all__ = ["at_once"]
 
 
-def at_once(problem: Problem, task: CohortTask) -> Outcome:
-    """Trains a cohort's clients together."""
-    build, scales, count = problem.build, task.scales, task.clients
+def at_once(problem: Problem, cohort: Cohort) -> Outcome:
+    """Trains a cohort's clients together, under ``vmap``."""
+    build, scales, count = problem.build, cohort.scales, cohort.clients
     phases = build({}).client.phases
-    device = task.draws.rows.device
+    device = cohort.draws.rows.device
 
     def begin(scale: Params, own: Slots, kept: Slots, batch: Batch | None) -> Slots:
-        return build(scale).client.begin(task.common | own, kept, batch)
+        return build(scale).client.begin(cohort.common | own, kept, batch)
 
     def take(number: int, scale: Params, *state: Any) -> tuple[Slots, State]:
         return problem.stepper.take(build(scale).client.phases[number], *state)
 
     def end(scale: Params, own: Slots, work: Slots) -> tuple[Slots, Slots]:
-        return build(scale).client.end(task.common | own, work)
+        return build(scale).client.end(cohort.common | own, work)
 
     def loss(scale: Params, own: Slots, sent: Slots, kept: Slots, batch: Batch) -> Tensor:
-        served = build(scale).serve(task.common | own | sent, kept, True)
+        served = build(scale).serve(cohort.common | own | sent, kept, True)
         return problem.reported(served, batch)
 
-    everyone = _Cohort(count, scales=bool(scales))
-    initial = task.draws.initial_batch()
-    work = everyone.call(begin, scales, task.own, task.kept, initial)
-    states: list[State] = list(task.states) or [{} for _ in phases]
+    everyone = _Stacked(count, scales=bool(scales))
+    initial = cohort.draws.initial_batch()
+    work = everyone.call(begin, scales, cohort.own, cohort.kept, initial)
+    states: list[State] = list(cohort.states) or [{} for _ in phases]
     losses = torch.zeros(count, device=device)
     last: list[tuple[Who, Batch]] = []
-    for who, batches, number, final in task.draws.each_step():
+    for who, batches, number, final in cohort.draws.each_step():
         some = everyone.of(who)
         step = partial(take, number)
         before = _pick((scales, work, states[number]), who)
@@ -52,30 +52,30 @@ def at_once(problem: Problem, task: CohortTask) -> Outcome:
         states[number] = _put(states[number], who, state, count)
         if final:
             last.append((who, batches[-1]))
-    sent, kept = everyone.call(end, scales, task.own, work)
-    for who, batch in last if task.losses else ():
+    sent, kept = everyone.call(end, scales, cohort.own, work)
+    for who, batch in last if cohort.losses else ():
         some = everyone.of(who)
-        losses[who] = some.call(loss, *_pick((scales, task.own, sent, kept), who), batch)
+        losses[who] = some.call(loss, *_pick((scales, cohort.own, sent, kept), who), batch)
     fine = losses.isfinite() & is_finite((sent, kept), leading=1).to(device)
     broken = {i: 0 for i, ok in enumerate(fine.tolist()) if not ok}
-    found = losses.tolist() if task.losses else []
+    found = losses.tolist() if cohort.losses else []
     return Outcome(Held(sent), Held(kept), states, found, broken)
 
 
-class _Cohort:
-    """Calls functions of one client for ``count`` of them."""
+class _Stacked:
+    """Functions of one client, called for ``count`` stacked ones."""
 
     def __init__(self, count: int, *, scales: bool) -> None:
         self._count = count
         self._scales = scales
 
-    def of(self, who: Who) -> "_Cohort":
-        """Returns some of them."""
+    def of(self, who: Who) -> "_Stacked":
+        """Returns the same for the clients at these positions."""
         count = self._count if isinstance(who, slice) else len(who)
-        return _Cohort(count, scales=self._scales)
+        return _Stacked(count, scales=self._scales)
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """Returns ``function`` of each client's entry of the arguments, stacked."""
+        """Applies a function to each client's entries of the arguments; stacks the results."""
         dims = tuple(0 if _tensors(argument) else None for argument in arguments)
         if not any(dim == 0 for dim in dims):  # the same for all
             one = function(*arguments)

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.draws import ALL, Draws
+from engram.cohort.round import Cohort, Held, Outcome, Problem
 from engram.cohort.sizes import each_size
-from engram.cohort.task import CohortTask, Held, Outcome, Problem
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, PlainCoordinates
@@ -32,33 +32,33 @@ _CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix
 
 
 def dense(
-    problem: Problem, task: CohortTask, *, targets: Targets, features: Features | None = None
+    problem: Problem, cohort: Cohort, *, targets: Targets, features: Features | None = None
 ) -> Outcome:
     """Trains a cohort's clients together; the optimizer's states are not returned.
 
     Args:
         problem: With the objective ``engram.core.objective.by_hand``.
-        task: The inputs, without states.
-        targets: Converts the data's targets to the loss's.
-        features: The network's layers before its dense ones; None if there are none. With
-            ``features``, steps must take one gradient of each batch.
+        cohort: The clients; their ``states`` must be empty.
+        targets: Converts the data's targets to those of the loss.
+        features: The layers before the dense ones; None if there are none. With ``features``, each
+            step must take one gradient of each batch.
     """
-    if task.draws.sizes is not None:
-        return each_size(partial(dense, problem, targets=targets, features=features), task)
-    method, count = problem.build(task.scales), task.clients
-    common = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), task.common)
-    received, kept = common | task.own, task.kept
-    coordinates = _coordinates(method, task, features)
-    received, kept = _held(method, coordinates, task, received, kept)
-    stream = _examples(coordinates, task, targets, features)
-    initial = next(stream) if task.draws.initial else None
+    if cohort.draws.sizes is not None:
+        return each_size(partial(dense, problem, targets=targets, features=features), cohort)
+    method, count = problem.build(cohort.scales), cohort.clients
+    common = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), cohort.common)
+    received, kept = common | cohort.own, cohort.kept
+    coordinates = _coordinates(method, cohort, features)
+    received, kept = _held(method, coordinates, cohort, received, kept)
+    stream = _examples(coordinates, cohort, targets, features)
+    initial = next(stream) if cohort.draws.initial else None
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
     states: list[State] = [{} for _ in method.client.phases]
     batches: tuple[Examples, ...] = ()
-    for h, batches in enumerate(zip(*[stream] * task.draws.batches, strict=True)):
-        at = task.draws.phase(h)
+    for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
+        at = cohort.draws.phase(h)
         work, states[at] = problem.stepper.take(
             method.client.phases[at],
             _fit(work, batches[-1]),
@@ -68,7 +68,7 @@ def dense(
     received = _fit(received, batches[-1])
     sent, kept = method.client.end(received, work)
     losses = []
-    if task.losses:
+    if cohort.losses:
         served = method.serve(received | sent, kept, True)
         losses = [problem.reported(served, batches[-1])]
     fine = is_finite((sent, kept, losses), leading=1).tolist()
@@ -78,15 +78,12 @@ def dense(
 
 
 def origin(method: Method, common: Slots) -> Tensor | None:
-    """Returns the first layer that clients begin at, by what they receive alike; None: at others.
-
-    It is the origin of the span in which their first layers are held.
-    """
+    """Returns the common first layer, the origin of the span; None if clients begin apart."""
     return next((common[s][FIRST] for s in _models(method, common)), None)
 
 
 def cost(model: Params, drawn: int) -> int:
-    """Returns how many numbers a client holds at most, if it draws ``drawn`` rows."""
+    """Returns the largest count of numbers that training one client stores, for ``drawn`` rows."""
     out, width = model[FIRST].shape
     size = sum(leaf.numel() for leaf in model.values())
     rows = out + drawn  # with room for a layer of its own
@@ -95,7 +92,7 @@ def cost(model: Params, drawn: int) -> int:
 
 
 def pays(model: Params, drawn: int) -> bool:
-    """Whether computing with rows of learned features takes less than with the weights."""
+    """Returns whether the span of ``drawn`` rows of features is cheaper than the weights."""
     out, width = model[FIRST].shape
     return drawn * (out + width) < out * width
 
@@ -106,16 +103,16 @@ def _models(method: Method, slots: Slots) -> list[str]:
 
 
 def _coordinates(
-    method: Method, task: CohortTask, features: Features | None
+    method: Method, cohort: Cohort, features: Features | None
 ) -> FirstLayerCoordinates:
-    """Chooses how first layers are stored; see ``make_coordinates``."""
-    common = [task.common[s][FIRST] for s in _models(method, task.common)]
-    own = [x[s][FIRST] for x in (task.own, task.kept) for s in _models(method, x)]
-    count, drawn = task.draws.rows.shape
+    """Chooses the coordinates of first layers; see ``make_coordinates``."""
+    common = [cohort.common[s][FIRST] for s in _models(method, cohort.common)]
+    own = [x[s][FIRST] for x in (cohort.own, cohort.kept) for s in _models(method, x)]
+    count, drawn = cohort.draws.rows.shape
     weight = (common or own)[0]
     differences = any(
         method.kinds[s] == "difference" and FIRST in x
-        for s, x in (task.common | task.own | task.kept).items()
+        for s, x in (cohort.common | cohort.own | cohort.kept).items()
     )
     if features is not None:
         return Span(weight, weight.new_zeros(count, drawn, weight.shape[-1]), 0)
@@ -129,13 +126,13 @@ def _coordinates(
 def _held(
     method: Method,
     coordinates: FirstLayerCoordinates,
-    task: CohortTask,
+    cohort: Cohort,
     received: Slots,
     kept: Slots,
 ) -> tuple[Slots, Slots]:
-    """Returns what clients received and keep, with first layers in these coordinates."""
-    everyone = list(range(task.clients))
-    slots = [(received, s) for s in (*_models(method, task.common), *_models(method, task.own))]
+    """Returns received and kept slots with first layers in these coordinates."""
+    everyone = list(range(cohort.clients))
+    slots = [(received, s) for s in (*_models(method, cohort.common), *_models(method, cohort.own))]
     slots += [(kept, s) for s in _models(method, kept)]
     found: list[Slots] = [dict(received), dict(kept)]
     plain = isinstance(coordinates, PlainCoordinates)
@@ -152,7 +149,7 @@ def _held(
 
 
 def _fit(held: Any, batch: Examples) -> Any:
-    """Returns slots, or an optimizer's states of slots, with room for the rows known so far."""
+    """Widens coordinates, in slots or an optimizer's states, to the rows seen so far."""
     return {
         name: _fit(x, batch) if isinstance(x, dict) else batch.rows.fit(x) if name == FIRST else x
         for name, x in held.items()
@@ -161,16 +158,16 @@ def _fit(held: Any, batch: Examples) -> Any:
 
 def _examples(
     coordinates: FirstLayerCoordinates,
-    task: CohortTask,
+    cohort: Cohort,
     targets: Targets,
     features: Features | None,
 ) -> Iterator[Examples]:
-    """Gathers the rows and yields the batches: the initial one, then those of each step.
+    """Yields the initial batch, if any, and then those of each step.
 
-    With features, rows enter the span when they are used.
+    With features, rows enter the span only when a step uses them.
     """
-    draws = task.draws
-    learned = next((x for s, x in (task.common | task.own).items() if isinstance(x, dict)), {})
+    draws = cohort.draws
+    learned = next((x for s, x in (cohort.common | cohort.own).items() if isinstance(x, dict)), {})
     names = tuple(name for name in learned if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, _CHUNK if features is None else 1)):
         if features is None:
@@ -184,7 +181,7 @@ def _examples(
 
 
 def _edges(draws: Draws, least: int) -> list[int]:
-    """Returns where to cut the rows: at ends of steps, into parts of at least ``least`` rows."""
+    """Returns row numbers, ends of steps, that divide the rows into chunks of >= ``least``."""
     drawn = draws.rows.shape[1]
     edges = [0]
     for stop in range(draws.initial, drawn + 1, draws.step_size):

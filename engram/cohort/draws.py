@@ -14,26 +14,27 @@ from engram.types import Batch
 __all__ = ["ALL", "Draws", "Rows", "Step", "Who"]
 
 Who = slice | Tensor
-"""Some clients of a cohort: all of them, or those at these positions."""
+"""Positions of clients in a cohort; ``ALL`` for all of them."""
 
 ALL: Final = slice(None)
 
 
 class Rows(Protocol):
-    """Rows of many clients, from which batches are gathered by number."""
+    """Rows of many clients, by number."""
 
     def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Any, Tensor]:
         """Returns inputs and targets of rows (..., k), written to ``out`` if it is given."""
 
 
 class Step(NamedTuple):
-    """A step of some clients of a cohort.
+    """A step that c clients of a cohort take together.
 
     Attributes:
-        who: The clients.
-        batches: Inputs (c, k, ...), targets (c, k, ...), and keys (c,) if there are any.
+        who: The clients' positions.
+        batches: The step's batches: inputs (c, k, ...), targets (c, k, ...), and keys of dropout
+            (c,) where the network has it.
         phase: The index of the step's phase.
-        last: Whether it is these clients' last step.
+        last: Whether it is these clients' last step of the round.
     """
 
     who: Who
@@ -52,11 +53,11 @@ class Draws(NamedTuple):
         batches: Batches in a step.
         size: Rows in a batch.
         augment: The augmentation that changes rows at random; None if there is none.
-        seeds: A seed for the augmentation of each row, (c, n); None without augmentation.
-        keys: A key for each batch, (c, 1 + batches): the initial one, whether or not it is drawn,
-            then those of each step in turn; None unless the network drops something at random.
-        sizes: For each client and step, (c, steps), how many rows of a batch count; the others are
-            padding. 0 where the client has fewer steps. None if all rows count.
+        seeds: Seeds of the augmentation of each row, (c, n); None without augmentation.
+        keys: Keys of dropout for each batch, (c, 1 + batches of all steps): the first is the
+            initial batch's, whether or not there is one. None for a network without dropout.
+        sizes: Number of rows in each batch of a step, (c, steps), the others being padding; 0
+            after the client's last step. None if all batches have ``size`` rows.
         starts: The step at which each phase of each client begins, (c, phases).
     """
 
@@ -82,7 +83,7 @@ class Draws(NamedTuple):
         return (self.rows.shape[1] - self.initial) // self.step_size
 
     def of(self, some: list[int]) -> Self:
-        """Returns the draws of some clients, by position."""
+        """Returns the draws of the clients at these positions."""
         return self._replace(
             rows=self.rows[some],
             seeds=None if self.seeds is None else self.seeds[some],
@@ -94,7 +95,7 @@ class Draws(NamedTuple):
     def take(
         self, who: Who, start: int, stop: int, out: Tensor | None = None
     ) -> tuple[Any, Tensor]:
-        """Gathers some of the rows of some clients, as ``Rows.take`` does, and changes them."""
+        """Gathers drawn rows start to stop of these clients, augmented; see ``Rows.take``."""
         rows = self.rows[who, start:stop]
         if self.augment is None or self.seeds is None:
             return self.split.take(rows, out)
@@ -103,7 +104,7 @@ class Draws(NamedTuple):
         return (x if out is None else out.copy_(x.flatten(2))), y
 
     def each_step(self) -> Iterator[Step]:
-        """Gathers each step's batches; clients with batches of the same size share a ``Step``."""
+        """Yields the steps in order; clients whose batches differ in size take theirs apart."""
         for h in range(self.steps):
             for who, size, phase, last in self._alike(h):
                 first = h * self.batches
@@ -112,15 +113,15 @@ class Draws(NamedTuple):
                 yield Step(who, tuple(batches), phase, last)
 
     def initial_batch(self) -> Batch | None:
-        """Gathers the batch that ``begin`` reads; None if there is none."""
+        """Returns the batch that ``Client.begin`` reads; None if it reads none."""
         return self._batch(ALL, 0, self.initial, 0) if self.initial else None
 
     def phase(self, h: int) -> int:
-        """Returns the phase of step h, of clients that all have as many steps."""
+        """Returns the phase of step h, for a cohort whose clients have equally many steps."""
         return int((self.starts[0] <= h).sum()) - 1
 
     def _alike(self, h: int) -> Iterator[tuple[Who, int, int, bool]]:
-        """Groups clients that have a step h by batch size, by phase, and by whether it is last."""
+        """Yields clients that have a step h, by batch size, phase, and whether it is their last."""
         if self.sizes is None:
             yield ALL, self.size, self.phase(h), h + 1 == self.steps
             return

@@ -1,4 +1,4 @@
-"""A network and a task as a method sees them, in each way to train a cohort."""
+"""The network that a method is built for, made of a model."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,12 +17,12 @@ def network_of(
     initial: Params,
     draw: Callable[[], Params],
 ) -> Network:
-    """Returns a network as methods see it.
+    """Converts a model to the network of a method's ``Context``.
 
     Args:
-        model: The network.
+        model: The model.
         initial: Its parameters before training.
-        draw: Draws further ones.
+        draw: Draws other initial parameters, new ones in each call.
     """
 
     def represent(

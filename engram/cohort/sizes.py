@@ -1,4 +1,4 @@
-"""Cohorts whose clients have batches of several sizes, by ways that take one size."""
+"""Training of clients whose batches differ in size, by ways that need one size."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,28 +9,28 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.draws import Draws
-from engram.cohort.task import CohortTask, Held, Outcome
+from engram.cohort.round import Cohort, Held, Outcome
 
 __all__ = ["each_size", "joined"]
 
 
-def each_size(way: Callable[[CohortTask], Outcome], task: CohortTask) -> Outcome:
-    """Runs clients whose batches have as many rows together, one size after the other.
+def each_size(way: Callable[[Cohort], Outcome], cohort: Cohort) -> Outcome:
+    """Trains clients with batches of the same size together, one size after the other.
 
     Args:
-        way: Runs a cohort whose batches all have as many rows.
-        task: The inputs; each client's batches have the same size in all steps.
+        way: Trains a cohort whose batches all have the same size.
+        cohort: The clients; the batches of each have the same size in all steps.
     """
-    sizes = task.draws.sizes
+    sizes = cohort.draws.sizes
     if sizes is None:
-        return way(task)
+        return way(cohort)
     groups = [np.flatnonzero(sizes[:, 0] == size).tolist() for size in np.unique(sizes[:, 0])]
-    parts = [way(task.of(some)._replace(draws=_draws(task.draws, some))) for some in groups]
+    parts = [way(cohort.of(some)._replace(draws=_draws(cohort.draws, some))) for some in groups]
     return joined(parts, groups)
 
 
 def joined(parts: Sequence[Outcome], groups: Sequence[Sequence[int]]) -> Outcome:
-    """Returns the outcomes of groups of a cohort's clients as one, in the cohort's order."""
+    """Joins the outcomes of groups of clients into one, in the order of their positions."""
     order = np.argsort(np.concatenate([np.asarray(some) for some in groups])).tolist()
 
     def together(*leaves: Tensor) -> Tensor:

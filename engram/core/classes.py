@@ -1,4 +1,4 @@
-"""Means of the representations z of each class, as clients send them.
+"""Class statistics: the mean representation z of each class, in a form that can be averaged.
 
 Over a set of rows: ``sums`` (classes, width) is, for each class, the sum of z over the class's rows
 divided by the number of all rows; ``shares`` (classes,) is the class's share of the rows. Their
@@ -15,12 +15,12 @@ __all__ = ["class_statistics", "distance_to_class_means", "empty", "updated"]
 
 
 def empty(classes: int, width: int) -> Params:
-    """Returns the statistics of no rows: every class has share 0."""
+    """Returns the statistics of no rows, in which every class has share 0."""
     return {"sums": torch.zeros(classes, width), "shares": torch.zeros(classes)}
 
 
 def class_statistics(z: Tensor, targets: Tensor, classes: int) -> Params:
-    """Returns the statistics of a batch: representations z (k, width) and classes (k,)."""
+    """Returns the statistics of a batch of representations z (k, width) and classes (k,)."""
     rows = _rows(z, targets, classes)
     return {"sums": rows.T @ z / len(z), "shares": rows.mean(0)}
 
@@ -38,7 +38,7 @@ def distance_to_class_means(z: Tensor, targets: Tensor, known: Params) -> Tensor
 
 
 def updated(old: Params, new: Params) -> Params:
-    """Returns the new statistics, and the old ones of classes that have none."""
+    """Replaces the statistics of the classes that ``new`` has rows of."""
     some = new["shares"] > 0
     return {
         "sums": torch.where(some[:, None], new["sums"], old["sums"]),
@@ -47,5 +47,5 @@ def updated(old: Params, new: Params) -> Params:
 
 
 def _rows(z: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """Returns indicators of classes, (k, classes): torch's one_hot knows no vmap."""
+    """Returns indicators of classes, (k, classes); torch's ``one_hot`` does not run in vmap."""
     return (targets[:, None] == torch.arange(classes, device=z.device)).to(z)

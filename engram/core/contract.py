@@ -1,4 +1,4 @@
-"""The contract of a method: its slots are those that it declares, in every part of a round."""
+"""The contract of a method: in every function of a round, its slots are those it declares."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
@@ -13,11 +13,11 @@ __all__ = ["Contract", "SlotFault", "check_merged", "difference"]
 
 
 class SlotFault(ValueError):
-    """A method's slots, or its phases, are not as they must be.
+    """An error of a method whose slots or phases break its contract.
 
     Attributes:
-        expected: The thing, and what it must be.
-        got: What it is.
+        expected: The faulty thing, and the requirement on it.
+        got: Its actual names, shape or type.
     """
 
     def __init__(self, where: str, what: str, expected: str, got: str) -> None:
@@ -26,7 +26,7 @@ class SlotFault(ValueError):
 
 
 class Contract(NamedTuple):
-    """A method as it is held to its contract.
+    """Checks of a method on its network.
 
     Attributes:
         name: The method's name.
@@ -39,10 +39,10 @@ class Contract(NamedTuple):
     initial: Params
 
     def check_phases(self, steps: int) -> None:
-        """Checks that there are phases, and that each has a step in a round of so many.
+        """Checks that each phase has a step, in a round of so many steps.
 
         Raises:
-            SlotFault: There are none, or one of them has no step.
+            SlotFault: There is no phase, or one without a step.
         """
         where, phases = f"method {self.name}", self.method.client.phases
         if not phases:
@@ -61,20 +61,21 @@ class Contract(NamedTuple):
         initial_batch: Batch | None,
         batches: Mapping[int, Sequence[Batch]],
     ) -> tuple[Slots, Slots, Slots, Served]:
-        """Runs a round of one client, of one step of each phase, in which no parameter moves.
+        """Runs a client's round of one step per phase, without moving parameters, and checks it.
 
         Args:
-            client: The client, as messages name it.
-            received: What it receives.
-            kept: What it keeps before.
-            initial_batch: As ``Client.begin`` takes it.
-            batches: What each phase's step takes; phases without an entry are passed over.
+            client: The client's name or number, for messages.
+            received: Slots that it receives.
+            kept: Slots that it keeps from former rounds.
+            initial_batch: The batch for ``Client.begin``, or None.
+            batches: Batches of each phase's step, by the phase's index; phases without an entry
+                are skipped.
 
         Returns:
-            What it works on, what leaves it, what it keeps, and what serves it.
+            The slots that it works on, sends and keeps, and the models that serve it.
 
         Raises:
-            SlotFault: The method does not keep its contract.
+            SlotFault: The method breaks its contract.
         """
         where = f"method {self.name}, client {client}"
         side, serve = self.method.client, self.method.serve
@@ -143,21 +144,21 @@ class Contract(NamedTuple):
 
 
 def check_merged(name: str, before: Slots, after: Slots) -> None:
-    """Checks that a server's merge returns the slots that it was given, in the same shapes.
+    """Checks that a merge returns the same slots, in the same shapes, as it was given.
 
     Raises:
-        SlotFault: It does not.
+        SlotFault: It returns others.
     """
     _same(f"method {name}, server", "that merge returns", after, before)
 
 
 def difference(x: Any, like: Any, *, whole: bool = False) -> str:
-    """Returns in what a slot differs from another one by names and shapes; "" if in nothing.
+    """Describes how a slot's names or shapes differ from another's; "" if they agree.
 
     Args:
         x: The slot.
-        like: The other one.
-        whole: Whether it must have all of the other's names.
+        like: The other slot.
+        whole: Whether ``x`` must have all names of ``like``, and not only some of them.
     """
     if isinstance(x, Tensor) or isinstance(like, Tensor):
         one, other = _shape(x), _shape(like)

@@ -1,4 +1,4 @@
-"""Objectives: a loss and its derivatives, by the way in which an engine takes them."""
+"""Objectives: a loss with its derivatives, as each way to train computes them."""
 
 from collections.abc import Callable, Set
 from typing import Any
@@ -47,8 +47,8 @@ def by_functions(loss: LossFn, criterion: Criterion = _without) -> Objective:
 def by_autograd(loss: LossFn, criterion: Criterion = _without) -> Objective:
     """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
 
-    They are the same, cost what a training loop in plain torch costs, and need no rule of
-    ``torch.func`` for what the network computes.
+    They take as long as a training loop in plain torch, and exist for any network, also where
+    ``torch.func`` has no rule.
     """
 
     def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:
@@ -88,11 +88,11 @@ def by_autograd(loss: LossFn, criterion: Criterion = _without) -> Objective:
 
 
 def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion = _without) -> Objective:
-    """Builds the derivatives of one model's loss, which ``vmap`` takes for many models at once.
+    """Builds the derivatives of one model's loss; ``vmap`` of them calls the cohort's loss once.
 
     Args:
         loss: The loss.
-        losses: ``(params (c, ...), batch (c, ...)) -> (c,)``, the same of c models.
+        losses: ``(params (c, ...), batch (c, ...)) -> (c,)``: the losses of c models.
         criterion: As ``Objective.criterion``.
     """
     summed = by_autograd(lambda w, batch: losses(w, batch).sum())

@@ -1,4 +1,4 @@
-"""Optimizers of local steps: how far, and where, parameters move along a method's directions.
+"""Optimizers of local steps along the directions of a method.
 
 They have the equations and constants of ``torch.optim``. Adam: Kingma, Ba. ICLR 2015; its decoupled
 weight decay: Loshchilov, Hutter. ICLR 2019.
@@ -32,8 +32,8 @@ class Optimizer(NamedTuple):
     Attributes:
         init: ``w -> state`` before the first step.
         update: ``(w, d, state, eta) -> (w, state)``: one step along the direction d.
-        remembers: Whether it has a state.
-        affine: Whether it leaves an affine phase affine.
+        remembers: Whether it has a state from step to step.
+        affine: Whether its step is affine in w and d; see ``Phase.affine``.
     """
 
     init: Callable[[Params], State]
@@ -64,8 +64,8 @@ def optimizer_of(
                   w <- w - eta m' / (sqrt(v') + 1e-8),  m' and v' corrected for their start at zero
         adamw     the same, of w (1 - eta weight_decay)
 
-    A user's moves to ``w - eta d``, with its own d; see ``engram.optimizer``. All but adamw first
-    add ``weight_decay w`` to g.
+    A user's optimizer returns another d, and ``w <- w - eta d``; see ``engram.optimizer``. All but
+    adamw first add ``weight_decay w`` to g.
 
     Args:
         name: The optimizer.
@@ -165,13 +165,13 @@ def _users(own: OwnOptimizer) -> Optimizer:
 
 
 def check_optimizer(name: str) -> bool:
-    """Calls an optimizer once on its own, if it is a user's.
+    """Tries a user's optimizer on a small array; others pass.
 
     Returns:
         Whether ``vmap`` can run it.
 
     Raises:
-        ValueError: If it does not return what it should.
+        ValueError: If it fails, or returns other arrays than it should.
     """
     if name not in OPTIMIZERS:
         return True

@@ -1,4 +1,4 @@
-"""Parameters that never leave a client: a method on a network, split by their names."""
+"""Personal parameters: any method, with parameters of chosen names kept by the clients."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,9 +12,10 @@ __all__ = ["build", "part_of"]
 
 
 def build(settings: Any, context: Context) -> Method:
-    """Builds a method whose clients keep personal parameters, and whose statistics are averaged.
+    """Builds a method whose clients keep the network's personal parameters.
 
-    Where the network has none, they are the method's own part of it, such as the head.
+    If the network has none, they are the method's default part, ``About.personal``, such as the
+    head. Running statistics that clients send are averaged, whatever the method's merge.
 
     Args:
         settings: The method's settings.
@@ -61,7 +62,7 @@ def part_of(network: Network, part: Part) -> frozenset[str]:
 
 
 def _keeping(method: Method, network: Network) -> Method:
-    """Returns a method whose clients keep the network's personal parameters to themselves.
+    """Returns the method with personal parameters that its clients keep.
 
     Of each model that a client sends, it keeps its own values of these parameters. If it sends
     changes of a model in place of it, there is one such model, ``work["model"]``. A client that has

@@ -1,6 +1,6 @@
-"""The round as a pure function: no message, no record, no file.
+"""The functions of a round: send, local step, merge. They know no messages and no files.
 
-Flower strategies adapt it, Ray and nodes are ways to train in it, tuning stacks several runs on it.
+Strategies wrap them in messages; the ways to train a cohort and tuning call them directly.
 """
 
 import math
@@ -39,7 +39,7 @@ class Stepper(NamedTuple):
     def take(
         self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
     ) -> tuple[Slots, State]:
-        """Takes one step; ``states`` are the optimizer's, by slot, empty before the first one.
+        """Takes one step; ``states`` are the optimizer's by slot, empty before the first step.
 
         Running statistics of the slots that have directions follow the last batch, by the model
         before the step.
@@ -63,7 +63,7 @@ class Stepper(NamedTuple):
 
 
 def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
-    """Returns the number of steps of a round before each phase begins, of ``steps`` in all."""
+    """Returns the step, from 0, at which each phase begins in a round of ``steps`` steps."""
     starts, at = [0], 0
     for phase in phases[:-1]:
         count = math.ceil(round(phase.fraction * steps, 9))  # 0.07 * 100 is more than 7
@@ -73,12 +73,12 @@ def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
 
 
 def sent_to(method: Method, server: Slots, clients: Sequence[int]) -> tuple[Slots, Slots]:
-    """Returns the slots that clients receive alike, and each one's own with a leading axis."""
+    """Returns the slots for all clients, and own slots with a leading client axis."""
     return method.server.send(server, clients)
 
 
 def received_by(common: Slots, own: Slots, position: int) -> Slots:
-    """Returns what the client at a position receives."""
+    """Returns the slots that the client at a position of ``own`` receives."""
     mine: Slots = tree_map(lambda leaf: leaf[position], own)
     return common | mine
 
@@ -89,8 +89,8 @@ def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean 
     Args:
         method: The method.
         server: Its slots before.
-        updates: What clients sent, or means of what several sent.
-        mean: Takes the mean of the updates.
+        updates: The updates, each of one client or the mean of several.
+        mean: Computes the mean; by default ``mean_of``.
 
     Raises:
         ValueError: If ``mean`` is given, and the method's server sees every update.

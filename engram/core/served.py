@@ -1,4 +1,4 @@
-"""The models of a method: those that it has scores of, and the slots that they are made of."""
+"""The models of a method that are scored: the served, the common and the fine-tuned one."""
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -11,7 +11,7 @@ __all__ = ["has_common", "has_tuned", "is_known", "typical", "unknown"]
 
 
 def typical(method: Method) -> Served:
-    """Returns what serves a client that has trained, before the first round."""
+    """Returns the models that serve a trained client, with the values before the first round."""
     received = received_by(*sent_to(method, method.server.start, [0]), 0)
     return method.serve(received, method.client.start, True)
 
@@ -28,15 +28,15 @@ def has_common(common: Slots, served: Served) -> bool:
 
 
 def has_tuned(served: Served) -> bool:
-    """Returns whether what serves a client can be fine-tuned, and is not already."""
+    """Returns whether the served model can be fine-tuned and is not yet."""
     return len(served.models) == 1 and not served.tuned and served.neighbors is None
 
 
 def unknown(slots: Slots) -> Slots:
-    """Returns slots whose values are not known: NaN, which comes through whatever is made of it."""
+    """Returns slots of NaN, which stand for values that are elsewhere; see ``is_known``."""
     return over_slots(lambda leaf: torch.full_like(leaf, torch.nan), slots)
 
 
 def is_known(served: Served) -> bool:
-    """Returns whether nothing that serves a client is made of ``unknown`` slots."""
+    """Returns whether a served model depends on no slot that is ``unknown``."""
     return not any(leaf.isnan().any() for leaf in tree_leaves(served) if torch.is_tensor(leaf))

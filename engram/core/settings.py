@@ -41,23 +41,23 @@ class Search(NamedTuple):
 
 
 class OnServer:
-    """Mark of a setting that the server alone reads: runs that differ in it train alike."""
+    """Mark of a setting that only the server reads, so that clients train alike for all values."""
 
 
 Eta = Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of a client's local steps"]
 
 
 class About(NamedTuple):
-    """A method, as listings and checks see it.
+    """Facts about a method, for listings and checks.
 
     Attributes:
         name: What users call it.
         source: The paper that has its equations.
-        tasks: The tasks that it is for; empty for all of them.
+        tasks: Names of the tasks that it can learn; empty for all.
         personal: The part of the network that each client keeps, unless ``personal`` or ``share``
             say otherwise.
-        compared: Whether comparisons include it by default.
-        reference: Whether every comparison has it.
+        compared: Whether comparisons include it unless methods are named.
+        reference: Whether every comparison includes it.
     """
 
     name: str
@@ -87,9 +87,9 @@ def method(
     """Registers a class as a method: makes it a frozen dataclass whose values are in their ranges.
 
     Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
-    OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. Its first
-    docstring line is what it is, in a few words. It has ``build(context) -> Method``, and may have
-    ``faults()``, which yields a ``Fault`` for each combination of settings that is impossible.
+    OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. The first
+    line of its docstring describes the method in a few words. It has ``build(context) -> Method``,
+    and may have ``faults()``, which yields a ``Fault`` for each impossible combination of settings.
 
     Args:
         name: As for ``About``.
@@ -111,7 +111,7 @@ def method(
 
 
 def about(settings: Any) -> About:
-    """Returns what a method says of itself."""
+    """Returns the facts about the method of these settings."""
     found: About = settings.about
     return found
 
@@ -124,7 +124,7 @@ def ranges(cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def numbers(cls: type) -> dict[str, bool]:
-    """Returns the settings that are numbers with a fraction, and whether clients read them."""
+    """Returns the names of float settings, and for each whether clients read it."""
     kinds = get_type_hints(cls)
     return {name: OnServer not in notes for name, notes in ranges(cls) if kinds[name] is float}
 

@@ -19,15 +19,15 @@ _MANY = 1000  # steps of a round whose number is not known
 
 
 class Shapes(NamedTuple):
-    """A method without data, and the slots of one client in a round; their values mean nothing.
+    """A method without data, and the slots of one client in a round, which have shapes only.
 
     Attributes:
         method: The method, whose loss is zero.
-        common: What all clients receive alike.
-        own: What each client receives of its own, with a leading axis of one client.
-        work: What it works on.
-        sent: What leaves it.
-        kept: What it keeps.
+        common: Slots that all clients receive alike.
+        own: The client's own slots, with a leading axis of one client.
+        work: Slots that it works on.
+        sent: Slots that it sends.
+        kept: Slots that it keeps.
         served: The models that serve it.
     """
 
@@ -70,7 +70,7 @@ def without_data(
     clients: int,
     generator: Callable[[], Generator],
 ) -> Method:
-    """Builds a method whose loss is zero: for a server, which takes no derivatives.
+    """Builds a method with a loss of zero, for a server, which takes no derivatives.
 
     Args:
         settings: The method's settings.

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def kinds_of(*, models: str = "", differences: str = "", statistics: str = "") -> dict[str, Kind]:
-    """Returns the kinds of slots, whose names are given with spaces between."""
+    """Returns the kind of each slot; names are separated by spaces."""
     found: dict[str, Kind] = dict.fromkeys(models.split(), "model")
     found |= dict.fromkeys(differences.split(), "difference")
     return found | dict.fromkeys(statistics.split(), "statistic")
@@ -44,7 +44,7 @@ def zeros(x: Params) -> Params:
 
 
 def over_slots(function: Callable[..., Tensor], *slots: Slots) -> Slots:
-    """Applies a function to each array of slots with the same names, whatever their order."""
+    """Applies a function to each array of slots that have the same names, in any order."""
     first, *rest = slots
     found: Slots = {}
     for name, slot in first.items():
@@ -68,7 +68,7 @@ def flat(slots: Mapping[str, Any]) -> Params:
 
 
 def unflat(arrays: Params, like: Slots = {}) -> dict[str, Any]:  # noqa: B006 - nobody changes it
-    """Undoes ``flat``; dictionaries without any tensor are those that are in ``like``, too."""
+    """Undoes ``flat``; slots that are empty in ``like`` are restored as empty ones."""
     found: dict[str, Any] = {s: {} for s, x in like.items() if isinstance(x, dict) and not x}
     for path, leaf in arrays.items():
         *outer, name = path.split("/")
@@ -80,18 +80,18 @@ def unflat(arrays: Params, like: Slots = {}) -> dict[str, Any]:  # noqa: B006 - 
 
 
 def sends(*names: str) -> Callable[[Slots, Sequence[int]], tuple[Slots, Slots]]:
-    """Builds a server's ``send`` of these slots to every client alike."""
+    """Builds a ``Server.send`` that sends these slots to all clients alike."""
     return lambda server, clients: ({name: server[name] for name in names}, {})
 
 
 def keep_all(received: Slots, kept: Slots, batch: object) -> Slots:
-    """A client's ``begin``: works on received and kept slots as they are."""
+    """``Client.begin`` of a client that works on all received and kept slots as they are."""
     del batch
     return received | kept
 
 
 def replace(server: Slots, mean: Update) -> Slots:
-    """A server's merge that replaces its slots by the means of those that clients send."""
+    """Merge that replaces the server's slots by the means of those that clients send."""
     return server | mean.slots
 
 
@@ -117,10 +117,10 @@ def mean_of(updates: Sequence[Update], by: str) -> Update:
 
 
 class Tally(NamedTuple):
-    """The mean over steps of what they observe, as a slot.
+    """A running mean over local steps, kept in a slot.
 
     Attributes:
-        zero: What is observed, at zero.
+        zero: Zeros in the shapes of the averaged arrays.
     """
 
     zero: Params
@@ -131,7 +131,7 @@ class Tally(NamedTuple):
         return self.zero | {"steps": torch.zeros(())}
 
     def add(self, tally: Params, seen: Params) -> Params:
-        """Returns the slot after one more step."""
+        """Returns the slot after a step in which ``seen`` was observed."""
         return {n: leaf + seen.get(n, 1.0) for n, leaf in tally.items()}
 
     def mean(self, tally: Params) -> Params:
@@ -140,13 +140,13 @@ class Tally(NamedTuple):
 
 
 def scatter(rows: Params, clients: Sequence[int], values: Params) -> Params:
-    """Returns arrays by client, (N, ...), with the rows of these clients replaced."""
+    """Replaces the entries of these clients in arrays with a leading client axis, (N, ...)."""
     at = torch.tensor(clients)
     return {n: leaf.index_copy(0, at, values[n].to(leaf)) for n, leaf in rows.items()}
 
 
 def or_common(rows: Params, common: Params, known: Tensor, clients: Sequence[int]) -> Params:
-    """Returns the rows of these clients; for one that is not ``known`` (N,), the common arrays."""
+    """Returns the entries of these clients; the common arrays for those not in ``known`` (N,)."""
     mine = known[list(clients)] > 0
     return {
         n: torch.where(mine.view(-1, *[1] * common[n].ndim), leaf[list(clients)], common[n])

@@ -1,7 +1,6 @@
-"""Privacy and robustness of what leaves clients: over the slots of an update, for every method.
+"""Clipping, noise and robust means of updates, over their slots, for every method.
 
-Running statistics are passed over: they are no parameters, and noise might make a variance
-negative.
+Running statistics are left as they are: noise might make a variance negative.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -20,7 +19,7 @@ __all__ = ["Walker", "changes"]
 
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:
-    """Returns the difference of each slot to what it would be if the client had done nothing."""
+    """Returns an update's changes: models minus the received ones, and other slots as they are."""
     return over_slots(torch.sub, sent, _origin(method, received, sent))
 
 
@@ -36,18 +35,18 @@ def _origin(method: Method, received: Slots, sent: Slots) -> Slots:
 
 
 class Walker(NamedTuple):
-    """Bounds, noise and robust centers of a method's updates.
+    """Clipping, noise and robust means of a method's updates.
 
     Attributes:
         method: The method.
-        running: Names of running statistics, which are passed over.
+        running: Names of running statistics, which are neither clipped nor noised.
     """
 
     method: Method
     running: Set[str] = frozenset()
 
     def clip(self, received: Slots, sent: Slots, bound: float) -> Slots:
-        """Returns an update whose changes have Euclidean norm ``bound`` at most, over all slots."""
+        """Scales an update's changes down to Euclidean norm ``bound``, taken over all slots."""
         moved, rest = self._apart(sent)
         if not flat(moved):
             return sent
@@ -55,7 +54,7 @@ class Walker(NamedTuple):
         return self._joined(unflat(near), rest, sent)
 
     def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
-        """Adds noise to every number.
+        """Adds noise to an update.
 
         Args:
             sent: The update.
@@ -66,16 +65,16 @@ class Walker(NamedTuple):
         return self._joined(unflat(add_normal(flat(moved), deviation, normal)), rest, sent)
 
     def size(self, sent: Slots) -> int:
-        """Returns how many numbers of an update are bounded and hidden."""
+        """Returns the number of an update's numbers that are clipped and noised."""
         return sum(leaf.numel() for leaf in flat(self._apart(sent)[0]).values())
 
     def center(self, updates: Sequence[Update], center: Center, statistics: Center) -> Update:
-        """Returns a robust center in the place of the mean; all clients count alike.
+        """Returns a robust center of updates, in which all clients have the same weight.
 
         Args:
-            updates: One of each client.
-            center: Of parameters.
-            statistics: Of running statistics.
+            updates: One update per client.
+            center: The center of parameters.
+            statistics: The center of running statistics.
         """
         parts = [self._apart(update.slots) for update in updates]
         middle = unflat(center([flat(moved) for moved, _ in parts]))
@@ -103,7 +102,7 @@ class Walker(NamedTuple):
         moves the sum by at most C, whoever else replies: the Gaussian mechanism with multiplier z.
 
         Args:
-            server: The server's slots, of which the received ones are the origin.
+            server: The server's slots; the models that it sends are the origin.
             updates: The updates, each of one or several clients.
             bound: The norm C; > 0.
             multiplier: The noise multiplier z; > 0.
@@ -140,7 +139,7 @@ class Walker(NamedTuple):
 
     @staticmethod
     def _joined(moved: Slots, rest: Slots, like: Slots) -> Slots:
-        """Returns both parts in the names and order of ``like``."""
+        """Undoes ``_apart``, with the names and order of ``like``."""
         found: Slots = {}
         for slot, x in like.items():
             if isinstance(x, Tensor):

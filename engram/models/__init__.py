@@ -20,7 +20,7 @@ from engram.models.losses import (
     squared_error,
 )
 from engram.models.module import from_module
-from engram.models.sharing import keep, with_personal
+from engram.models.sharing import with_personal
 from engram.models.units import in_units, standardized_loss, with_units
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
@@ -35,7 +35,6 @@ __all__ = [
     "dense_loss_of",
     "from_module",
     "in_units",
-    "keep",
     "mean_loss",
     "network",
     "row_loss",

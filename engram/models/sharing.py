@@ -5,9 +5,8 @@ from fnmatch import fnmatchcase
 
 from engram.checks import must
 from engram.models.base import Model
-from engram.types import Params
 
-__all__ = ["keep", "with_personal"]
+__all__ = ["with_personal"]
 
 
 def with_personal(
@@ -45,8 +44,3 @@ def with_personal(
     if not called.keys() - found - model.running:
         raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
     return model._replace(personal=frozenset(found))
-
-
-def keep(params: Params, names: frozenset[str], *, personal: bool) -> Params:
-    """Returns the parameters that are personal, or those that are not."""
-    return {name: leaf for name, leaf in params.items() if (name in names) == personal}

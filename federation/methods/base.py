@@ -1,4 +1,4 @@
-"""Base of methods: a name, settings of its own, and the use of the shared ones."""
+"""Base class of methods' settings."""
 
 import re
 from collections.abc import Iterator
@@ -39,21 +39,20 @@ NO_NETWORK = frozenset(
 
 
 class Method(Settings):
-    """A learning method. A subclass has a field for each setting that is the method's own.
+    """A method and its settings: each field of a subclass is a setting of the method.
 
-    In files and on command lines a setting of its own is ``METHOD.key``, so that no key means two
-    things. Methods of a family share a host, a strategy and a report, which are registered under
-    the family's name and ask the method by this class.
+    In files and on command lines it is ``METHOD.key``, so that no key has two meanings. Methods of
+    a family share a host, a strategy and a report, which are registered under the family's name.
 
     Attributes:
-        name: What users call it.
+        name: Its name for users.
         plug_in: Its family: the key of its plug-ins in ``client.hosts``, ``strategies`` and
             ``simulations.reports``.
-        meaning: What it is, in a few words.
+        meaning: Description in a few words.
         source: The paper that has its equations.
         tables: Whether clients hold tables, whose contents an error message may quote.
-        unread: Fields of the shared settings that it does not look at: giving one is an error.
-        decisive: Fields that affect its numbers, though not those of other methods.
+        unread: Shared settings that it does not read; giving one is an error.
+        decisive: Shared settings that affect its numbers, and no other method's.
         compared: Whether comparisons include it by default.
     """
 
@@ -80,7 +79,7 @@ class Method(Settings):
         return shared.num_rounds
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
-        """Returns what clients are scored by; the first is shown first."""
+        """Returns the metrics that clients are scored by, the main one first."""
         del shared
         return []
 
@@ -90,14 +89,13 @@ class Method(Settings):
 
     @property
     def rows_needed(self) -> dict[str, int]:
-        """Least numbers of training rows of a client, by setting, where a partition is drawn."""
+        """Minimum numbers of a client's training rows, by the setting that requires them."""
         return {}
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Yields the faults of settings that depend on each other.
 
-        Where a setting of a fault's keys is impossible by itself, and has its default here, the
-        fault is not told.
+        Faults that involve a setting which is impossible by itself are suppressed.
         """
         if shared.min_clients > shared.num_clients:
             most = f"at most num-clients = {shared.num_clients}"
@@ -116,8 +114,8 @@ def method(made: _M) -> _M:
     Without ``meaning``, the first line of the docstring is the method's meaning.
 
     Raises:
-        ValueError: Its name cannot stand before a setting, as ``NAME.eta``, or is another one's; or
-            a setting of its own has no default, or the name of a shared one.
+        ValueError: The name is taken, or cannot stand in ``NAME.eta``; or a field has no default,
+            or the name of a shared setting.
     """
     cls: type[Method] = made
     name = str(getattr(cls, "name", ""))

@@ -73,7 +73,7 @@ class MetaBan(Method):
     report_every: ReportEvery = 8
 
     def horizon(self, shared: SharedSettings) -> int:
-        """Returns how many turns there are in all rounds."""
+        """Returns the number of turns in all rounds."""
         return shared.num_rounds
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:

@@ -22,7 +22,7 @@ COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True}
 
 
 class Thresholded(Method):
-    """What a regression and a bandit have in common: coefficients that are shared, or a site's."""
+    """Settings of methods whose coefficients are shared unless a site's differ clearly."""
 
     tables = True
     unread = NO_NETWORK

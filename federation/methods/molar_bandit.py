@@ -57,7 +57,7 @@ class MolarBandit(Thresholded):
     report_every: ReportEvery = 8
 
     def horizon(self, shared: SharedSettings) -> int:
-        """Returns how many turns there are in all rounds."""
+        """Returns the number of turns in all rounds."""
         return self.first_batch << (shared.num_rounds - 1)
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:

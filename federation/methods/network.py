@@ -1,4 +1,4 @@
-"""Methods that train networks, as settings: made of the index of ``engram.methods``."""
+"""Settings of the methods that train networks, generated from the index of their files."""
 
 import importlib
 import json
@@ -40,16 +40,16 @@ class NetworkMethod(Method):
     """A method in which clients train networks by local steps.
 
     Attributes:
-        reference: Whether every comparison has it, as what others must be better than.
+        reference: Whether every comparison includes it, as a baseline.
         personal: The part of the network that each client keeps, unless ``personal`` or ``share``
             say otherwise.
-        tasks: The tasks that it is for; empty for all of them.
-        module: The module that has it.
-        each: Whether its server sees every update, so that nothing can replace a mean.
-        steps: Whether its server takes a step of its own, which no other can replace.
-        phases: Consecutive phases of a round, which must have as many steps.
-        tuned: Whether the model that serves a client that has trained is fine-tuned first.
-        faults: Whether some of its settings may be impossible together.
+        tasks: Names of the tasks that it can learn; empty for all.
+        module: The module of the method.
+        each: Whether its server sees every update, so that no robust or private mean is possible.
+        steps: Whether its server has a step of its own, so that ``server-step`` must be replace.
+        phases: Number of phases in a round, which needs at least as many steps.
+        tuned: Whether the served model of a client that has trained is fine-tuned.
+        faults: Whether it checks combinations of its settings.
     """
 
     plug_in = "local"
@@ -65,7 +65,7 @@ class NetworkMethod(Method):
 
     @property
     def settings(self) -> Any:
-        """The same, as the method takes them.
+        """The settings as an instance of the method's dataclass.
 
         Raises:
             ValueError: If they are impossible together.
@@ -75,23 +75,23 @@ class NetworkMethod(Method):
 
     @property
     def _science(self) -> Any:
-        """The class that has the method's equations."""
+        """The method's dataclass in ``engram.methods``."""
         from engram.core.settings import METHODS as KNOWN
 
         importlib.import_module(self.module)
         return KNOWN[self.name]
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
-        """Returns what models are scored by: the chosen metrics, and then the loss."""
+        """Returns the metrics of scores: the chosen ones, and then the loss."""
         task = task_of(shared.task, shared.loss)
         return [*named((shared.metrics or task.metrics).split(",")), task.metric]
 
     def columns(self, shared: SharedSettings, models: Iterable[str] = ()) -> list[Column]:
-        """Returns the columns of clients' scores: each metric of each model, on test rows first.
+        """Returns the columns of scores: each metric of each model, on test and validation rows.
 
         Args:
             shared: The settings.
-            models: Models that are scored beside those that serve clients: ``COMMON``, ``TUNED``.
+            models: Suffixes of models that are scored, too: ``COMMON``, ``TUNED``.
         """
         found = columns_of(self.metrics(shared), dict.fromkeys(["", *models], False))
         if shared.validates:
@@ -99,23 +99,23 @@ class NetworkMethod(Method):
         return found
 
     def in_parts(self, shared: SharedSettings) -> bool:
-        """Returns whether the server may see the mean of several clients in their place."""
+        """Returns whether a node may send the mean of several clients' updates."""
         return not self.each and shared.merge == "mean"
 
     @classmethod
     def step_sizes(cls) -> list[str]:
-        """Returns the keys of the method's step sizes: the settings that are described as one."""
+        """Returns the keys of the method's step sizes, which are described as such."""
         described = ((name, field.description or "") for name, field in cls.model_fields.items())
         return [f"{cls.name}.{key_of(name)}" for name, text in described if "step size" in text]
 
     @property
     def rows_needed(self) -> dict[str, int]:
-        """A client should have as many rows as its first batch of a round."""
+        """Minimum number of a client's training rows: those of its initial batch."""
         name = "initial_batch_size"
         return {f"{self.name}.{key_of(name)}": getattr(self, name)} if hasattr(self, name) else {}
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Yields a line for each fault of settings that depend on each other."""
+        """Yields the faults of settings that are impossible together."""
         if shared.num_classes == 1:
             yield clash("num-classes", 1, "0, or at least 2")
         yield from _impossible_cohorts(shared)
@@ -136,7 +136,7 @@ class NetworkMethod(Method):
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Yields the shared settings that the method does not go with."""
+        """Yields the faults of shared settings that the method does not support."""
         if self.tasks and shared.task not in self.tasks:
             yield clash("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if not shared.local_epochs and shared.local_steps < self.phases:
@@ -193,7 +193,7 @@ def method(name: str, *, source: str = "", **about: Any) -> Callable[[_C], _C]:
 
 
 def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
-    """Makes the settings of a method of its entry in the index, and registers them."""
+    """Generates a method's settings class from its entry in the index, and registers it."""
     fields: dict[str, Any] = {}
     for name, field in entry["fields"].items():
         kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES.get(field["type"])

@@ -23,7 +23,7 @@ from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.data.tables import table_data
 from federation.errors import DataError
 from federation.methods.molar import Molar
-from federation.methods.network import COMMON, NetworkMethod
+from federation.methods.network import COMMON, TUNED, NetworkMethod
 from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
 from simulations.learned import Learned
@@ -112,7 +112,8 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
         return {}
     at = found["ids"].index(client)
     metrics = e.of(NetworkMethod).metrics(e)
-    scores = [ScoreEstimate(metric.name, found[metric.name][at]) for metric in metrics]
+    which = TUNED if learned.tuned else ""
+    scores = [ScoreEstimate(metric.name, found[metric.name + which][at]) for metric in metrics]
     return {"its test rows, as the run says": scores}
 
 

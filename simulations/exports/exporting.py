@@ -128,8 +128,9 @@ def exported_as(learned: Learned, form: Form, client: int | str | None, **more: 
     """
     e = learned.experiment
     name = learned.called(client) if isinstance(client, int) else client or ""
+    after = ", fine-tuned" if learned.tuned else ""
     known = {
-        "what": f"personal model of {name}" if name else "common model",
+        "what": f"personal model of {name}{after}" if name else "common model",
         "settings": learned.record.config["settings"],
         "kind": learned.kind_of(client) if isinstance(client, int) else learned.kind,
         "form": form,

@@ -1,5 +1,6 @@
 """Streams, messages, hosting and fingerprints."""
 
+import pickle
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,19 @@ def test_arrays_are_written_as_flower_writes_them_and_read_back(dtype, shape):
     assert read.numpy().dtype == array.dtype
     assert np.array_equal(read, array)
     read.fill_(1)  # what is read is the reader's own, and can be written to
+
+
+def test_an_array_holds_its_tensor_until_it_is_copied_or_changed():
+    leaf = torch.arange(6.0).reshape(2, 3)
+    record, theirs = to_record({"a": leaf}), Array(leaf)
+    assert to_params(record)["a"].data_ptr() == leaf.data_ptr()
+    assert type(record["a"]).__qualname__ == "Array"  # as Flower names it to others
+    copied = pickle.loads(pickle.dumps(record))["a"]
+    assert (type(copied), copied) == (Array, theirs)
+    assert np.array_equal(record["a"].numpy(), leaf)
+    assert to_params(record)["a"].data_ptr() == leaf.data_ptr()
+    record["a"].data = Array(2 * leaf).data
+    assert torch.equal(to_params(record)["a"], 2 * leaf)
 
 
 def test_arrays_that_others_write_column_by_column_are_read_as_they_are():

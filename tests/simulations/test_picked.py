@@ -10,6 +10,8 @@ import torch
 import engram as library
 from federation.errors import Refused
 from server.record import RunRecord
+from simulations.engine import simulate
+from tests.support import small
 
 RUN = {
     "num_rounds": 10,
@@ -134,3 +136,30 @@ def test_a_run_that_goes_on_picks_among_the_rounds_of_an_uninterrupted_one(tmp_p
     parts = library.simulate(clients(), resume=tmp_path / "parts", num_rounds=10, progress=False)
     assert whole.results["selected"]["round"] != early
     assert parts.results["selected"] == whole.results["selected"]
+
+
+def test_models_after_fine_tuning_are_handed_out_too(tmp_path, engram):
+    """They are those that ``-tuned`` scores are of; a mixture is not fine-tuned."""
+    simulate(small(method="fedavg", seed=1), tmp_path / "run")
+    run = library.load_run(tmp_path / "run")
+    tuned = run.tuned.learned
+    for client in (0, 7):
+        w = run.model
+        support = [*tuned._trainer._scorer._support([client]).batches()]
+        network, e = tuned.network, tuned.experiment
+        for step in range(e.adapt_steps):
+            x, y = (leaf[0] for leaf in support[step % len(support)])
+            leaves = {n: leaf.detach().requires_grad_() for n, leaf in w.items()}
+            loss = torch.nn.functional.cross_entropy(network.apply(leaves, x), y)
+            loss.backward()
+            w = {n: leaf.detach() - e.adapt_lr * leaf.grad for n, leaf in leaves.items()}
+        torch.testing.assert_close(run.tuned.personal_model(client), w, rtol=1e-5, atol=1e-6)
+        x, y = tuned.data.test.take(torch.from_numpy(tuned.data.test.rows[client]))
+        accuracy = (network.apply(w, x).argmax(1) == y).float().mean()
+        assert run.clients["accuracy-tuned"][client] == pytest.approx(float(accuracy))
+    out = tmp_path / "model"
+    assert engram("export", str(run.folder), "--client", "7", "--tuned", "--out", str(out))[0] == 0
+    assert "fine-tuned" in (out / "card.md").read_text()
+    simulate(small(method="fedem", components=2), tmp_path / "other")
+    with pytest.raises(Refused, match="method must be one that serves a network, for tuned"):
+        library.load_run(tmp_path / "other").tuned.personal_model(0)

@@ -11,7 +11,7 @@ from engram.cohort.at_once import at_once
 from engram.cohort.dense import dense
 from engram.cohort.draws import Draws
 from engram.cohort.in_turn import in_turn
-from engram.cohort.task import CohortTask, Problem, stacked
+from engram.cohort.round import Cohort, Problem, stacked
 from engram.core import objective
 from engram.core.method import Context, Network, Update
 from engram.core.optimizers import SGD
@@ -149,7 +149,7 @@ def train(method, way, received, kept, draws, optimizer=SGD, factor=1.0):
     common, own = received
     reported = _DENSE if way is in_layers else loss
     problem = Problem(lambda scales: method, Stepper(optimizer, factor), reported)
-    done = way(problem, CohortTask(common, own, stacked(kept), [], draws))
+    done = way(problem, Cohort(common, own, stacked(kept), [], draws))
     assert not done.broken
     return done.sent.stack(), done.kept.stack()
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 import engram
 from engram.cohort.at_once import at_once
 from engram.cohort.in_turn import in_turn
-from engram.cohort.task import CohortTask, Problem, stacked
+from engram.cohort.round import Cohort, Problem, stacked
 from engram.core.contract import Contract
 from engram.core.method import FromMean, Served
 from engram.core.optimizers import SGD, optimizer_of
@@ -207,9 +207,9 @@ def test_settings_of_several_runs_are_one_more_axis(name, field, slot, way):
     method, reported = build_with({}), OBJECTIVES[way].loss
     start, twice = method.client.start, draws_of(method, 1, [1, 1])
     problem = Problem(build_with, Stepper(SGD), reported)
-    task = CohortTask(method.server.start, {}, stacked([start, start]), [], twice)
+    cohort = Cohort(method.server.start, {}, stacked([start, start]), [], twice)
     scales = {"eta": torch.tensor([0.1, 0.05]), field: torch.tensor([0.0, 0.7])}
-    done = way(problem, task._replace(scales=scales))
+    done = way(problem, cohort._replace(scales=scales))
     for row in range(2):
         settings = METHODS[name](**{key: float(column[row]) for key, column in scales.items()})
         _, server, memories = run(settings, cohorts=[[1]])

@@ -1,4 +1,4 @@
-"""The inputs and the outcome of a cohort's round. All that is a client's has a leading axis."""
+"""A cohort in a round, and the outcome of its training. Arrays have a leading client axis."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -16,10 +16,10 @@ from engram.dense import FIRST, FirstLayerCoordinates
 from engram.mixtures import loss_of
 from engram.types import Batch, Params, Scale
 
-__all__ = ["Build", "ClientRaised", "CohortTask", "Held", "Outcome", "Problem", "stacked"]
+__all__ = ["Build", "ClientRaised", "Cohort", "Held", "Outcome", "Problem", "stacked"]
 
 Build = Callable[[Mapping[str, Scale]], Method]
-"""Builds the method with some of its settings replaced: see ``CohortTask.scales``."""
+"""``scales -> method``: builds the method with these settings replaced; see ``Cohort.scales``."""
 
 
 class Problem(NamedTuple):
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
     Attributes:
         build: Builds the method on an objective of this way.
         stepper: Takes local steps.
-        loss: ``(params, batch, shift) -> ()``, the reported loss of a model on a batch.
+        loss: ``(params, batch[, shift]) -> ()``: the training loss that is reported, of a model.
     """
 
     build: Build
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
     loss: Callable[..., Tensor]
 
     def reported(self, served: Served, batch: Batch) -> Tensor:
-        """Returns the loss of the model, or models, that serve a client."""
+        """Returns the training loss of what serves a client, on a batch."""
         if len(served.models) == 1:
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
@@ -44,18 +44,19 @@ class Problem(NamedTuple):
         return loss_of(served, self.loss, batch)
 
 
-class CohortTask(NamedTuple):
-    """The inputs of a cohort's round, whose clients keep the same slots.
+class Cohort(NamedTuple):
+    """Clients that train in a round, all of which keep slots of the same names and shapes.
 
     Attributes:
         common: Slots that all clients receive alike, without a client axis.
         own: Slots of which each client receives its own.
-        kept: What clients keep.
-        states: By phase, the optimizer's states by slot that clients keep; empty for new ones.
-        draws: The rows that the cohort trains on.
-        scales: Settings that differ between clients, where they belong to several runs: by field
-            of the method, (c,).
-        losses: Whether their training losses are wanted, which take a forward pass of each.
+        kept: Slots that clients keep from former rounds.
+        states: The optimizer's states that clients keep, by slot, for each phase; empty for new
+            states.
+        draws: Rows that they train on.
+        scales: Values of settings that differ between clients of several runs, (c,), by the name
+            of the method's field.
+        losses: Whether training losses are computed, which takes a forward pass for each client.
     """
 
     common: Slots
@@ -72,7 +73,7 @@ class CohortTask(NamedTuple):
         return len(self.draws.rows)
 
     def of(self, some: list[int]) -> Self:
-        """Returns the inputs of some clients, by position."""
+        """Returns the clients at these positions as a cohort."""
         mine: Any = tree_map(
             lambda leaf: leaf[some], (self.own, self.kept, list(self.states), self.scales)
         )
@@ -83,32 +84,37 @@ class CohortTask(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Slots of several clients, with first layers in any coordinates.
+    """Slots of several clients, whose first dense layers may be stored in other coordinates.
 
     Attributes:
         slots: The slots, each array with a leading client axis.
-        coordinates: Those of arrays called ``dense0.weight``; None if they are held as they are.
+        coordinates: Coordinates of the arrays called ``dense0.weight``; None if these are weights.
     """
 
     slots: Slots
     coordinates: FirstLayerCoordinates | None = None
 
     def of(self, clients: list[int]) -> Self:
-        """Returns the slots of some clients, by position."""
+        """Returns the slots of the clients at these positions."""
         return self._replace(
             slots=over_slots(lambda leaf: leaf[clients], self.slots),
             coordinates=self.coordinates and self.coordinates.of(clients),
         )
 
     def part(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the slots of clients whose first layers began at one weight; None: at others."""
+        """Returns the slots of consecutive clients.
+
+        Args:
+            clients: Their positions.
+            weight: The first layer at which all of them began; None if they began apart.
+        """
         return self._replace(
             slots=over_slots(lambda leaf: leaf[clients], self.slots),
             coordinates=self.coordinates and self.coordinates.part(clients, weight),
         )
 
     def stack(self) -> Slots:
-        """Returns the slots' arrays, with a leading client axis."""
+        """Returns the slots with first layers as weights."""
         held = self.coordinates
         if held is None:
             return self.slots
@@ -120,7 +126,7 @@ class Held(NamedTuple):
         }
 
     def mean(self, shares: Tensor) -> Slots:
-        """Returns the weighted mean over clients; the shares (c,) add up to 1."""
+        """Returns the mean over clients, weighted by shares (c,) that add up to 1."""
         held = self.coordinates
 
         def mean(leaf: Tensor) -> Tensor:
@@ -149,12 +155,14 @@ class Outcome(NamedTuple):
     """The outcome of a cohort's round.
 
     Attributes:
-        sent: What leaves the clients.
-        kept: What they keep.
-        states: By phase, the optimizer's states by slot; empty if the way keeps none.
-        losses: The losses of the models that serve them on the last batch; empty if not wanted.
-        broken: Clients whose slots or loss became non-finite: by position, the step at which it
-            happened (from 1; 0 if it is not known).
+        sent: Slots that leave the clients.
+        kept: Slots that they keep.
+        states: The optimizer's states after the round, by slot, for each phase; empty if the way
+            to train does not return them.
+        losses: Training losses of the models that serve them, on their last batch; empty if
+            ``Cohort.losses`` is false.
+        broken: The step, from 1, at which a client's slots or loss became non-finite, by the
+            client's position; 0 if the step is not known.
     """
 
     sent: Held
@@ -164,7 +172,7 @@ class Outcome(NamedTuple):
     broken: dict[int, int]
 
     def part(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the outcome of some clients; see ``Held.part``."""
+        """Returns the outcome of consecutive clients; see ``Held.part``."""
         states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
             sent=self.sent.part(clients, weight),
@@ -180,11 +188,11 @@ class Outcome(NamedTuple):
 
 
 class ClientRaised(Exception):
-    """A client's local round raised an error, which is the cause of this one.
+    """An error of a client's training, which is this one's ``__cause__``.
 
     Attributes:
         position: The client's position in the cohort.
-        step: The local step, from 1; 0 if it was before the first.
+        step: The local step, from 1; 0 before the first one.
     """
 
     def __init__(self, position: int, step: int) -> None:
@@ -193,6 +201,6 @@ class ClientRaised(Exception):
 
 
 def stacked(trees: Sequence[Any]) -> Any:
-    """Returns trees of tensors as one, with a leading axis."""
+    """Stacks trees of tensors of the same shapes along a new first axis."""
     first = trees[0]
     return tree_map(lambda *leaves: torch.stack(leaves), *trees) if first else first
