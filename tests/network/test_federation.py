@@ -10,9 +10,11 @@ import pytest
 
 from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
+from federation.data.federated import federated_data
 from federation.errors import RunStopped
 from federation.experiment import Experiment, read_by
 from federation.fingerprint import source_root
+from federation.learning import server_side
 from federation.plugins import add_plugins, load_plugins
 from federation.settings.files import read_settings
 from server.record import RunRecord
@@ -94,7 +96,7 @@ def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, i
     assert [member.status for member in online] == ["online"] * count
     if not insecure:
         assert {member.name for member in online} == {f"client-{i}" for i in range(count)}
-    if experiment.own.keeps_memory:
+    if server_side(experiment, federated_data(experiment).kind)[1].kept:
         trained = {client: row["round"] for row in record.rows()[1:] for client in row["cohort"]}
         for client, last in trained.items():
             own = tmp_path / "fed" / f"client-{client % count}" / "state" / "memory"

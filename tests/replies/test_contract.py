@@ -111,13 +111,13 @@ MERGES = {
 
 @pytest.mark.parametrize("name", [*family("local"), *MERGES, "images"])
 def test_no_array_of_a_sites_update_ends_the_run_of_the_others(name, given, tmp_path):
-    norm = METHODS[name].part == "norm" if name in METHODS else name == "images"
+    norm = METHODS[name].personal == "norm" if name in METHODS else name == "images"
     settings = given["images" if norm else "classes"] | MERGES.get(name, {})
     settings |= {"method": name} if name in METHODS else {}
     fields = honest(tmp_path / "honest", settings)
     arrays = {at: v for at, v in fields.items() if at[0] == "train" and isinstance(v, Array)}
     each = {stem(field.key): ((kind, field), v) for (kind, field), v in arrays.items()}
-    if name in METHODS and each.keys() <= {"dense", "conv"}:
+    if name in METHODS and each.keys() <= {"model/dense", "model/conv"}:
         return  # its update is a model, as that of FedAvg, which the table above has
     # Shapes and types are looked at before it matters how replies are merged.
     cases = [case for case in cases_of(dict(each.values())) if case[2].startswith(("all", "neg"))]

@@ -230,7 +230,7 @@ def test_a_changed_setting_in_the_record_is_found(record):
         path.write_text(text)
         with pytest.raises(Refused, match=r"damaged: its checksum is missing or wrong; .*--set"):
             _ = record.config
-    path.write_text(json.dumps(summed({"settings": 3, "engine": "x", "training": ""})))
+    path.write_text(json.dumps(summed({"format": 2, "settings": 3, "engine": "x", "training": ""})))
     with pytest.raises(Refused, match="settings must be an object, got 3"):
         _ = record.config
     path.write_text("[" * 100_000)
