@@ -118,7 +118,7 @@ class Platform:
     def bare(self) -> Callable[[int], None]:
         """Returns a function that runs a round of only the trainer, always from the same slots."""
         e, merge = self._experiment, self._strategy.rounds.merge
-        most = (1 if merge.by == "clients" else 2**31) if merge.in_parts else None
+        most = (1 if merge.by == "clients" else 2**31) if merge.combines else None
 
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)

@@ -50,7 +50,7 @@ class FirstLayer(Protocol):
 class InputRows(Protocol):
     """Some input rows of every client."""
 
-    def part(self, start: int, stop: int) -> "InputRows":
+    def narrow(self, start: int, stop: int) -> "InputRows":
         """Returns the rows from ``start`` to ``stop``."""
 
     def fit(self, held: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class FirstLayerCoordinates(Protocol):
     def of(self, clients: list[int]) -> Self:
         """Returns the coordinates of some of the clients, by position."""
 
-    def part(self, clients: slice, weight: Tensor | None) -> Self:
+    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
         """Returns the coordinates of some clients.
 
         Args:
@@ -102,7 +102,7 @@ class PlainRows(NamedTuple):
 
     x: Tensor
 
-    def part(self, start: int, stop: int) -> Self:
+    def narrow(self, start: int, stop: int) -> Self:
         """See ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop])
 
@@ -171,7 +171,7 @@ class PlainCoordinates(NamedTuple):
         weight = self.weight if self.weight.ndim == 2 else self.weight[clients]
         return self._replace(weight=weight, drawn=self.drawn[clients])
 
-    def part(self, clients: slice, weight: Tensor | None) -> Self:
+    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
         """See ``FirstLayerCoordinates.part``."""
         own = self.weight[clients] if weight is None else weight
         return self._replace(weight=own, drawn=self.drawn[clients])

@@ -29,7 +29,7 @@ class FeatureRows(NamedTuple):
     start: int  # row of the span that belongs to the first input
     known: int  # number of the span's rows up to the end of this step
 
-    def part(self, start: int, stop: int) -> "FeatureRows":
+    def narrow(self, start: int, stop: int) -> "FeatureRows":
         """See ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop], start=self.start + start)
 

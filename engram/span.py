@@ -38,7 +38,7 @@ class SpannedRows(NamedTuple):
     gram: Tensor
     start: int
 
-    def part(self, start: int, stop: int) -> "SpannedRows":
+    def narrow(self, start: int, stop: int) -> "SpannedRows":
         """See ``InputRows.part``."""
         at = slice(start, stop)
         return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
@@ -121,7 +121,7 @@ class Span(NamedTuple):
         weight = self.weight if self._common else self.weight[clients]
         return self._replace(weight=weight, rows=self.rows[clients])
 
-    def part(self, clients: slice, weight: Tensor | None) -> Self:
+    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
         """See ``FirstLayerCoordinates.part``."""
         own = self.weight[clients] if weight is None else weight
         return self._replace(weight=own, rows=self.rows[clients])

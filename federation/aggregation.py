@@ -49,7 +49,7 @@ class Merge(NamedTuple):
         return merge.by if e.privacy != "central" and e.merge == "mean" else "clients"
 
     @property
-    def in_parts(self) -> bool:
+    def combines(self) -> bool:
         """Whether a node may send the mean of its clients' updates in their place."""
         return isinstance(self.method.server.merge, FromMean) and self.settings.merge == "mean"
 

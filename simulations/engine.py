@@ -59,7 +59,7 @@ def _simulated(
     host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))
     # One node can send the mean of all clients where the server needs only a mean.
     own = experiment.own
-    apart = isinstance(own, NetworkMethod) and not own.in_parts(experiment)
+    apart = isinstance(own, NetworkMethod) and not own.combines(experiment)
     nodes = [[client] for client in everyone] if apart else [everyone]
     return run(
         InProcessGrid(host, nodes),

@@ -252,7 +252,7 @@ class Federated(RunStrategy):
                     "fingerprint": fingerprint(),
                     "clients": clients,
                     "most-examples": self._weights.most,
-                    "combine": self.rounds.merge.in_parts,
+                    "combine": self.rounds.merge.combines,
                     "losses": self._losses,
                     **units,
                 }

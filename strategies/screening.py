@@ -95,7 +95,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     if not isinstance(num_examples, int) or num_examples != sum(rows):
         claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(rows)}"
         return _rejected("size", claim)
-    like, lead = flat(shapes.sent), None if merge.in_parts else len(ids)
+    like, lead = flat(shapes.sent), None if merge.combines else len(ids)
     params = _read_params(arrays, like, lead)
     if isinstance(params, Rejected):
         return params
@@ -115,7 +115,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     if min(details.losses, default=low) < low - _ROUNDING:
         return _rejected("scores", f"losses must be {low:g} or more")
     weights = [min(count, most) for count in rows]
-    if merge.in_parts:
+    if merge.combines:
         updates = [Update(unflat(params, shapes.sent), float(sum(weights)), len(ids))]
     else:
         updates = [

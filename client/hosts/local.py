@@ -114,7 +114,7 @@ class LocalHost:
             )
             start = 0
             for i, clients in group.items():
-                part = scores.part(slice(start, start + len(clients)))
+                part = scores.narrow(slice(start, start + len(clients)))
                 yield _evaluate_reply(requests[i].message, clients, part)
                 start += len(clients)
 

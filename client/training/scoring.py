@@ -67,7 +67,7 @@ class Scores(NamedTuple):
     columns: dict[str, Tensor]
     queries: Tensor
 
-    def part(self, some: slice) -> "Scores":
+    def narrow(self, some: slice) -> "Scores":
         """Returns the scores of some of the clients."""
         columns = {name: column[some] for name, column in self.columns.items()}
         return Scores(columns, self.queries[some])
@@ -367,7 +367,7 @@ class Scorer:
         if alike:
             w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
         w = w | {FIRST: rows.fit(coordinates.origin())}
-        batches = (Examples(rows.part(*at), targets[:, slice(*at)]) for at in support.edges)
+        batches = (Examples(rows.narrow(*at), targets[:, slice(*at)]) for at in support.edges)
         tuned = self._personalize(w, *batches)
         layers, standard = self._network.dense_layers, self._standard
 
@@ -409,7 +409,7 @@ class Scorer:
         """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
         outputs: dict[Named, list[Outputs]] = {which: [] for which in serve}
         targets = []
-        for rows in self._in_parts(queries.rows):
+        for rows in self._in_blocks(queries.rows):
             x, y = queries.split.take(rows)
             targets.append(y)
             for which, served in serve.items():
@@ -417,7 +417,7 @@ class Scorer:
         said = {which: tree_map(_joined, *parts) for which, parts in outputs.items()}
         return said, torch.cat(targets, dim=1)
 
-    def _in_parts(self, rows: Tensor) -> Sequence[Tensor]:
+    def _in_blocks(self, rows: Tensor) -> Sequence[Tensor]:
         """Splits rows (c, n) along n into blocks that fit into memory."""
         return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
 

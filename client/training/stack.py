@@ -232,7 +232,7 @@ class Stack:
             return None
         method = self._trainers[0].method
         return [
-            done.part(slice(start, end), origin(method, part.cohort.common))
+            done.narrow(slice(start, end), origin(method, part.cohort.common))
             for part, start, end in zip(parts, [0, *ends], ends, strict=False)
         ]
 

@@ -194,5 +194,5 @@ def _batches(rows: InputRows, targets: Tensor, draws: Draws, start: int) -> Iter
     at = 0
     while at < targets.shape[1]:
         size = draws.initial if start + at < draws.initial else draws.size
-        yield Examples(rows.part(at, at + size), targets[:, at : at + size])
+        yield Examples(rows.narrow(at, at + size), targets[:, at : at + size])
         at += size

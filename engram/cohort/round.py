@@ -101,7 +101,7 @@ class Held(NamedTuple):
             coordinates=self.coordinates and self.coordinates.of(clients),
         )
 
-    def part(self, clients: slice, weight: Tensor | None) -> Self:
+    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
         """Returns the slots of consecutive clients.
 
         Args:
@@ -110,7 +110,7 @@ class Held(NamedTuple):
         """
         return self._replace(
             slots=over_slots(lambda leaf: leaf[clients], self.slots),
-            coordinates=self.coordinates and self.coordinates.part(clients, weight),
+            coordinates=self.coordinates and self.coordinates.narrow(clients, weight),
         )
 
     def stack(self) -> Slots:
@@ -171,12 +171,12 @@ class Outcome(NamedTuple):
     losses: list[float]
     broken: dict[int, int]
 
-    def part(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the outcome of consecutive clients; see ``Held.part``."""
+    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
+        """Returns the outcome of consecutive clients; see ``Held.narrow``."""
         states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
-            sent=self.sent.part(clients, weight),
-            kept=self.kept.part(clients, weight),
+            sent=self.sent.narrow(clients, weight),
+            kept=self.kept.narrow(clients, weight),
             states=states,
             losses=self.losses[clients],
             broken={

@@ -19,7 +19,7 @@ from federation.errors import DataError
 from federation.machine import check_rows
 from federation.streams import Stream, generator
 
-__all__ = ["Arrays", "HeldOut", "Own", "held_out", "part"]
+__all__ = ["Arrays", "HeldOut", "Own", "held_out", "train_and_test"]
 
 _Array = npt.NDArray[Any]
 HeldOut = Callable[[_Array, _Array | None], _Array]
@@ -59,7 +59,7 @@ class Arrays(NamedTuple):
     numeric: tuple[bool, ...] = ()
 
 
-def part(
+def train_and_test(
     x: Any,
     y: _Array,
     task: _Array | None,
@@ -147,7 +147,7 @@ class Own(NamedTuple):
         shaping: How rows of a single input are shaped.
         column: The name by which classes are declared.
         values: Classes that are declared.
-        clients: As for ``part``.
+        clients: As for ``train_and_test``.
     """
 
     path: Path
@@ -168,7 +168,7 @@ class Own(NamedTuple):
             y, outputs, called = self.labels(arrays["y"], place)
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
-            found = part(x, y, task, classes, test_fraction, seed, self.clients)
+            found = train_and_test(x, y, task, classes, test_fraction, seed, self.clients)
             found = found._replace(features=_features(arrays), numeric=_numeric(arrays))
             return found._replace(outputs=outputs, task_names=names, class_names=called)
         if not parts:

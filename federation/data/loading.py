@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engram.checks import clash, must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
-from federation.data.arrays import Arrays, HeldOut, Own, held_out, part
+from federation.data.arrays import Arrays, HeldOut, Own, held_out, train_and_test
 from federation.data.csv_rows import framed, parted
 from federation.data.datasets import read_given
 from federation.data.frames import is_frame, read_frame
@@ -111,7 +111,7 @@ def _digits(test_fraction: float, seed: int) -> Arrays:
 
     pixels, y = load_digits(return_X_y=True)
     x = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
-    return part(x, y, None, 10, test_fraction, seed)
+    return train_and_test(x, y, None, 10, test_fraction, seed)
 
 
 # --- torchvision -----------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class NetworkMethod(Method):
             found += [column._replace(name=VALIDATION + column.name) for column in found]
         return found
 
-    def in_parts(self, shared: SharedSettings) -> bool:
+    def combines(self, shared: SharedSettings) -> bool:
         """Returns whether a node may send the mean of several clients' updates."""
         return not self.each and shared.merge == "mean"
 

@@ -77,7 +77,7 @@ class Member:
     @property
     def combine(self) -> int | None:
         """How many rows of a client count in a mean at most; None if no mean is wanted."""
-        return self._most if self._merge.in_parts else None
+        return self._most if self._merge.combines else None
 
     def wants_losses(self, server_round: int) -> bool:
         """Returns whether a run asks for training losses in a round, which tell of divergence."""
@@ -115,7 +115,7 @@ class Member:
         clients, failed = trained.clients, trained.failures
         slots = over_slots(Tensor.cpu, trained.slots)
         rows = [float(min(self._rows[client], self._most)) for client in clients]
-        if self._merge.in_parts and clients:
+        if self._merge.combines and clients:
             update = Update(slots, sum(rows), len(clients))
             reply = Accepted(clients, [update], trained.losses, failed, trained.way)
             return TrainReplies([([*clients, *failed], reply)], [], [], Counter())

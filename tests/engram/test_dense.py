@@ -59,7 +59,7 @@ def spanned():
     targets = indicators(y[:, 5:], CLASSES).double()
     return (
         span,
-        (held, Examples(span.see(0, 5 + ROWS).part(5, 5 + ROWS), targets)),
+        (held, Examples(span.see(0, 5 + ROWS).narrow(5, 5 + ROWS), targets)),
         (plain, Examples(PlainCoordinates(common[FIRST], x).see(5, 5 + ROWS), targets)),
     )
 

@@ -421,4 +421,4 @@ def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():
     method = problem.built(PFedMeItself(server_mix=0.5))
     with pytest.raises(Refused, match="server-step must be replace for pfedme, whose server has"):
         merge_of(small(method="pfedme", **settings), method, frozenset())
-    assert merge_of(small(method="pfedme"), method, frozenset()).in_parts
+    assert merge_of(small(method="pfedme"), method, frozenset()).combines

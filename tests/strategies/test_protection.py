@@ -105,7 +105,7 @@ def test_nor_with_the_ensembles_step(method, protection):
     step, update = (torch.cat([(m[k] - start[k]).flatten() for k in m]) for m in (first, merged))
     assert torch.cosine_similarity(step, update, dim=0) > 1 - 1e-5
     assert 0.3 <= step.norm() <= 0.6
-    assert strategy.rounds.merge.in_parts == ("merge" not in PROTECTIONS[protection])
+    assert strategy.rounds.merge.combines == ("merge" not in PROTECTIONS[protection])
     for nodes, engine in ((1, "vectorized"), (20, "sequential")):
         model, _ = rounds(e, count=2, nodes=nodes, engine=engine)
         assert_same(model, expected, atol=1e-4)
