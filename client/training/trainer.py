@@ -151,10 +151,9 @@ class Trainer:
                 check_augmentation(augment, data.example)
         except ValueError as error:
             raise Refused(one_line(str(error))) from error
-        common, own = self.method.server.send(self.method.server.start, [0])
         self.received = Received(
-            {path: tuple(leaf.shape) for path, leaf in flat(common).items()},
-            {path: tuple(leaf.shape[1:]) for path, leaf in flat(own).items()},
+            {path: tuple(leaf.shape) for path, leaf in flat(shapes.common).items()},
+            {path: tuple(leaf.shape[1:]) for path, leaf in flat(shapes.own).items()},
         )
         self.sampler = Sampler(e, self.data.train, self.method.client, model, augment)
         self._memories = Recollection(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from engram.core.method import Served
 from engram.core.shapes import Shapes
 from engram.core.walkers import Walker
 from engram.methods.fedavg import FedAvg
@@ -67,10 +68,11 @@ def verdict(
     running=(),
     model=MODEL,
 ):
+    slots = {"model": model}
     read = partial(
         screen,
         server_round=5,
-        shapes=Shapes(FEDAVG, {}, {}, {"model": model}, {}),
+        shapes=Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,))),
         asked=ASKED,
         examples=EXAMPLES,
         most=most,
