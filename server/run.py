@@ -34,6 +34,10 @@ class Round(NamedTuple):
     metrics: Row
 
 
+Directly = Callable[..., Round]
+"""``train_round`` of ``(strategy, server_round, arrays, config, grid, before)``, in process."""
+
+
 def run(
     grid: Grid,
     experiment: Experiment,
@@ -43,6 +47,7 @@ def run(
     memories: Memories | None = None,
     noise: Noise = secret_noise,
     on_round: Callable[[Row], None] = lambda row: None,
+    directly: Directly | None = None,
 ) -> Row:
     """Runs the experiment, or its remaining rounds, and records it.
 
@@ -59,6 +64,8 @@ def run(
         noise: Source of the noise of central privacy. With secret noise, a private run that is
             resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
+        directly: Trains the clients of a round, if they live in this process; None to send messages
+            to them.
 
     Returns:
         The contents of ``results.json``: ``method``, ``rounds``, ``ms-per-round`` (the median),
@@ -84,7 +91,7 @@ def run(
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
-        course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
+        course = _Run(grid, strategy, e, record, training, memories, on_round, attendance, directly)
         return course.whole(noise, engine)
 
 
@@ -99,6 +106,7 @@ class _Run(NamedTuple):
     memories: Memories | None
     on_round: Callable[[Row], None]
     attendance: Attendance
+    directly: Directly | None
 
     def whole(self, noise: Noise, engine: str) -> Row:
         """Runs what is left, and records and returns the results."""
@@ -214,6 +222,7 @@ class _Run(NamedTuple):
                 self._config(losses=losses),
                 timeout=self.experiment.timeout,
                 before=lambda: accountant.note(self.strategy.cohort),
+                directly=self.directly,
             )
         except RunStopped as error:
             last = checkpoint.server_round
@@ -289,6 +298,7 @@ def train_round(
     *,
     timeout: float,
     before: Callable[[], None] = lambda: None,
+    directly: Directly | None = None,
 ) -> Round:
     """Trains one round: no evaluation, no record.
 
@@ -302,10 +312,13 @@ def train_round(
             training losses are wanted.
         timeout: Seconds to wait for replies.
         before: Called once the cohort is drawn, before anybody is asked.
+        directly: As for ``run``.
 
     Raises:
         RunStopped: Too few replies were usable, or the run diverged.
     """
+    if directly is not None:
+        return directly(strategy, server_round, arrays, config, grid, before)
     messages = strategy.configure_train(server_round, arrays, config, grid)
     before()
     replies = grid.send_and_receive(messages, timeout=timeout)

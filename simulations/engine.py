@@ -1,10 +1,12 @@
 """Runs an experiment in this process."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from client.hosts import Engine, Host, Opening, host_of
+from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.process import training
 from federation.experiment import Experiment
@@ -12,6 +14,7 @@ from federation.flower import log_plainly
 from federation.methods.network import NetworkMethod
 from federation.noise import simulated_noise
 from server.run import run
+from simulations.direct import train_directly
 from simulations.grid import InProcessGrid
 
 __all__ = ["simulate"]
@@ -23,7 +26,7 @@ def simulate(
     *,
     engine: Engine = "vectorized",
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
-    through: Callable[[Host], Host] = lambda host: host,
+    through: Callable[[Host], Host] | None = None,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, in this process.
 
@@ -33,7 +36,8 @@ def simulate(
         engine: ``vectorized`` trains a cohort at once; ``sequential`` trains one client at a
             time, and says which one fails, and where.
         on_round: Called with each round's metrics.
-        through: What stands between the server and the host of all clients.
+        through: What stands between the server and the host of all clients; None if nothing does,
+            and clients that train a network are trained without messages.
 
     Returns:
         The results, as ``server.run.run`` returns them.
@@ -52,11 +56,14 @@ def _simulated(
     folder: Path,
     engine: Engine,
     on_round: Callable[[dict[str, Any]], None],
-    through: Callable[[Host], Host],
+    through: Callable[[Host], Host] | None,
 ) -> dict[str, Any]:
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
-    host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))
+    host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
+    local = isinstance(host, LocalHost) and through is None
+    directly = partial(train_directly, host) if local else None
+    host = through(host) if through else host
     # One node can send the mean of all clients where the server needs only a mean.
     own = experiment.own
     apart = isinstance(own, NetworkMethod) and not own.combines(experiment)
@@ -69,4 +76,5 @@ def _simulated(
         memories=memories,
         noise=noise,
         on_round=on_round,
+        directly=directly,
     )

@@ -34,7 +34,7 @@ from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
 from strategies.selection import is_selection
-from strategies.train_replies import collect_replies, in_numbers, warn_of
+from strategies.train_replies import TrainReplies, collect_replies, in_numbers, warn_of
 
 __all__ = ["Federated"]
 
@@ -67,7 +67,10 @@ class Federated(RunStrategy):
         roster: As given; set it again when clients have joined or moved.
         state: The slots that are not sent unchanged, and the scores. Set it to resume from a
             checkpoint.
-        left_out: Clients of the last cohort whose updates were not merged, with reasons.
+        slots: The server's slots from which the last round began.
+        drawn: Its clients by node.
+        loss: The metric of its training losses; None if they are not wanted.
+        left_out: Its clients whose updates were not merged, with reasons.
     """
 
     def __init__(
@@ -86,11 +89,13 @@ class Federated(RunStrategy):
         self._weights = RowWeights(rounds.merge.by, max_weight)
         self.roster = roster
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
-        self._always_losses = self._losses = losses
+        self._always_losses = losses
         self._loss = loss
+        self.loss: Metric | None = loss
         self._watch = LossWatch(steps)
         self._notes = notes or {}
-        self._slots: Slots = {}
+        self.slots: Slots = {}
+        self.drawn: Mapping[int, list[int]] = {}
         self._asked: list[tuple[Message, list[int]]] = []
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
@@ -233,27 +238,34 @@ class Federated(RunStrategy):
             self.rounds.seed,
         )
 
+    def draw(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> None:
+        """Begins a round: its ``slots``, the clients ``drawn``, and whether losses are wanted."""
+        self.slots = self._whole(arrays)
+        absent = self._absent(grid) | self._scores.scoring.unseen
+        cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
+        self.drawn = self.roster.by_node(cohort)
+        self.loss = self._loss if self._always_losses or config.get("losses", True) else None
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Makes the messages to the nodes of this round's cohort, with the slots for each."""
-        self._slots = self._whole(arrays)
-        absent = self._absent(grid) | self._scores.scoring.unseen
-        cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
+        self.draw(server_round, arrays, config, grid)
         self._asked = []
-        content = outgoing(self.rounds.merge.method, self._slots)
+        content = outgoing(self.rounds.merge.method, self.slots)
         units = units_entries(self.roster.kind.units)
-        self._losses = self._always_losses or bool(config.get("losses", True))
-        for node, clients in self.roster.by_node(cohort).items():
+        for node, clients in self.drawn.items():
             settings = ConfigRecord(
                 {
                     **config,
                     "server-round": server_round,
                     "fingerprint": fingerprint(),
                     "clients": clients,
-                    "most-examples": self._weights.most,
+                    "most-examples": self.most,
                     "combine": self.rounds.merge.combines,
-                    "losses": self._losses,
+                    "losses": self.loss is not None,
                     **units,
                 }
             )
@@ -264,8 +276,13 @@ class Federated(RunStrategy):
 
     @property
     def cohort(self) -> list[int]:
-        """The clients that the last messages ask, ascending."""
-        return sorted(client for _, clients in self._asked for client in clients)
+        """The clients that the last round asks, ascending."""
+        return sorted(client for clients in self.drawn.values() for client in clients)
+
+    @property
+    def most(self) -> int:
+        """Largest number of a client's rows that count; 1 if all clients count alike."""
+        return self._weights.most
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked now."""
@@ -283,7 +300,21 @@ class Federated(RunStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Merges the replies that pass screening.
+        """Merges the replies that pass screening; returns as ``learn``."""
+        replied = collect_replies(
+            replies,
+            self._asked,
+            server_round=server_round,
+            shapes=self.rounds.shapes,
+            roster=self.roster,
+            most=self.most,
+            merge=self.rounds.merge,
+            loss=self.loss,
+        )
+        return self.learn(server_round, replied)
+
+    def learn(self, server_round: int, replied: TrainReplies) -> tuple[ArrayRecord, MetricRecord]:
+        """Merges what the clients of a round have made of its slots.
 
         Returns:
             The next arrays, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
@@ -297,17 +328,7 @@ class Federated(RunStrategy):
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
         rounds, names = self.rounds, self.roster.names
-        replied = collect_replies(
-            replies,
-            self._asked,
-            server_round=server_round,
-            shapes=rounds.shapes,
-            roster=self.roster,
-            most=self._weights.most,
-            merge=rounds.merge,
-            loss=self._loss if self._losses else None,
-        )
-        found = rounds.screened(self._slots, replied)
+        found = rounds.screened(self.slots, replied)
         self.left_out = found.left_out
         updates = rounds.updates(found, server_round, names)
         found.log(server_round, names)
@@ -317,7 +338,7 @@ class Federated(RunStrategy):
             means["train-loss"], median = float(np.mean(losses)), float(np.median(losses))
             means["train-loss-median"] = median
             self._watch.see(server_round, median)
-        slots = rounds.merged(self._slots, updates, server_round)
+        slots = rounds.merged(self.slots, updates, server_round)
         public, others = self._apart(slots)
         self._state = flat(others)
         self._ways = Counter(reply.way for _, reply in found.accepted if reply.way)

@@ -11,13 +11,13 @@ from federation.errors import one_line
 from federation.wire import DIVERGED
 from strategies.evaluation import Impossible
 
-__all__ = ["Kind", "Rejected", "first_answers", "read_reply"]
+__all__ = ["REASONS", "Kind", "Rejected", "first_answers", "read_reply"]
 
 _log = getLogger("flwr.engram")
 
 _T = TypeVar("_T")
 
-_REASONS: Final = 400  # characters of what a node says of its clients that diverged
+REASONS: Final = 400  # characters of what a node says of its clients that diverged
 
 Kind = Literal[
     "error",
@@ -102,7 +102,7 @@ def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejecte
     """
     if reply.has_error():
         kind: Kind = "diverged" if reply.error.code == DIVERGED else "error"
-        reason = one_line(reply.error.reason or "no reason given", longest=_REASONS)
+        reason = one_line(reply.error.reason or "no reason given", longest=REASONS)
         return Rejected(kind, reason)
     try:
         return read(reply.content)

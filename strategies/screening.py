@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, RecordDict
 from engram.core.method import Slots, Update
 from engram.core.rounds import received_by, sent_to
 from engram.core.shapes import Shapes
-from engram.core.slots import flat, unflat
+from engram.core.slots import flat, over_slots, unflat
 from engram.core.walkers import changes
 from engram.metrics import Metric
 from engram.models.functional import VARIANCE
@@ -18,11 +18,12 @@ from engram.types import Params
 from federation.aggregation import Merge
 from federation.columns import Column
 from federation.errors import brief, few, one_line
+from federation.trained import Trained
 from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
 from strategies.evaluation import Scored, read_scores
-from strategies.reading import Kind, Rejected
+from strategies.reading import REASONS, Kind, Rejected
 
-__all__ = ["Accepted", "implausible", "screen", "screen_scores"]
+__all__ = ["Accepted", "implausible", "judged", "screen", "screen_scores"]
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
 _FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
@@ -48,7 +49,7 @@ class Accepted(NamedTuple):
     way: str
 
 
-def screen(  # noqa: PLR0911 - one return for each reason to refuse
+def screen(
     content: RecordDict,
     *,
     server_round: int,
@@ -99,9 +100,25 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     params = _read_params(arrays, like, lead)
     if isinstance(params, Rejected):
         return params
-    if not (
-        (not params or is_finite(params)) and all(abs(loss) <= _LARGEST for loss in details.losses)
-    ):
+    failed = dict(zip(details.failed, details.reasons, strict=True))
+    way = str(content.config_records[CLIENTS].get("way"))
+    slots = unflat(params, shapes.sent)
+    trained = Trained(ids, slots, rows, details.losses, failed, way if way in WAYS else "")
+    return judged(trained, most=most, merge=merge, loss=loss)
+
+
+def judged(
+    trained: Trained, *, most: int, merge: Merge, loss: Metric | None
+) -> Accepted | Rejected:
+    """Checks the numbers of an outcome whose form is right; the arguments are those of ``screen``.
+
+    Returns:
+        The updates, or why they are left out.
+    """
+    if not trained.clients:
+        return Rejected("diverged", one_line(trained.reason, longest=REASONS))
+    params, losses = flat(trained.slots), trained.losses
+    if not ((not params or is_finite(params)) and all(abs(each) <= _LARGEST for each in losses)):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
     paths = {name: name.split("/") for name in params}
     running = {
@@ -112,25 +129,19 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     if any(params[name].min() < 0 for name in running if name.endswith(VARIANCE)):
         return _rejected("non-finite", "a running variance is below zero")
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
-    if min(details.losses, default=low) < low - _ROUNDING:
+    if min(losses, default=low) < low - _ROUNDING:
         return _rejected("scores", f"losses must be {low:g} or more")
-    weights = [min(count, most) for count in rows]
+    weights = [float(min(count, most)) for count in trained.examples]
     if merge.combines:
-        updates = [Update(unflat(params, shapes.sent), float(sum(weights)), len(ids))]
+        updates = [Update(trained.slots, sum(weights), len(weights))]
     else:
         updates = [
-            Update(
-                unflat({n: leaf[i] for n, leaf in params.items()}, shapes.sent),
-                float(weight),
-                1,
-                client,
-            )
-            for i, (client, weight) in enumerate(zip(ids, weights, strict=True))
+            Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), weight, 1, client)
+            for i, (client, weight) in enumerate(zip(trained.clients, weights, strict=True))
         ]
-    failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
-    way = content.config_records[CLIENTS].get("way")
-    capped = [min(found, most_loss) for found in details.losses]
-    return Accepted(ids, updates, capped, failed, str(way) if way in WAYS else "")
+    failed = {client: one_line(reason) for client, reason in trained.failures.items()}
+    capped = [min(found, most_loss) for found in losses]
+    return Accepted(trained.clients, updates, capped, failed, trained.way)
 
 
 def implausible(

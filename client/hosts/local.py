@@ -14,7 +14,6 @@ from client.requests import (
     read_whole,
     round_of,
 )
-from client.training.outcome import Trained
 from client.training.scoring import Scores
 from client.training.trainer import Received, Trainer
 from engram.core.method import Slots
@@ -25,6 +24,7 @@ from federation.data.standards import told, warn_of_scales
 from federation.errors import EngramError, brief
 from federation.methods.network import NetworkMethod
 from federation.roster import describe_node
+from federation.trained import Trained
 from federation.wire import (
     ARRAYS,
     CLIENTS,
@@ -40,8 +40,6 @@ from federation.wire import (
 
 __all__ = ["LocalHost"]
 
-_TOLD = 2  # most clients of a node whose failures an error tells
-
 
 class LocalHost:
     """Hosts clients that ``trainer`` trains and scores."""
@@ -50,9 +48,8 @@ class LocalHost:
         self.trainer = trainer
         self._warned = False
 
-    def _trainer_of(self, content: RecordDict) -> Trainer:
-        """Returns the trainer for a message, whose rows are in the units that this says."""
-        units = units_of(content)
+    def in_units(self, units: Units) -> Trainer:
+        """Returns the trainer of rows in these units."""
         if units != self.trainer.data.units:
             self.trainer = self.trainer.in_units(units)
         return self.trainer
@@ -85,7 +82,7 @@ class LocalHost:
         def train(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             most = _most_examples(config_of(first))
-            trained = self._trainer_of(first).train(
+            trained = self.in_units(units_of(first)).train(
                 _slots(first, ARRAYS),
                 list(group.values()),
                 own=_own(requests, group),
@@ -94,8 +91,8 @@ class LocalHost:
                 combine=most,
                 losses=_wants_losses(config_of(first)),
             )
-            for (i, clients), result in zip(group.items(), trained, strict=True):
-                yield _train_reply(requests[i].message, clients, result, most)
+            for i, result in zip(group, trained, strict=True):
+                yield _train_reply(requests[i].message, result, most)
 
         aside = self.trainer.data.left_out
         return _in_groups(requests, train, aside, self.trainer.received)
@@ -106,7 +103,7 @@ class LocalHost:
         def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             everyone = [client for clients in group.values() for client in clients]
-            scores = self._trainer_of(first).evaluate(
+            scores = self.in_units(units_of(first)).evaluate(
                 _slots(first, ARRAYS),
                 everyone,
                 own=_own(requests, group),
@@ -221,13 +218,9 @@ def _wants_losses(config: ConfigRecord) -> bool:
     return bool(config.get("losses", True))
 
 
-def _train_reply(
-    message: Message, clients: Sequence[int], trained: Trained, most: int | None
-) -> Message:
-    failed = [client for client in clients if client in trained.failures]
+def _train_reply(message: Message, trained: Trained, most: int | None) -> Message:
     if not trained.clients:
-        reasons = "; ".join([trained.failures[client] for client in failed[:_TOLD]])
-        return Message(Error(DIVERGED, reasons), reply_to=message)
+        return Message(Error(DIVERGED, trained.reason), reply_to=message)
     metrics: dict[str, float] = {"num-examples": sum(trained.examples)}
     if trained.losses:
         weights = None if most is None else [min(n, most) for n in trained.examples]
@@ -242,8 +235,8 @@ def _train_reply(
                     "ids": trained.clients,
                     "examples": trained.examples,
                     "losses": trained.losses,
-                    "failed": failed,
-                    "reasons": [trained.failures[client] for client in failed],
+                    "failed": list(trained.failures),
+                    "reasons": list(trained.failures.values()),
                     "way": trained.way,
                 }
             ),

@@ -1,7 +1,6 @@
 """The outcome of a round of local training for a group of clients."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -10,8 +9,9 @@ from engram.core.method import Slots
 from engram.core.slots import over_slots
 from federation.errors import EngramError
 from federation.names import Names
+from federation.trained import Trained
 
-__all__ = ["ClientFailed", "Group", "Trained", "failed"]
+__all__ = ["ClientFailed", "Group", "failed"]
 
 
 class ClientFailed(EngramError):
@@ -27,29 +27,6 @@ def failed(
     return ClientFailed(
         f"client {called} failed in round {server_round} at step {error.step}: {error.__cause__!r}"
     )
-
-
-class Trained(NamedTuple):
-    """The outcome of a local round for a group of clients.
-
-    Attributes:
-        clients: The clients that trained, in the order in which they were asked for.
-        slots: The weighted mean of the slots that they send; or, if no mean was asked for, these
-            slots, each array with a leading axis of ``len(clients)``. Empty if no client trained.
-        examples: Their numbers of training rows.
-        losses: Their losses on the last local batch, after the last step; empty if losses were not
-            asked for.
-        failures: Likely causes, by client, of models or losses that became non-finite. These
-            clients are left out of all the above, and their memories have not changed.
-        way: The way in which they were trained: see ``federation.wire.WAYS``.
-    """
-
-    clients: list[int]
-    slots: Slots
-    examples: list[int]
-    losses: list[float]
-    failures: dict[int, str]
-    way: str
 
 
 class Group:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from client.training.outcome import Group, Trained, failed
+from client.training.outcome import Group, failed
 from client.training.trainer import Trainer
 from engram.cohort.dense import origin
 from engram.cohort.draws import Draws
@@ -27,6 +27,7 @@ from engram.units import Units
 from federation.data.federated import Split
 from federation.data.lazy import Lazy
 from federation.settings.fields import key_of
+from federation.trained import Trained
 
 __all__ = ["Stack", "likeness"]
 

@@ -8,6 +8,7 @@ same pure functions client by client, and an error says which client failed, and
 
 import time
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from logging import getLogger
 from typing import Any, Final, Literal, NamedTuple
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_map
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_size
 from client.training.diagnosis import Seen, cause_of
-from client.training.outcome import ClientFailed, Group, Trained, failed
+from client.training.outcome import ClientFailed, Group, failed
 from client.training.recollection import Memory, Recollection
 from client.training.sampler import Sampler
 from client.training.scoring import Scorer, Scores
@@ -49,6 +50,7 @@ from federation.machine import check_threads
 from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator, unseen
+from federation.trained import Trained
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
 
@@ -177,6 +179,7 @@ class Trainer:
                 whole=bool(e.local_epochs),
                 keeps=self._memories.moments,
             )
+        self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         self._checked: set[frozenset[str]] = set()
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(initial)
@@ -350,7 +353,7 @@ class Trainer:
         self._check(cohort, learned, clients[0])
         factor = step_factor(e.schedule, server_round, e.num_rounds)
         start = time.process_time()  # not wall time: others may use the machine, too
-        done = self.learner.trains(way, learned, factor)(cohort)
+        done = self._trains(way, learned, factor)(cohort)
         if len(self._times[way]) < _TRIES:
             self._times[way].append((time.process_time() - start) / cohort.clients)
         return done

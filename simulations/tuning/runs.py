@@ -3,23 +3,19 @@
 Each run gives the numbers that it gives by itself, to rounding.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from logging import getLogger
 from pathlib import Path
 
-from torch import Tensor
-
 from client.memory import RamStore
-from client.training.outcome import Trained
 from client.training.scoring import Scores
 from client.training.stack import Stack, likeness
 from client.training.trainer import Trainer
-from engram.core.method import Slots, Update
+from engram.core.method import Slots
 from engram.core.rounds import sent_to
-from engram.core.slots import over_slots
 from engram.networks import FLAT
+from engram.tasks import task_of
 from federation.data.federated import FederatedData, federated_data
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
@@ -29,12 +25,12 @@ from federation.experiment import Experiment
 from federation.methods.network import VALIDATION
 from federation.noise import simulated_noise
 from federation.settings.shared import SharedSettings
+from federation.trained import Trained
+from simulations.direct import replies_of
 from strategies.evaluation import center
-from strategies.reading import Rejected
 from strategies.rounds import Rounds
 from strategies.row_weights import RowWeights
 from strategies.scorekeeping import Scoring
-from strategies.screening import Accepted
 from strategies.train_replies import TrainReplies
 
 __all__ = ["LockStep", "Member"]
@@ -69,10 +65,10 @@ class Member:
         self.slots: Slots = self._merge.method.server.start
         self.scoring = Scoring.of(experiment, self._rounds.shapes)
         self.stopped = ""
-        self._rows = [len(rows) for rows in data.train.rows]
         weights = RowWeights(self._merge.by, experiment.max_weight)
-        weights.compare(self._rows, data.names)
+        weights.compare([len(rows) for rows in data.train.rows], data.names)
         self._most = weights.most
+        self._loss = task_of(experiment.task, experiment.loss).metric
 
     @property
     def combine(self) -> int | None:
@@ -112,19 +108,9 @@ class Member:
 
     def _replies(self, trained: Trained) -> TrainReplies:
         """Returns the replies of a node that hosts all clients, or of a node for each."""
-        clients, failed = trained.clients, trained.failures
-        slots = over_slots(Tensor.cpu, trained.slots)
-        rows = [float(min(self._rows[client], self._most)) for client in clients]
-        if self._merge.combines and clients:
-            update = Update(slots, sum(rows), len(clients))
-            reply = Accepted(clients, [update], trained.losses, failed, trained.way)
-            return TrainReplies([([*clients, *failed], reply)], [], [], Counter())
-        accepted = [
-            ([client], Accepted([client], [Update(mine, weight, 1, client)], [], {}, trained.way))
-            for client, weight, mine in zip(clients, rows, _each(slots, len(clients)), strict=True)
-        ]
-        rejected = [([client], Rejected("diverged", why)) for client, why in failed.items()]
-        return TrainReplies(accepted, rejected, [], Counter())
+        each = [trained] if self._merge.combines else [*trained.apart()]
+        groups = [[*some.clients, *some.failures] for some in each]
+        return replies_of(groups, each, most=self._most, merge=self._merge, loss=self._loss)
 
     def scores(self, server_round: int) -> Scores:
         """Scores its clients in ``scored`` after a round."""
@@ -141,10 +127,6 @@ class Member:
         column = self.scores(server_round).columns[VALIDATION + metric.name]
         seen = [i for i, client in enumerate(self.scored) if client not in unseen]
         return center(column[seen].double().numpy(), metric)
-
-
-def _each(stacked: Slots, count: int) -> list[Slots]:
-    return [over_slots(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 
 class LockStep:
