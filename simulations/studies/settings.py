@@ -83,7 +83,7 @@ class StudySettings:
             raise Refused(*wrong)
 
     def problems(self) -> Iterator[str]:
-        """Returns the faults of settings that are impossible together, one line each."""
+        """Yields the faults of settings that are impossible together, one line each."""
         yield from ()
 
     @property
