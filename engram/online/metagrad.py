@@ -30,8 +30,8 @@ class MetaGrad(NamedTuple):
 def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[MetaGrad]:
     """Builds MetaGrad with an expert for each rate eta_i = 2^-i / (5 D G), i = 0 ... log2(T) / 2.
 
-    With s_i = <g, w_i - w>, an expert's loss is eta_i s_i + (eta_i s_i)^2, and it takes a step along
-    this loss's gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. The experts' weights pi_i start
+    With s_i = <g, w_i - w>, an expert's loss is eta_i s_i + (eta_i s_i)^2, and it takes a step
+    along its gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. The experts' weights pi_i start
     from a prior ~ 1 / ((i + 1) (i + 2)) and decrease exponentially with their losses; w is the mean
     of w_i with weights pi_i eta_i. Regret against every u is O(sqrt(V d log T) + d log T), V = sum
     <g, w - u>^2, and so O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log
