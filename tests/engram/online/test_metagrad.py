@@ -56,7 +56,7 @@ def comparators(domain, g):
     ids=["ball", "box", "simplex"],
 )
 def test_its_second_order_regret(stream, domain):
-    # With R = sum <g, w - u>, V = sum <g, w - u>^2 and F = sum g g': for each expert (Lemmas 3 to 5)
+    # With R = sum <g, w - u>, V = sum <g, w - u>^2, F = sum g g': for each expert (Lemmas 3 to 5)
     #   eta R - eta^2 V <= ln(1 / prior) + |u - w_1|^2 / (2 D^2) + ln det(I + 2 eta^2 D^2 F) / 2.
     rounds, diameter = 400, domain.diameter
     learner = metagrad(domain, gradient_bound=2.0, horizon=rounds)
