@@ -51,7 +51,7 @@ NETWORKS: Final = {"mlp": {"model": "mlp", "hidden": "100"}, "cnn": {"model": _C
 
 
 class RunScore(NamedTuple):
-    """What came of one method with one seed, there or here.
+    """Result of one method with one seed, there or here.
 
     Attributes:
         accuracy: Mean over clients, in [0, 1].

@@ -98,7 +98,7 @@ def _example(module: nn.Module, kind: Kind) -> Any:
 
 
 def _same(module: nn.Module, inputs: Any, runs: Callable[[Any], Tensor]) -> bool:
-    """Says whether outputs are the same, also of another number of other rows."""
+    """Returns whether outputs agree, also for another number of other rows."""
     generator = torch.Generator().manual_seed(0)
 
     def other(leaf: Tensor) -> Tensor:

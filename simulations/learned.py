@@ -1,4 +1,4 @@
-"""What a run has learned: the common model, and the models that clients are served by."""
+"""Models of a run: the common one, and those that serve clients."""
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
@@ -40,7 +40,7 @@ __all__ = ["Learned"]
 
 
 class Learned:
-    """What a run has learned.
+    """The models of a run.
 
     Args:
         record: The run.
@@ -77,7 +77,7 @@ class Learned:
 
     @cached_property
     def kind(self) -> Kind:
-        """What the rows of its data are like."""
+        """Shapes and types of the data's rows."""
         return self._recorded or self.data.kind
 
     @property
@@ -173,7 +173,7 @@ class Learned:
 
     @property
     def _store(self) -> MemoryStore:
-        """What clients keep, in this process or in the run's folder; nothing that serves nobody.
+        """Clients' memories, in this process or in the run's folder; empty if none affects a model.
 
         Raises:
             Refused: If the clients' memories are on nodes of their own.

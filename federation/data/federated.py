@@ -181,7 +181,7 @@ class FederatedData(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What its rows are like."""
+        """Shapes and types of its rows."""
         called = {"classes": self.classes, "features": self.features}
         return Kind(described(self.train.like), self.outputs, **called, units=self.units)
 

@@ -76,7 +76,7 @@ class Member:
 
     @property
     def combine(self) -> int | None:
-        """How many rows of a client count in a mean at most; None if no mean is wanted."""
+        """Largest number of a client's rows that count in a mean; None without means."""
         return self._most if self._merge.combines else None
 
     def wants_losses(self, server_round: int) -> bool:
