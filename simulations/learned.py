@@ -24,7 +24,8 @@ from engram.models.units import InUnits
 from engram.tasks import TASKS
 from engram.types import Params
 from engram.units import Units
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, model_for
 from federation.data.standards import own_units, standardized_by
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment

@@ -19,9 +19,9 @@ from engram.models.base import Outputs
 from engram.models.skeleton import called
 from engram.tasks import TASKS
 from federation.data.federated import model_for
+from federation.data.lazy import RowNumbers
 from federation.data.new_rows import input_columns
 from federation.data.newcomer import Newcomer, read_newcomer
-from federation.data.partitions import RowNumbers
 from federation.data.ranges import inputs_in, ranges_of
 from federation.data.standards import own_units, standardized_by
 from federation.errors import Refused, told_with

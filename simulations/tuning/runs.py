@@ -20,7 +20,8 @@ from engram.core.method import Slots, Update
 from engram.core.rounds import sent_to
 from engram.core.slots import over_slots
 from engram.networks import FLAT
-from federation.data.federated import FederatedData, federated_data
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
 from federation.data.unpacked import unless_refused

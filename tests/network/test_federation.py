@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.errors import RunStopped
 from federation.experiment import Experiment, read_by
 from federation.fingerprint import source_root

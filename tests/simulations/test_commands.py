@@ -76,7 +76,7 @@ for words, status in cases:
 BEGIN = """
 import sys
 import simulations.engine, strategies
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.experiment import Experiment
 
 own = {"num_clients": 2, "clients_per_round": 2, "partition": "natural"}
