@@ -318,7 +318,7 @@ class Learned:
         memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
         served = method.serve(received, memory.kept, memory.trained)
         if self.tuned:
-            if not (served.tuned or has_tuned(served)):
+            if not has_tuned(replace(served, tuned=False)):
                 raise Refused(must("method", e.method, "one that serves a network, for tuned"))
             served = replace(served, tuned=True)
         found = settled(served, lambda: self._trainer_with(client), client)
