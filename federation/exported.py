@@ -19,8 +19,8 @@ from torch import nn
 
 from engram.checks import must, require
 from engram.core.method import Neighbors
+from engram.models.base import called
 from engram.models.plain import Mixture, Recalling, Shifted, layered
-from engram.models.skeleton import called
 from engram.process import own_modes
 from engram.tasks import TASKS
 from engram.types import Params

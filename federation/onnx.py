@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.models.skeleton import called
+from engram.models.base import called
 from engram.process import filtering
 from federation.errors import Refused, one_line
 from federation.graphs import Runs, session

@@ -18,8 +18,7 @@ from engram.models import (
     with_personal,
     with_units,
 )
-from engram.models.base import Inputs
-from engram.models.functional import UnknownToken
+from engram.models.base import Inputs, UnknownToken
 from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from engram.units import Units

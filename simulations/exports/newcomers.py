@@ -15,8 +15,7 @@ from client.memory import RamStore
 from client.packages import Package
 from client.serving import check_finite, plain_module, settled
 from client.training.trainer import Trainer
-from engram.models.base import Outputs
-from engram.models.skeleton import called
+from engram.models.base import Outputs, called
 from engram.tasks import TASKS
 from federation.data.federated import model_for
 from federation.data.lazy import RowNumbers
