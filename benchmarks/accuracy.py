@@ -33,7 +33,8 @@ from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.networks import model
 from engram.types import Params
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, model_for
 from federation.data.in_memory import hold
 from federation.data.npz import read_npz
 from federation.errors import EngramError, Refused, brief
@@ -51,7 +52,7 @@ NETWORKS: Final = {"mlp": {"model": "mlp", "hidden": "100"}, "cnn": {"model": _C
 
 
 class RunScore(NamedTuple):
-    """What came of one method with one seed, there or here.
+    """Result of one method with one seed, there or here.
 
     Attributes:
         accuracy: Mean over clients, in [0, 1].

@@ -31,7 +31,7 @@ from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.engine import simulate
-from simulations.local import LocalFederation
+from simulations.loopback import LoopbackFederation
 
 _CLIENTS = 3
 _TARGETS = ("client", "coordinator", "superlink")
@@ -99,7 +99,7 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
     simulate(experiment, calm)
     reached, done, over = [-1], list[Kill](), threading.Event()
     start = time.monotonic()
-    with LocalFederation(folder / "federation", clients=_CLIENTS) as federation:
+    with LoopbackFederation(folder / "federation", clients=_CLIENTS) as federation:
         killer = threading.Thread(
             target=_kill_all, args=(federation, kills, done, reached, over, say), daemon=True
         )
@@ -119,7 +119,7 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
 
 
 def _kill_all(
-    federation: LocalFederation,
+    federation: LoopbackFederation,
     kills: Sequence[Kill],
     done: list[Kill],
     reached: list[int],
@@ -141,7 +141,7 @@ def _kill_all(
         say(f"{len(done)}: {kill.target} killed in round {reached[0] + 1}")
 
 
-def _kill_coordinator(federation: LocalFederation, over: threading.Event) -> None:
+def _kill_coordinator(federation: LoopbackFederation, over: threading.Event) -> None:
     """Kills the ServerApp's process, once there is one."""
     while not over.is_set():
         with contextlib.suppress(psutil.Error):  # a process may end meanwhile

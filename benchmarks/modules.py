@@ -28,7 +28,8 @@ from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS,
 from benchmarks.peers import PeerMissing
 from benchmarks.workloads import Platform
 from engram.networks import NETWORKS, model
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, model_for
 from federation.data.in_memory import hold
 from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment

@@ -19,7 +19,7 @@ from rich.table import Table
 from federation.experiment import Experiment
 from server.record import RunRecord
 from simulations.deployed import run_deployed
-from simulations.local import LocalFederation, Nodes
+from simulations.loopback import LoopbackFederation, Nodes
 
 _CLIENTS = 3
 SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
@@ -49,7 +49,7 @@ def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
         "eval-every": rounds,
     }
     experiment = Experiment.from_config({**own})
-    with LocalFederation(folder, clients=_CLIENTS, nodes=nodes) as federation:
+    with LoopbackFederation(folder, clients=_CLIENTS, nodes=nodes) as federation:
         run_deployed(experiment, folder / "run", federation.server, control=federation.control)
     rows = RunRecord.open(folder / "run").rows()[2:]
 

@@ -24,7 +24,7 @@ from benchmarks.memory import forget_peak, peak
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.roofline import Roofline, count_flops, measure
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
-from federation.data.federated import has_device
+from federation.data.dealing import has_device
 from federation.errors import EngramError, Refused
 from federation.methods import family
 

@@ -33,7 +33,8 @@ from engram.core.rounds import merged
 from engram.core.slots import kinds_of, replace, sends
 from engram.models import cross_entropy
 from engram.online.server_step import has_exp_concave, universal_step
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, model_for
 from federation.data.npz import read_npz
 from federation.errors import EngramError
 from federation.experiment import Experiment

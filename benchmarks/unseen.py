@@ -32,7 +32,8 @@ from engram.core.slots import unflat
 from engram.networks import model as network_named
 from engram.types import Params
 from federation import streams
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, model_for
 from federation.data.in_memory import hold
 from federation.data.npz import read_npz
 from federation.errors import DataError, RunStopped

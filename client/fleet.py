@@ -91,7 +91,7 @@ class Unusable(EngramError):
 
 
 class RunInfo(NamedTuple):
-    """What a node must know of a run.
+    """A run, as far as a node must know it.
 
     Attributes:
         run_id: Its number.

@@ -25,7 +25,7 @@ _OTHER_NAMES: Final = (62, 64)  # DNS names, IP addresses
 
 
 class Fault(NamedTuple):
-    """What is wrong with a server.
+    """A fault of a server's connection.
 
     Attributes:
         text: The end of a sentence that begins with the server.

@@ -47,7 +47,7 @@ _ABOUT = "training.json"
 
 
 class Training(NamedTuple):
-    """What a node knows of a training.
+    """A training, as far as a node knows it.
 
     Attributes:
         experiment: Its settings, with the node's own data as the data set.

@@ -1,4 +1,4 @@
-"""What training rows are changed by, at random, each time that they are drawn.
+"""Random changes of training rows, each time that they are drawn.
 
 An augmentation is a function of a row, such as one of ``torchvision.transforms.v2``, that draws
 from torch's generator. Here it draws from a seed that is passed in.

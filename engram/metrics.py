@@ -1,4 +1,4 @@
-"""What models are scored by, on the rows of each client: metrics, by name.
+"""Metrics by name, by which models are scored on each client's rows.
 
 A metric is known by its range, its direction and its meaning. Messages, the screening of replies,
 records, tables and plots treat all alike.
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Targets = Literal["classes", "values", "labels", "tokens"]
-"""What a row's targets are: a class, numbers, zeros and ones, or a class for each position."""
+"""Type of a row's targets: a class, numbers, zeros and ones, or a class for each position."""
 
 Better = Literal["higher", "lower"]
 Score = Callable[..., "Tensor | float"]

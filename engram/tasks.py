@@ -36,7 +36,7 @@ RowLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
 class Task(NamedTuple):
-    """What a network learns.
+    """A learning problem: targets, loss and metrics.
 
     Attributes:
         name: What it is called.

@@ -28,7 +28,7 @@ _FOLDERS = {"node.toml": "a federation's client-N", "federation.toml": "a federa
 
 
 class NodeCredentials(NamedTuple):
-    """What a client needs to take part. All paths are absolute."""
+    """Files and addresses of a client, for taking part. All paths are absolute."""
 
     federation: str  # the federation's name
     superlink: str  # HOST:PORT that the client connects to
@@ -42,7 +42,7 @@ class NodeCredentials(NamedTuple):
 
 
 class FederationSettings(NamedTuple):
-    """What ``federation.toml`` says."""
+    """Contents of ``federation.toml``."""
 
     federation: str  # the federation's name
     superlink: str  # HOST:PORT that clients connect to
@@ -61,7 +61,7 @@ class ServerTls(NamedTuple):
 
 
 class ServerCredentials(NamedTuple):
-    """What the coordinator needs to serve a federation. All paths are absolute."""
+    """Files and addresses of the coordinator, for serving. All paths are absolute."""
 
     folder: Path  # the coordinator's folder
     settings: FederationSettings  # what ``federation.toml`` says

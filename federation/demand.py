@@ -24,7 +24,9 @@ def check_client(experiment: Experiment, shapes: Shapes) -> None:
         Refused: The slots do not fit.
     """
     e = experiment
-    size = _size(flat(shapes.received)) + _COPIES * _size(flat(shapes.work))
+    # A node builds the server's slots, as they start, too.
+    held = max(_size(flat(shapes.received)), _size(flat(shapes.method.server.start)))
+    size = held + _COPIES * _size(flat(shapes.work))
     most = int(e.memory_budget * 2**30)
     check_room(f"a client of {e.method}", size, _advice(e), most=most)
 

@@ -19,8 +19,8 @@ from torch import nn
 
 from engram.checks import must, require
 from engram.core.method import Neighbors
+from engram.models.base import called
 from engram.models.plain import Mixture, Recalling, Shifted, layered
-from engram.models.skeleton import called
 from engram.process import own_modes
 from engram.tasks import TASKS
 from engram.types import Params
@@ -69,11 +69,11 @@ _LARGEST: Final = 2**26  # bytes of it
 _COPIES: Final = 3  # of a model's file: as bytes, as tensors, and in the module
 _MOST: Final = 10**5  # arrays of a model
 _UNFIT: Final = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""What a file raises that is another one than this module writes."""
+"""Errors of reading files that this module has not written."""
 
 
 class Exported(NamedTuple):
-    """What an exported model is.
+    """An exported model's description.
 
     Attributes:
         what: In a few words.

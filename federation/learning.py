@@ -14,14 +14,14 @@ from engram.core.method import Method, Network
 from engram.core.shapes import Shapes, shapes_of, without_data
 from engram.models import Model
 from federation.data.federated import model_for
-from federation.demand import check_client
+from federation.demand import check_client, check_server
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
 
-__all__ = ["server_side", "shapes_on"]
+__all__ = ["check_fit", "server_side", "shapes_on"]
 
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
@@ -37,11 +37,12 @@ def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, fro
         The method, the slots of one client, and the names of the network's running statistics.
 
     Raises:
-        Refused: As ``shapes_on``.
+        Refused: As ``shapes_on``, or the server's slots do not fit into memory.
     """
     e = experiment
     model = model_for(e, kind)
     shapes = shapes_on(e, model, kind.outputs)
+    check_server(e, shapes)
     generator = torch_generator(e.seed, Stream.MODEL)
     network = network_of(model, model.init(generator), partial(model.init, generator))
     try:
@@ -49,6 +50,17 @@ def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, fro
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     return method, shapes, network.running
+
+
+def check_fit(experiment: Experiment, kind: Kind) -> None:
+    """Checks that the network, and a client of the method, fit such data and into memory.
+
+    Raises:
+        Refused: One of them does not.
+    """
+    model = model_for(experiment, kind)
+    if isinstance(experiment.own, NetworkMethod):
+        shapes_on(experiment, model, kind.outputs)
 
 
 def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:

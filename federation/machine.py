@@ -1,4 +1,4 @@
-"""What this process may use of its machine: cores and memory."""
+"""Cores and memory that this process may use."""
 
 import functools
 import logging

@@ -43,7 +43,7 @@ class _Interval(Stored):
 
 
 class ModelJson(Stored):
-    """What it must hold at least; what has a default, earlier versions did not write."""
+    """Its required entries; those with a default are missing in files of earlier versions."""
 
     what: _Text
     settings: Settings

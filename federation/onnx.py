@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.models.skeleton import called
+from engram.models.base import called
 from engram.process import filtering
 from federation.errors import Refused, one_line
 from federation.graphs import Runs, session
@@ -98,7 +98,7 @@ def _example(module: nn.Module, kind: Kind) -> Any:
 
 
 def _same(module: nn.Module, inputs: Any, runs: Callable[[Any], Tensor]) -> bool:
-    """Says whether outputs are the same, also of another number of other rows."""
+    """Returns whether outputs agree, also for another number of other rows."""
     generator = torch.Generator().manual_seed(0)
 
     def other(leaf: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a model's outputs say, as columns of a table for people."""
+"""A model's predictions as columns of a table for people."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
@@ -28,7 +28,7 @@ Columns = dict[str, list[Any]]
 
 
 class Interval(NamedTuple):
-    """How far targets may lie from predictions, with some probability.
+    """Bounds of targets around predictions, with some probability.
 
     Attributes:
         level: The probability.

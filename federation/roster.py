@@ -79,7 +79,7 @@ class Kind(NamedTuple):
         return cls(**{**found, **lists, "units": Units.from_json(found.get("units", {}))})
 
     def unlike(self, most: "Kind") -> str:
-        """Says how it differs from the kind that most nodes have."""
+        """Describes how it differs from the kind that most nodes have."""
         its, usual = set(self.features), set(most.features)
         if its and usual and its != usual:
             lacking, more = few_names(sorted(usual - its)), few_names(sorted(its - usual))

@@ -252,7 +252,7 @@ class Attendance:
         return found
 
     def too_few(self, least: int) -> str:
-        """Says that too few clients can take part, and what is known of the others."""
+        """Describes that too few clients can take part, and what is known of the others."""
         absent = self.absent()
         there = self._num_clients - len(absent)
         told = [f"{there} of {self._num_clients} clients can take part, but {least} are needed"]

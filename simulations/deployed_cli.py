@@ -16,7 +16,7 @@ from federation.plugins import VARIABLE, plugins
 from server.record import RunRecord
 from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
-from simulations.local import LocalFederation, Nodes
+from simulations.loopback import LoopbackFederation, Nodes
 from simulations.options import (
     SEE_SETTINGS,
     Config,
@@ -73,9 +73,10 @@ def federation(
     options = _data_options(experiment, kind)
     with end_at_once():  # slow imports, done before there are processes to stop
         import strategies  # noqa: F401, PLC0415
-    local = LocalFederation(place, clients=clients, nodes=kind, insecure=insecure, options=options)
-    with local:
-        _follow(experiment, folder / "run", local.server, local.control, "run it anew")
+    with LoopbackFederation(
+        place, clients=clients, nodes=kind, insecure=insecure, options=options
+    ) as there:
+        _follow(experiment, folder / "run", there.server, there.control, "run it anew")
     show_found(folder / "run", as_json)
 
 

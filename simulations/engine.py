@@ -61,9 +61,11 @@ def _simulated(
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
-    local = isinstance(host, LocalHost) and through is None
-    directly = partial(train_directly, host) if local else None
-    host = through(host) if through else host
+    directly = None
+    if through is not None:
+        host = through(host)
+    elif isinstance(host, LocalHost):
+        directly = partial(train_directly, host)
     # One node can send the mean of all clients where the server needs only a mean.
     own = experiment.own
     apart = isinstance(own, NetworkMethod) and not own.combines(experiment)

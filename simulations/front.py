@@ -1,4 +1,4 @@
-"""What ``import engram`` gives: experiments on data in memory, and runs as tables and models."""
+"""Functions of ``import engram``: experiments on data in memory; runs as tables and models."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -139,7 +139,7 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the run found in the end.
+        """The run's results, of ``results.json``.
 
         Raises:
             Refused: If it is not finished.

@@ -1,4 +1,4 @@
-"""What callers in Python give as it is, data, networks and losses, as settings that name it."""
+"""Data, networks and losses that callers in Python give as objects, named for settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run has learned: the common model, and the models that clients are served by."""
+"""Models of a run: the common one, and those that serve clients."""
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
@@ -24,7 +24,8 @@ from engram.models.units import InUnits
 from engram.tasks import TASKS
 from engram.types import Params
 from engram.units import Units
-from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, model_for
 from federation.data.standards import own_units, standardized_by
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
@@ -40,7 +41,7 @@ __all__ = ["Learned"]
 
 
 class Learned:
-    """What a run has learned.
+    """The models of a run.
 
     Args:
         record: The run.
@@ -77,7 +78,7 @@ class Learned:
 
     @cached_property
     def kind(self) -> Kind:
-        """What the rows of its data are like."""
+        """Shapes and types of the data's rows."""
         return self._recorded or self.data.kind
 
     @property
@@ -173,7 +174,7 @@ class Learned:
 
     @property
     def _store(self) -> MemoryStore:
-        """What clients keep, in this process or in the run's folder; nothing that serves nobody.
+        """Clients' memories, in this process or in the run's folder; empty if none affects a model.
 
         Raises:
             Refused: If the clients' memories are on nodes of their own.
@@ -317,7 +318,7 @@ class Learned:
         memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
         served = method.serve(received, memory.kept, memory.trained)
         if self.tuned:
-            if not (served.tuned or has_tuned(served)):
+            if not has_tuned(replace(served, tuned=False)):
                 raise Refused(must("method", e.method, "one that serves a network, for tuned"))
             served = replace(served, tuned=True)
         found = settled(served, lambda: self._trainer_with(client), client)

@@ -17,7 +17,8 @@ from client.training.scoring import measure, query_rows
 from engram.metrics import Metric
 from engram.tasks import TASKS
 from engram.units import Moments, Standard
-from federation.data.federated import FederatedData, Split, federated_data
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData, Split
 from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods.network import NetworkMethod

@@ -203,7 +203,8 @@ def compare(
         folder = find_run(resume)
         chosen, plan = told_with(wrong, lambda: _resumed_plan(folder))
     with end_at_once():
-        from federation.data.federated import federated_data, model_for
+        from federation.data.dealing import federated_data
+        from federation.data.federated import model_for
         from simulations.references import write_references
         from simulations.tuning.command import new_tuning, tuned_plan
     # What cannot be run is refused before anything is written.
@@ -267,7 +268,7 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     with end_at_once():
-        from federation.data.federated import federated_data
+        from federation.data.dealing import federated_data
         from simulations import plots
     held = federated_data(experiment)
     by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1

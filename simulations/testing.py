@@ -89,7 +89,7 @@ def check_method(method: str, data: "Data | None" = None, **settings: Any) -> No
 def engines_differ(
     experiment: Experiment, place: Path, *, one_by_one: _Numbers | None = None
 ) -> str:
-    """Says in what the engines' numbers differ, or what failed; "" if they are the same.
+    """Describes how the engines' numbers differ, or what failed; "" if they are the same.
 
     Args:
         experiment: What is run by both.
@@ -105,7 +105,7 @@ def engines_differ(
 
 
 def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
-    """Says which properties do not hold, a line for each."""
+    """Yields the properties that do not hold, one line each."""
     experiment, raised = networks[0], list[Exception]()
     try:
         whole = _outcome(experiment, place / "whole", through=lambda host: _Noted(host, raised))
@@ -211,7 +211,7 @@ def _outcome(
 
 
 def _unlike(numbers: _Numbers, run: Callable[[], _Numbers], tolerance: float = 0.0) -> str:
-    """Says in what a run's numbers are unlike others, or that it failed; "" if they are alike."""
+    """Describes how a run's numbers differ from others, or that it failed; "" if they agree."""
     try:
         return _difference(run(), numbers, tolerance)
     except Exception as error:  # anybody's method
@@ -223,7 +223,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _difference(found: Any, expected: Any, tolerance: float = 0.0) -> str:
-    """Says in which tensor two trees differ most; "" if they are equal, up to a tolerance."""
+    """Names the tensor in which two trees differ most; "" if they are equal up to a tolerance."""
     one, other = _leaves(found), _leaves(expected)
     if one.keys() != other.keys():
         return f"other tensors: {', '.join(sorted(one.keys() ^ other.keys()))}"
@@ -265,7 +265,7 @@ def _step(key: Any) -> str:
 
 
 def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterable[str]:
-    """Says which functions of a method are impure, a line for each."""
+    """Yields the functions of a method that are impure, one line each."""
     found: dict[str, str] = {}
 
     class Settings(type(own.settings)):  # type: ignore[misc]  # whatever class they are of

@@ -11,7 +11,6 @@ from engram.core.shapes import Shapes
 from engram.core.slots import flat
 from engram.tree import is_finite
 from federation.aggregation import Merge, merge_of
-from federation.demand import check_server
 from federation.errors import UNNAMED, RunStopped, few
 from federation.experiment import Experiment
 from federation.learning import server_side
@@ -58,7 +57,6 @@ class Rounds(NamedTuple):
         """
         e = experiment
         method, shapes, running = server_side(e, kind)
-        check_server(e, shapes)
         merge = merge_of(e, method, running, noise)
         return cls(merge, shapes, e.seed, e.clients_per_round, e.shards, e.min_clients)
 

@@ -24,7 +24,7 @@ _ACCURACY = (METRICS["accuracy"], CLASSIFICATION.metric)
 
 
 class Scoring(NamedTuple):
-    """How clients are scored.
+    """Metrics, models and stopping of a run's evaluations.
 
     Attributes:
         metrics: The metrics; the first decides which evaluation is best.

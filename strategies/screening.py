@@ -12,7 +12,7 @@ from engram.core.shapes import Shapes
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.walkers import changes
 from engram.metrics import Metric
-from engram.models.functional import VARIANCE
+from engram.models.base import VARIANCE
 from engram.tree import is_finite, norm
 from engram.types import Params
 from federation.aggregation import Merge

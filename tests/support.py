@@ -12,7 +12,7 @@ from engram.core.method import Slots, Update
 from engram.core.rounds import merged, sent_to
 from engram.core.slots import flat, over_slots
 from engram.types import Weighted
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.experiment import Experiment, read_by
 from federation.methods import METHODS, family
 from federation.noise import secret_noise

@@ -93,9 +93,7 @@ def test_no_code_names_a_method_outside_its_file():
         if path.is_relative_to(methods) or "studies" in path.parts:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        told = {
-            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
-        }
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words = set(re.findall(r"[a-z][a-z-]*", node.value))
@@ -111,6 +109,12 @@ def test_records_of_the_protocol_are_small():
     }
     assert len(fields) == 12
     assert max(fields.values()) <= 8
+
+
+def test_docstrings_begin_with_what_they_are_about():
+    riddles = re.compile(r'"""(What|Whose|Which|How|Of|Says)\b')
+    for path in (path for room in ARROWS for path in modules(room)):
+        assert not riddles.search(path.read_text(encoding="utf-8")), path
 
 
 def test_internals_of_flower_are_imported_in_one_module():

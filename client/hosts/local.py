@@ -19,7 +19,7 @@ from client.training.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.units import Units
-from federation.data.federated import federated_data, own_data
+from federation.data.dealing import federated_data, own_data
 from federation.data.standards import told, warn_of_scales
 from federation.errors import EngramError, brief
 from federation.methods.network import NetworkMethod

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engram.types import Batch
 from federation.data.federated import Split
-from federation.data.partitions import RowNumbers
+from federation.data.lazy import RowNumbers
 
 __all__ = ["Queries", "Support", "padded"]
 

@@ -13,7 +13,7 @@ from engram.core.method import Client
 from engram.core.rounds import first_steps
 from engram.models import Model
 from federation.data.federated import Split
-from federation.data.partitions import RowNumbers
+from federation.data.lazy import RowNumbers
 from federation.experiment import Experiment
 from federation.streams import Stream, generator
 

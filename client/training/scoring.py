@@ -32,7 +32,7 @@ from engram.tasks import Task
 from engram.types import Batch, LossFn, Params
 from engram.voting import with_votes
 from federation.data.federated import FederatedData, Split
-from federation.data.partitions import RowNumbers
+from federation.data.lazy import RowNumbers
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod

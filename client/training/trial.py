@@ -15,7 +15,7 @@ from engram.models.base import Inputs, Outputs
 from engram.tasks import Task
 from engram.types import Params
 from federation.data.federated import FederatedData, Split
-from federation.data.partitions import RowNumbers
+from federation.data.lazy import RowNumbers
 
 __all__ = ["on_rows"]
 

@@ -24,7 +24,7 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
 
 def described(name: str) -> str:
-    """Says what a method is, and where its equations stand."""
+    """Returns a method's description and source."""
     method = METHODS[name]
     source = f" *Source: {method.source}.*" if method.source else ""
     return f"**`{name}`**: {method.meaning}.{source}"

@@ -17,7 +17,7 @@ S = TypeVar("S")
 
 
 class RoundContext(NamedTuple, Generic[S]):
-    """What is known in round t before the runs choose.
+    """The context of round t, before the runs choose.
 
     Attributes:
         t: The round, from 0.

@@ -7,10 +7,9 @@ import torch
 from torch import Generator, Tensor
 
 from engram.checks import require
-from engram.models.base import Inputs, Model
+from engram.models.base import Inputs, Model, Statistics
 from engram.models.built_in import build_model
 from engram.models.fit import check_fit, row_loss, tried
-from engram.models.functional import Statistics
 from engram.models.losses import (
     cohort_losses,
     cross_entropy,
@@ -19,10 +18,8 @@ from engram.models.losses import (
     rows_of,
     squared_error,
 )
-from engram.models.module import from_module
 from engram.models.sharing import with_personal
 from engram.models.units import in_units, standardized_loss, with_units
-from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
 __all__ = [
@@ -33,7 +30,6 @@ __all__ = [
     "count_parameters",
     "cross_entropy",
     "dense_loss_of",
-    "from_module",
     "in_units",
     "mean_loss",
     "network",
@@ -76,6 +72,9 @@ def network(
     _check(name, example)
     if name in FLAT:
         return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
+    from engram.models.module import from_module
+    from engram.models.zoo import built_in_module, with_group_norm
+
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden)
     make = with_group_norm(make) if norm == "group" else make
@@ -94,6 +93,8 @@ def count_parameters(name: str, example: Inputs, *, outputs: int, hidden: Sequen
     if name in FLAT:
         shape = example.shape[1:]
         return build_model(name, input_shape=shape, outputs=outputs, hidden=hidden).parameters
+    from engram.models.zoo import built_in_module
+
     make = built_in_module(name, example, outputs, hidden)
     with torch.device("meta"):
         return sum(leaf.numel() for leaf in make().parameters())

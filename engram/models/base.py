@@ -1,16 +1,25 @@
 """Networks as functions of a parameter dictionary."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from torch import Generator, Tensor, nn
 
 from engram.types import Params
 
-__all__ = ["Inputs", "Model", "Outputs"]
+__all__ = ["VARIANCE", "Inputs", "Model", "Outputs", "Statistics", "UnknownToken", "called"]
 
 Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
 Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary of tensors
+
+Statistics = Literal["average", "local", "fixed"]
+
+VARIANCE: Final = "running_var"
+"""Name of a batch norm's running variance."""
+
+
+class UnknownToken(ValueError):
+    """A token is beyond the end of an embedding."""
 
 
 class Model(NamedTuple):
@@ -74,3 +83,13 @@ class Model(NamedTuple):
     width: int = 0
     constants: Callable[[], bytes | None] | None = None
     module: Callable[[Params], nn.Module] | None = None
+
+
+def called(module: nn.Module, inputs: Inputs) -> Outputs:
+    """Calls a module: with inputs by name if they are a dictionary, in order if a tuple."""
+    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    found = module(*(args if isinstance(args, tuple) else (args,)), **named)
+    # Models of transformers return a dictionary with attributes, caches among them.
+    special = isinstance(found, dict) and hasattr(found, "logits")
+    outputs: Outputs = found.logits if special else found
+    return outputs

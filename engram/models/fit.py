@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.models.base import Inputs, Model, Outputs
-from engram.models.skeleton import called as outputs_of
+from engram.models.base import called as outputs_of
 from engram.tasks import Loss, RowLoss, Task
 from engram.types import Params
 

@@ -8,7 +8,7 @@ function of a key, and statistics are returned.
 
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from engram.checks import must
 from engram.derivatives import differentiates_twice
+from engram.models.base import UnknownToken
 from engram.models.recurrent import KERNELS, recurrent
 
-__all__ = ["NORMS", "VARIANCE", "Pure", "Statistics", "UnknownToken", "decomposes", "uniform"]
-
-Statistics = Literal["average", "local", "fixed"]
-
-VARIANCE: Final = "running_var"
-"""Name of a batch norm's running variance."""
+__all__ = ["NORMS", "Pure", "decomposes", "uniform"]
 
 NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
-
-
-class UnknownToken(ValueError):
-    """A token is beyond the end of an embedding."""
 
 
 def decomposes() -> bool:

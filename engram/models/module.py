@@ -12,10 +12,10 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
-from engram.models.base import Inputs, Model
+from engram.models.base import VARIANCE, Inputs, Model, Statistics, UnknownToken, called
 from engram.models.constants import digest_of_constants
-from engram.models.functional import NORMS, VARIANCE, Pure, Statistics, UnknownToken
-from engram.models.skeleton import Skeleton, called, leaves, parameters_of, rows_of, same
+from engram.models.functional import NORMS, Pure
+from engram.models.skeleton import Skeleton, leaves, parameters_of, rows_of, same
 from engram.process import drawing
 from engram.types import Params
 

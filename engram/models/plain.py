@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from engram.core.method import Neighbors
 from engram.metrics import Targets
 from engram.mixtures import mixture
-from engram.models.base import Inputs, Outputs
-from engram.models.skeleton import called, leaves
+from engram.models.base import Inputs, Outputs, called
+from engram.models.skeleton import leaves
 from engram.types import Params
 from engram.voting import check_votes, with_votes
 

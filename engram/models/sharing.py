@@ -1,4 +1,4 @@
-"""Which parameters of a network clients share, and which ones each client keeps to itself."""
+"""Division of a network's parameters into shared and personal ones."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase

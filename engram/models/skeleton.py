@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.models.base import Inputs, Outputs
+from engram.models.base import Inputs, Outputs, called
 from engram.models.functional import NORMS, Pure, decomposes
 from engram.models.grouped import Features, Images
 from engram.types import Params
 
-__all__ = ["Skeleton", "called", "leaves", "parameters_of", "rows_of", "same"]
+__all__ = ["Skeleton", "leaves", "parameters_of", "rows_of", "same"]
 
 
 class Skeleton:
@@ -235,16 +235,6 @@ class Skeleton:
 
     def _names(self, params: Params) -> dict[int, str]:
         return {id(params[name]): name for name in self._running}
-
-
-def called(module: nn.Module, inputs: Inputs) -> Outputs:
-    """Calls a module: with inputs by name if they are a dictionary, in order if a tuple."""
-    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    found = module(*(args if isinstance(args, tuple) else (args,)), **named)
-    # Models of transformers return a dictionary with attributes, caches among them.
-    special = isinstance(found, dict) and hasattr(found, "logits")
-    outputs: Outputs = found.logits if special else found
-    return outputs
 
 
 def parameters_of(module: nn.Module, running: Container[str]) -> Params:

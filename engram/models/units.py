@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engram.models.base import Inputs, Model, Outputs
-from engram.models.skeleton import called
+from engram.models.base import Inputs, Model, Outputs, called
 from engram.tasks import Task
 from engram.types import Params
 from engram.units import Standard, Units

@@ -37,7 +37,7 @@ _MOST: Final = float(np.sqrt(np.finfo(np.float64).max))  # of noise, whose squar
 
 
 class Told(NamedTuple):
-    """What a server tells all sites."""
+    """The server's answer to all sites."""
 
     center: Array  # shape (d,)
     variance: Array  # of the sites' true coefficients around it, shape (d,)

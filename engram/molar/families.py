@@ -80,7 +80,7 @@ def _poisson(x: Array, y: Array, weights: Array) -> Array:
 
 
 def _can_rise(rising: Array, fixed: Array) -> bool:
-    """Says whether some b has ``rising b >= 0``, not all 0, and ``fixed b = 0``.
+    """Returns whether some b has ``rising b >= 0``, not all 0, and ``fixed b = 0``.
 
     Along such a b a likelihood rises without end (Albert and Anderson 1984).
     """

@@ -23,15 +23,15 @@ __all__ = ["MetaGrad", "metagrad"]
 class MetaGrad(NamedTuple):
     """State of ``metagrad``."""
 
-    slaves: Newton  # w_i, with the inverses of Sigma_i as metrics
+    experts: Newton  # w_i, with the inverses of Sigma_i as metrics
     logs: Array  # log pi, shape (K,)
 
 
 def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[MetaGrad]:
-    """Builds MetaGrad with a slave for each rate eta_i = 2^-i / (5 D G), i = 0 ... log2(T) / 2.
+    """Builds MetaGrad with an expert for each rate eta_i = 2^-i / (5 D G), i = 0 ... log2(T) / 2.
 
-    With s_i = <g, w_i - w>, a slave's loss is eta_i s_i + (eta_i s_i)^2, and it takes a step along
-    this loss's gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. The slaves' weights pi_i start
+    With s_i = <g, w_i - w>, an expert's loss is eta_i s_i + (eta_i s_i)^2, and it takes a step
+    along its gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. The experts' weights pi_i start
     from a prior ~ 1 / ((i + 1) (i + 2)) and decrease exponentially with their losses; w is the mean
     of w_i with weights pi_i eta_i. Regret against every u is O(sqrt(V d log T) + d log T), V = sum
     <g, w - u>^2, and so O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log
@@ -52,24 +52,24 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
     etas = 0.5**i / (5 * diameter * gradient_bound)
     prior = 1 / ((i + 1) * (i + 2))
     ridges = np.full(len(etas), 1 / diameter**2)
-    slaves = newton_pool(domain, ridges, 2 * etas**2, optimistic=False)
+    experts = newton_pool(domain, ridges, 2 * etas**2, optimistic=False)
 
     def init(start: Array | None) -> MetaGrad:
-        return MetaGrad(slaves.init(started(domain, start)), np.log(prior / np.sum(prior)))
+        return MetaGrad(experts.init(started(domain, start)), np.log(prior / np.sum(prior)))
 
     def act(state: MetaGrad) -> Array:
         shares = etas * np.exp(state.logs)
-        return shares / np.sum(shares) @ state.slaves.decisions
+        return shares / np.sum(shares) @ state.experts.decisions
 
     def observe(state: MetaGrad, gradient: Array) -> MetaGrad:
         g = checked(gradient, (domain.dim,), gradient_bound)
-        decisions = state.slaves.decisions
+        decisions = state.experts.decisions
         scaled = etas * ((decisions - act(state)) @ g)
         logs = tilt(state.logs[None], (scaled + scaled**2)[None])[0]
         # The norm grows by g, not by the loss's gradient: newton_pool's own step is not this one.
         everyone = np.tile(g, (len(etas), 1))
         metrics, inverses = add_outer(
-            state.slaves.metrics, state.slaves.inverses, 2 * etas**2, everyone
+            state.experts.metrics, state.experts.inverses, 2 * etas**2, everyone
         )
         gradients = np.outer(etas * (1 + 2 * scaled), g)
         moved = descend_in_norm(*domain, decisions, gradients, metrics, inverses)

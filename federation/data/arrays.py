@@ -323,7 +323,7 @@ def _first(x: Any) -> _Array:
 
 
 def _kind(x: Any) -> str:
-    """Says what a row is like."""
+    """Describes a row's shape and type."""
     x = _each(x, lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf)
     named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
     kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}

@@ -1,12 +1,10 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -20,35 +18,23 @@ from engram.models import (
     with_personal,
     with_units,
 )
-from engram.models.base import Inputs
-from engram.models.functional import UnknownToken
+from engram.models.base import Inputs, UnknownToken
 from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from engram.units import Units
-from federation.data.arrays import Arrays
-from federation.data.lazy import Lazy, UnreadableRow
-from federation.data.loading import load
-from federation.data.partitions import RowNumbers, names_of, partition
-from federation.data.shaping import Shaping
-from federation.data.shortage import check_shortage, shortage
-from federation.data.source import Source
-from federation.data.unpacked import unless_refused
-from federation.data.values import Columns
-from federation.errors import UNNAMED, DataError, Refused, one_line, together
+from federation.data.lazy import Lazy, RowNumbers, UnreadableRow
+from federation.errors import UNNAMED, DataError, Refused, one_line
 from federation.experiment import Experiment
-from federation.machine import check_room, rows_in_memory
+from federation.machine import check_room
 from federation.names import Names
 from federation.roster import Kind
 from federation.shapes import described, example, size
-from federation.streams import Stream, generator, torch_generator
+from federation.streams import Stream, torch_generator
 
 __all__ = [
     "FederatedData",
     "Split",
-    "federated_data",
-    "has_device",
     "model_for",
-    "own_data",
     "seen_as",
     "with_known_tokens",
 ]
@@ -181,7 +167,7 @@ class FederatedData(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What its rows are like."""
+        """Shapes and types of its rows."""
         called = {"classes": self.classes, "features": self.features}
         return Kind(described(self.train.like), self.outputs, **called, units=self.units)
 
@@ -278,140 +264,6 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
         raise Refused(one_line(str(error))) from error
 
 
-def federated_data(
-    experiment: Experiment, *, named: bool = True, hosted: Sequence[int] | None = None
-) -> FederatedData:
-    """Loads and partitions the experiment's data, on its device.
-
-    Args:
-        experiment: The settings.
-        named: Whether clients keep the names that the data give them.
-        hosted: Clients whose rows are wanted; all of them if None. Where clients are read one by
-            one, the others have no rows here.
-
-    Raises:
-        DataError: As ``loading.load`` and ``partitions.partition`` say; along with what the network
-            lacks, if that does not fit, either.
-        Refused: If the device is not there.
-    """
-    with unless_refused(experiment.source, Path(experiment.data_dir)):
-        return _federated(experiment, named, hosted)
-
-
-def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None) -> FederatedData:
-    if experiment.source.by_client:
-        one_by_one = f"natural for dataset {experiment.dataset}, whose clients are read one by one"
-        if experiment.partition != "natural":
-            raise DataError(must("partition", experiment.partition, one_by_one))
-        everyone = range(experiment.num_clients)
-        return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
-    arrays = _load(experiment, experiment.source)
-    if not named:
-        arrays = arrays._replace(task_names=())
-    try:
-        train, test = partition(arrays, experiment)
-    except DataError as error:
-        nobody = _hold(arrays, [], [], experiment)
-        raise together(error, partial(model_for, experiment, nobody.kind)) from error
-    found = _hold(arrays, train, test, experiment, names_of(arrays, experiment))
-    return _of_able(found, train, range(experiment.num_clients), experiment)
-
-
-def own_data(experiment: Experiment, source: Source, client: int) -> FederatedData:
-    """Loads a data set that is one client's, and no other's, on the experiment's device.
-
-    Args:
-        experiment: The settings; ``num-classes`` says how many classes the federation has.
-        source: The data set. A task column in it is not looked at.
-        client: Whose it is. The others have no rows here.
-
-    Raises:
-        DataError: As ``loading.load`` says; or it has too few rows.
-        Refused: If the device is not there.
-    """
-    with unless_refused(source, Path(experiment.data_dir)):
-        return _of_clients(experiment, source, [client])
-
-
-def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) -> FederatedData:
-    """Loads a data set of which every row is one of these clients'; the others have none here."""
-    several = source.by_client
-    clients = clients or [0]  # what rows are like, a node without clients says, too
-    arrays = _load(experiment, source, alone=True, clients=clients)
-    train, test = (
-        _to_clients(task if several else None, len(y), clients, experiment.num_clients)
-        for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
-    )
-    return _of_able(_hold(arrays, train, test, experiment), train, clients, experiment)
-
-
-def _of_able(
-    data: FederatedData, train: Sequence[RowNumbers], clients: Sequence[int], e: Experiment
-) -> FederatedData:
-    """Returns the data of those of some clients that have enough rows to take part.
-
-    Args:
-        data: The data.
-        train: Each client's training rows, those for validation among them.
-        clients: The clients that have rows here.
-        e: The settings.
-
-    Raises:
-        DataError: Too few of them have; or the network does not fit the data, either.
-    """
-    sizes = [(client, len(train[client]), len(data.test.rows[client])) for client in clients]
-    alone = any(len(data.train.rows[client]) == 1 for client in clients)
-    least = model_for(e, data.kind).least_rows if alone else 1
-    found = shortage(sizes, e, least=least)
-    try:
-        check_shortage(found, len(clients), e, data.names)
-    except DataError as error:
-        raise together(error, partial(model_for, e, data.kind)) from error
-
-    def without(split: Split) -> Split:
-        rows = [own[:0] if c in found.left_out else own for c, own in enumerate(split.rows)]
-        return split._replace(rows=rows)
-
-    return data._replace(
-        train=without(data.train),
-        test=without(data.test),
-        validation=data.validation and without(data.validation),
-        left_out=found.left_out,
-        unscored=found.unscored,
-    )
-
-
-def _to_clients(
-    task: RowNumbers | None, num_rows: int, clients: Sequence[int], num_clients: int
-) -> list[RowNumbers]:
-    """Gives each client the rows of its task: 0, 1, ...; or all to the first, without tasks."""
-    task = np.zeros(num_rows, dtype=np.int64) if task is None else task
-    ends = np.bincount(task, minlength=len(clients)).cumsum()[:-1]
-    rows: list[RowNumbers] = [np.empty(0, dtype=np.int64) for _ in range(num_clients)]
-    for client, own in zip(clients, np.split(np.argsort(task, kind="stable"), ends), strict=True):
-        rows[client] = own
-    return rows
-
-
-def _load(
-    experiment: Experiment, source: Source, *, alone: bool = False, clients: Sequence[int] = ()
-) -> Arrays:
-    if experiment.device != "cpu" and not has_device(experiment.device):
-        raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    with rows_in_memory(one_line(source)):
-        return load(
-            source,
-            data_dir=Path(experiment.data_dir),
-            test_fraction=experiment.test_fraction,
-            task=experiment.task,
-            num_classes=experiment.num_classes,
-            shaping=Shaping.of(experiment.model, experiment.images),
-            seed=experiment.seed,
-            columns=Columns.of(experiment, alone=alone),
-            clients=clients,
-        )
-
-
 def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment) -> FederatedData:
     """Returns the data; rows that are read as they are drawn are checked then.
 
@@ -446,49 +298,3 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment)
     train = checked(data.train)
     held_out = data.validation and data.validation._replace(x=train.x)
     return data._replace(train=train, test=checked(data.test), validation=held_out)
-
-
-def _hold(
-    arrays: Arrays,
-    train: list[RowNumbers],
-    test: list[RowNumbers],
-    experiment: Experiment,
-    names: Names = UNNAMED,
-) -> FederatedData:
-    def hold(x: Any, y: npt.NDArray[Any], rows: list[RowNumbers]) -> Split:
-        def there(leaf: Any) -> Any:
-            return leaf if isinstance(leaf, Lazy) else torch.from_numpy(leaf).to(experiment.device)
-
-        return Split(tree_map(there, x), there(y), rows, names)
-
-    learned = hold(arrays.x_train, arrays.y_train, train)
-    parts = [_held_out(client, own, experiment) for client, own in enumerate(train)]
-    return FederatedData(
-        train=learned._replace(rows=[kept for kept, _ in parts]),
-        test=hold(arrays.x_test, arrays.y_test, test),
-        outputs=arrays.outputs,
-        names=names,
-        validation=learned._replace(rows=[out for _, out in parts])
-        if experiment.validates
-        else None,
-        classes=arrays.class_names,
-        features=arrays.features,
-        numeric=arrays.numeric,
-    )
-
-
-def _held_out(
-    client: int, own: RowNumbers, experiment: Experiment
-) -> tuple[RowNumbers, RowNumbers]:
-    """Returns the training rows that a client trains on, and those that are held out."""
-    count = experiment.validation_rows(len(own))
-    if not count:
-        return own, own[:0]
-    order = generator(experiment.seed, Stream.VALIDATION, client).permutation(len(own))
-    return own[np.sort(order[count:])], own[np.sort(order[:count])]
-
-
-def has_device(device: str) -> bool:
-    """Returns whether torch finds the device; ``cuda`` is the first of its kind."""
-    index = torch.device(device).index or 0
-    return torch.cuda.is_available() and index < torch.cuda.device_count()

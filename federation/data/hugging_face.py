@@ -19,7 +19,7 @@ from engram.metrics import Targets
 from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
 from federation.data.csv_rows import TableRows, check_classes, inputs_of, parted
-from federation.data.lazy import Lazy, Numbers
+from federation.data.lazy import Lazy, RowNumbers
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
@@ -231,7 +231,7 @@ def _kind(feature: Any) -> str:
 def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool) -> Lazy:
     drawn = rows.select_columns(names).with_format("numpy")
 
-    def read(numbers: Numbers) -> dict[str, _Array]:
+    def read(numbers: RowNumbers) -> dict[str, _Array]:
         try:
             found = drawn[numbers.tolist()]
         except Exception as error:  # what decodes it raises what it likes
@@ -240,7 +240,7 @@ def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool) -> La
 
     like = Lazy(read, None, np.arange(1)).take(np.zeros(1, dtype=np.int64))
 
-    def combined(numbers: Numbers) -> Any:
+    def combined(numbers: RowNumbers) -> Any:
         found = read(numbers)
         for name, first in like.items():
             if found[name].shape[1:] != first.shape[1:]:

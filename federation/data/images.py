@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.lazy import Lazy, Numbers
+from federation.data.lazy import Lazy, RowNumbers
 from federation.errors import DataError
 from federation.files import open_file
 
@@ -64,7 +64,7 @@ def decoded_images(files: Sequence[Path]) -> Lazy:
         raise DataError(f"image cannot be read: {error}") from error
     mode = "L" if first.ndim == 2 else "RGB"
 
-    def read(numbers: Numbers) -> npt.NDArray[np.uint8]:
+    def read(numbers: RowNumbers) -> npt.NDArray[np.uint8]:
         images = [_decoded(files[number], mode) for number in numbers.tolist()]
         for number, image in zip(numbers.tolist(), images, strict=True):
             if image.shape != first.shape:

@@ -6,12 +6,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.shaping import scaled
 from federation.errors import DataError, one_line
 
-__all__ = ["Joined", "Lazy", "UnreadableRow"]
+__all__ = ["Joined", "Lazy", "RowNumbers", "UnreadableRow", "scaled"]
 
-Numbers = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
 
 
 class UnreadableRow(DataError):
@@ -38,7 +37,7 @@ class Lazy:
         numbers: Which rows of the source these are, shape (n,).
     """
 
-    def __init__(self, read: Callable[[Numbers], Any], like: Any, numbers: Numbers) -> None:
+    def __init__(self, read: Callable[[RowNumbers], Any], like: Any, numbers: RowNumbers) -> None:
         self._read, self.like, self._numbers = read, like, numbers
 
     def __len__(self) -> int:
@@ -53,7 +52,7 @@ class Lazy:
         read = self._read
         return type(self)(lambda rows: convert(read(rows)), convert(self.like), self._numbers)
 
-    def take(self, positions: Numbers) -> Any:
+    def take(self, positions: RowNumbers) -> Any:
         """Reads rows (k, ...) by their numbers (k,) here.
 
         Raises:
@@ -82,7 +81,7 @@ class Joined(Lazy):
         numbers: Which of all rows these are, shape (n,); by default all of them.
     """
 
-    def __init__(self, parts: Sequence[Lazy], numbers: Numbers | None = None) -> None:
+    def __init__(self, parts: Sequence[Lazy], numbers: RowNumbers | None = None) -> None:
         self.parts, self._ends = parts, np.cumsum([len(part) for part in parts])
         every = np.arange(self._ends[-1]) if numbers is None else numbers
         super().__init__(self._of_parts, parts[0].like, every)
@@ -94,7 +93,7 @@ class Joined(Lazy):
         """Returns the same rows, those of each source converted by themselves."""
         return Joined([part.then(convert) for part in self.parts], self._numbers)
 
-    def _of_parts(self, numbers: Numbers) -> Any:
+    def _of_parts(self, numbers: RowNumbers) -> Any:
         from torch.utils._pytree import tree_map  # noqa: PLC0415 - slow, not always needed
 
         owner = np.searchsorted(self._ends, numbers, side="right")
@@ -110,3 +109,8 @@ class Joined(Lazy):
             return np.concatenate(leaves if alike else [*map(scaled, leaves)])[back]
 
         return tree_map(together, *found)
+
+
+def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Returns grey levels as shares of 255, and other numbers as they are; float32."""
+    return x.astype(np.float32) * np.float32(1 / 255 if x.dtype == np.uint8 else 1)

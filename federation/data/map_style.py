@@ -7,7 +7,7 @@ import numpy.typing as npt
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
-from federation.data.lazy import Lazy, Numbers
+from federation.data.lazy import Lazy, RowNumbers
 
 __all__ = ["inputs_of", "targets_of"]
 
@@ -16,7 +16,7 @@ def inputs_of(part: Dataset[Any]) -> Lazy:
     """Returns the inputs of a map-style data set of pairs (inputs, targets)."""
     rows: Any = part
 
-    def read(numbers: Numbers) -> Any:
+    def read(numbers: RowNumbers) -> Any:
         items = [rows[number][0] for number in numbers.tolist()]
         return tree_map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *items)
 

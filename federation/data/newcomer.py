@@ -15,8 +15,8 @@ from federation.data.arrays import Own
 from federation.data.cells import check_there, known, numbers
 from federation.data.federated import FederatedData, Split
 from federation.data.images import CLASS
+from federation.data.lazy import RowNumbers
 from federation.data.new_rows import InputColumn, NewRows, read_new_rows
-from federation.data.partitions import RowNumbers
 from federation.data.places import Place
 from federation.data.values import Columns, Values
 from federation.errors import DataError

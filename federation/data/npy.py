@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.lazy import Lazy, Numbers
+from federation.data.lazy import Lazy, RowNumbers
 from federation.data.npz import UNREADABLE, array_header
 from federation.errors import DataError
 from federation.files import open_file
@@ -64,7 +64,7 @@ def _read(path: Path) -> npt.NDArray[Any] | Lazy:
 def _rows(path: Path, file: Any, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Lazy:
     width = math.prod(shape[1:]) * dtype.itemsize
 
-    def read(numbers: Numbers) -> npt.NDArray[Any]:
+    def read(numbers: RowNumbers) -> npt.NDArray[Any]:
         rows = np.empty((len(numbers), width), dtype=np.uint8)
         for row, number in zip(rows, numbers.tolist(), strict=True):
             if os.preadv(file.fileno(), [row.data], start + number * width) != width:

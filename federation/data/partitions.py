@@ -14,6 +14,7 @@ from engram.checks import Fault, clash
 from engram.process import filtering
 from engram.tasks import CLASSIFICATION
 from federation.data.arrays import Arrays
+from federation.data.lazy import RowNumbers
 from federation.data.shortage import shortage
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -23,9 +24,8 @@ from federation.streams import Stream, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["RowNumbers", "names_of", "partition"]
+__all__ = ["names_of", "partition"]
 
-RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
 
 

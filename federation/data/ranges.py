@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from engram.models.base import Inputs
 from federation.data.federated import Split
+from federation.data.lazy import RowNumbers
 from federation.data.new_rows import InputColumn
-from federation.data.partitions import RowNumbers
 from federation.roster import Kind
 
 __all__ = ["SIZE", "Range", "far_away", "inputs_in", "ranges_of", "some_of"]

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.networks import CHARACTERS, NETWORKS, TORCHVISION
+from federation.data.lazy import scaled
 from federation.data.places import Place
 from federation.errors import DataError
 from federation.machine import check_rows
 
-__all__ = ["TYPES", "Shaping", "scaled"]
+__all__ = ["TYPES", "Shaping"]
 
 _log = getLogger("flwr.engram")
 
@@ -146,11 +147,6 @@ class Shaping(NamedTuple):
 def _whose(place: Place, rows: _Array) -> str:
     owner = "" if place.task is None else f" of client {place.called(place.task[rows[0]])}"
     return f"rows of {place.name}{owner}"
-
-
-def scaled(x: _Array) -> npt.NDArray[np.float32]:
-    """Returns grey levels as shares of 255, and other numbers as they are; float32."""
-    return x.astype(np.float32) * np.float32(1 / 255 if x.dtype == np.uint8 else 1)
 
 
 @lru_cache(maxsize=64)  # data are read several times in a run

@@ -13,8 +13,7 @@ from engram.arrays import Bools
 from engram.tasks import TASKS
 from engram.units import Moments, Standard, Units, merged
 from federation.data.federated import FederatedData, Split, seen_as
-from federation.data.lazy import Lazy
-from federation.data.partitions import RowNumbers
+from federation.data.lazy import Lazy, RowNumbers
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.roster import Told

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["TOTAL", "MetaBan"]
 
 TOTAL = REGRET._replace(meaning="cumulative regret of all clients, in the turns they have reported")
-"""What a run is scored by."""
+"""The metric of a run."""
 
 
 @method
@@ -133,7 +133,7 @@ class MetaBan(Method):
         )
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Says what is wrong with settings that depend on each other."""
+        """Yields the faults of settings that are impossible together."""
         yield from super().problems(shared)
         if not shared.hidden_widths:
             yield clash("hidden", shared.hidden, f"one or more for {self.name}")

@@ -81,6 +81,9 @@ class NetworkMethod(Method):
         importlib.import_module(self.module)
         return KNOWN[self.name]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.module, self.name, self.model_dump())
+
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the metrics of scores: the chosen ones, and then the loss."""
         task = task_of(shared.task, shared.loss)
@@ -129,7 +132,7 @@ class NetworkMethod(Method):
         if shared.privacy != "none" and shared.standardize == "federation":
             expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
             yield clash("standardize", shared.standardize, expected, "privacy")
-        if self.faults:
+        if self.faults and self.model_dump(exclude_defaults=True):  # else torch is not needed
             yield from self._science.faults(self)
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
@@ -224,6 +227,13 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     METHODS.pop(entry["name"], None)
     found: type[NetworkMethod] = registered(made)
     return found
+
+
+def _again(module: str, name: str, settings: dict[str, Any]) -> Method:
+    """Returns settings that another process has pickled, which may not know the method yet."""
+    if name not in METHODS:
+        importlib.import_module(module)
+    return METHODS[name](**settings)
 
 
 def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Which data there are, and who holds which rows."""
+"""Data, and their partition among clients."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
 
 
 class DataSettings(Settings):
-    """Which data there are, and who holds which rows."""
+    """Data, and their partition among clients."""
 
     dataset: Annotated[str, WrapValidator(_source)] = Field(
         "digits",

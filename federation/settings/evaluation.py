@@ -24,7 +24,7 @@ def _metrics(value: object) -> object:
 
 
 class EvaluationSettings(Settings):
-    """Which rows make a personal model, which ones it is scored on, and by what."""
+    """Rows for fine-tuning, for scores and for validation, and metrics."""
 
     protocol: Literal["standard", "few-shot"] = Field(
         "standard",

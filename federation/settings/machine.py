@@ -1,4 +1,4 @@
-"""What a machine computes on. Each may have values of its own."""
+"""Device, threads and memory of a machine. Each may have values of its own."""
 
 import re
 from typing import Annotated
@@ -15,7 +15,7 @@ def _known_device(value: str) -> str:
 
 
 class MachineSettings(Settings):
-    """What a machine computes on. Each may have values of its own."""
+    """Device, threads and memory of a machine. Each may have values of its own."""
 
     data_dir: str = Field(
         "data", description="folder of torchvision's data sets; downloads go there"

@@ -10,7 +10,7 @@ from federation.settings.fields import Float, Int, Settings
 
 
 class ProtectionSettings(Settings):
-    """What keeps clients private, and the common model safe from some of them."""
+    """Privacy of clients, and protection of the common model from some of them."""
 
     merge: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
         "mean",

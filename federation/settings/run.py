@@ -8,7 +8,7 @@ from federation.settings.fields import Float, Int, Settings, no_bool
 
 
 class RunSettings(Settings):
-    """How long a run is, when it is looked at, and where its results are."""
+    """Length of a run, its evaluations and checkpoints, and its seed."""
 
     num_rounds: Int = Field(100, ge=1, description="communication rounds")
     eval_every: Int = Field(

@@ -79,7 +79,7 @@ def _counted(record: RunRecord) -> _Held:
 @lru_cache(maxsize=4)
 def _counts(settings: str) -> _Held:
     """Returns each client's training rows, (clients, classes), and the clients' names."""
-    from federation.data.federated import federated_data  # noqa: PLC0415 - loads torch
+    from federation.data.dealing import federated_data  # noqa: PLC0415 - loads torch
 
     experiment = Experiment.from_config(json.loads(settings))
     if not isinstance(experiment.own, NetworkMethod):

@@ -13,9 +13,8 @@ from client.coefficients import Coefficients
 from client.training.scoring import query_rows
 from engram.arrays import Array
 from engram.metrics import fitted
-from engram.models.base import Outputs
+from engram.models.base import Outputs, called
 from engram.models.plain import layered
-from engram.models.skeleton import called
 from engram.molar.families import FAMILIES
 from engram.tasks import TASKS
 from federation.data.new_rows import InputColumn

@@ -15,13 +15,12 @@ from client.memory import RamStore
 from client.packages import Package
 from client.serving import check_finite, plain_module, settled
 from client.training.trainer import Trainer
-from engram.models.base import Outputs
-from engram.models.skeleton import called
+from engram.models.base import Outputs, called
 from engram.tasks import TASKS
 from federation.data.federated import model_for
+from federation.data.lazy import RowNumbers
 from federation.data.new_rows import input_columns
 from federation.data.newcomer import Newcomer, read_newcomer
-from federation.data.partitions import RowNumbers
 from federation.data.ranges import inputs_in, ranges_of
 from federation.data.standards import own_units, standardized_by
 from federation.errors import Refused, told_with

@@ -29,7 +29,7 @@ _ELSEWHERE: Final = (
 
 
 class Predictions(NamedTuple):
-    """What a model says of rows.
+    """A model's predictions for rows.
 
     Attributes:
         table: The predictions.

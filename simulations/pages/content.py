@@ -1,4 +1,4 @@
-"""What a page says about runs that train networks: their tables, words and figures."""
+"""Contents of a page about runs that train networks: tables, words and figures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from strategies.evaluation import center_key
 __all__ = ["BAR", "PageTable", "figures_of", "table_of"]
 
 BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False}
-"""What plotly shows above a figure: no button that would send its data away."""
+"""Options of plotly's figures, without the button that would send their data away."""
 
 
 class PageTable(NamedTuple):

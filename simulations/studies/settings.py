@@ -83,7 +83,7 @@ class StudySettings:
             raise Refused(*wrong)
 
     def problems(self) -> Iterator[str]:
-        """Says what is wrong with settings that depend on each other, a line for each fault."""
+        """Yields the faults of settings that are impossible together, one line each."""
         yield from ()
 
     @property

@@ -32,7 +32,7 @@ __all__ = ["Tuned", "tune"]
 
 
 class Tuned:
-    """What a search found.
+    """The results of a search.
 
     Attributes:
         folder: Where it is recorded.

@@ -1,4 +1,4 @@
-"""What was tried: an append-only file of JSON lines, which survives a crash at any instant."""
+"""Record of trials: an append-only file of JSON lines, which survives a crash at any instant."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a search found, as files: settings for `--config`, a table, and a picture."""
+"""Results of a search, as files: settings for `--config`, a table, and a picture."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -16,7 +16,8 @@ from engram.core.method import Slots
 from engram.core.rounds import sent_to
 from engram.networks import FLAT
 from engram.tasks import task_of
-from federation.data.federated import FederatedData, federated_data
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData
 from federation.data.shortage import in_groups
 from federation.data.standards import fitted
 from federation.data.unpacked import unless_refused
@@ -72,7 +73,7 @@ class Member:
 
     @property
     def combine(self) -> int | None:
-        """How many rows of a client count in a mean at most; None if no mean is wanted."""
+        """Largest number of a client's rows that count in a mean; None without means."""
         return self._most if self._merge.combines else None
 
     def wants_losses(self, server_round: int) -> bool:

@@ -34,7 +34,7 @@ class TimeIsUp(Exception):
 
 
 class Search(NamedTuple):
-    """What is searched, and how far.
+    """The settings that are searched, and their ranges.
 
     Attributes:
         fixed: The settings that all trials have, with the method's name.
@@ -81,7 +81,7 @@ class Search(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """How many trials train together."""
+        """Number of trials that train together."""
         return max(_LEAST, math.ceil(self.trials / _BATCHES))
 
 

@@ -13,7 +13,8 @@ from benchmarks.accuracy import Race, RunScore
 from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import Mlp, drawing, network
-from federation.data.federated import federated_data, model_for
+from federation.data.dealing import federated_data
+from federation.data.federated import model_for
 from federation.data.in_memory import hold
 from federation.errors import Refused
 from federation.streams import Stream, torch_generator

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import unseen
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.errors import DataError
 from tests.support import write_npz
 

@@ -4,7 +4,7 @@ import pytest
 
 from federation.fingerprint import source_root
 from federation.plugins import add_plugins, load_plugins
-from simulations.local import LocalFederation
+from simulations.loopback import LoopbackFederation
 from tests.brought.cases import CASES
 from tests.brought.loop import check, experiment
 from tests.network.test_federation import run
@@ -33,7 +33,7 @@ def test_on_ray(tmp_path):
 
 def test_on_nodes(tmp_path):
     options = ["--set", f"data-dir={tmp_path}"]
-    with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=2, options=options) as federation:
         for name in CASES:
             more = {"min_clients": 4, "timeout": 120.0}
             if name.startswith("frames"):  # nobody sees that nodes have one order, or which

@@ -350,11 +350,11 @@ def test_ray_gives_the_same(tmp_path):
 @pytest.mark.processes
 def test_nodes_over_grpc_give_the_same(tmp_path):
     from simulations.engine import simulate
-    from simulations.local import LocalFederation
+    from simulations.loopback import LoopbackFederation
     from tests.network.test_federation import run
 
     e = experiment(min_clients=3, timeout=120.0)
     simulate(e, tmp_path / "here")
-    with LocalFederation(tmp_path / "fed", clients=2) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=2) as federation:
         run(federation, e, tmp_path / "there")
     assert_near(arrays(tmp_path / "there"), arrays(tmp_path / "here"))

@@ -13,7 +13,7 @@ import engram
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.trainer import Trainer
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.data.in_memory import hold
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment

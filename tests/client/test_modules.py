@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from client.memory import RamStore
-from engram.models import from_module
+from engram.models.module import from_module
 from engram.networks import model
 from federation.data.in_memory import hold
 from federation.data.lazy import Lazy

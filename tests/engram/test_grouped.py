@@ -8,8 +8,9 @@ from torch.nn import functional
 
 from engram.core.objective import by_cohorts, by_functions
 from engram.derivatives import all_at_once
-from engram.models import cohort_losses, from_module, mean_loss
+from engram.models import cohort_losses, mean_loss
 from engram.models.functional import Pure
+from engram.models.module import from_module
 from engram.tasks import TASKS
 
 C, K = 3, 4

@@ -8,7 +8,8 @@ from torch import nn
 
 from engram.core.method import Served
 from engram.mixtures import loss_of, mixture, row_losses
-from engram.models import build_model, cohort_losses, from_module, mean_loss
+from engram.models import build_model, cohort_losses, mean_loss
+from engram.models.module import from_module
 from engram.tasks import TASKS
 from engram.types import Weighted
 from tests.support import assert_same, draw

@@ -7,8 +7,9 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from engram.core.objective import by_autograd
-from engram.models import cross_entropy, from_module, mean_loss
+from engram.models import cross_entropy, mean_loss
 from engram.models.functional import Pure, uniform
+from engram.models.module import from_module
 from engram.tasks import TASKS
 
 

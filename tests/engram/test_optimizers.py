@@ -14,7 +14,8 @@ from engram.methods.ditto import Ditto
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedrep import FedRep
 from engram.methods.local import Local
-from engram.models import from_module, mean_loss
+from engram.models import mean_loss
+from engram.models.module import from_module
 from engram.steps import optimizer, step_factor
 from engram.tasks import REGRESSION
 from tests.engram.methods import problem

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from federation.data.datasets import arrays_of
-from federation.data.federated import federated_data, own_data
+from federation.data.dealing import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.data.source import Source
 from federation.data.tables import read_table

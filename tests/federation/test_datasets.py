@@ -9,7 +9,7 @@ import engram
 from client.hosts import Opening, host_of
 from client.memory import RamStore
 from federation.data.datasets import arrays_of
-from federation.data.federated import federated_data, own_data
+from federation.data.dealing import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.data.loading import _TORCHVISION
 from federation.data.source import BUILT_IN, DATASETS, Source

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.data.source import Source
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment

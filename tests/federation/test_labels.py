@@ -6,7 +6,7 @@ import torch
 
 import engram
 from federation.data.datasets import arrays_of
-from federation.data.federated import federated_data, own_data
+from federation.data.dealing import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.data.labels import likely_task
 from federation.data.source import Source

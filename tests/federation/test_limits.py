@@ -9,10 +9,11 @@ from engram.core.method import FromMean
 from engram.core.rounds import received_by
 from engram.core.slots import flat
 from federation import machine
+from federation.data.federated import model_for
 from federation.demand import check_kept, check_server
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
-from federation.learning import server_side
+from federation.learning import server_side, shapes_on
 from federation.methods import METHODS
 from federation.methods.base import family
 from federation.settings.fields import key_of
@@ -153,13 +154,14 @@ def test_the_servers_slots_are_known_to_the_byte(method, free):
 @pytest.mark.parametrize("method", family("local"))
 def test_a_clients_slots_are_known_before_they_are_made(method, free):
     e, t, received, work = begun(method)
-    needed = size_of(flat(received)) + 2 * size_of(flat(work))  # a gradient, and the next
+    held = max(size_of(flat(received)), size_of(flat(t.method.server.start)))
+    needed = held + 2 * size_of(flat(work))  # a gradient, and the next
     needed = max(needed, 3 * size_of(t.learner.network.initial))
     free(needed)
-    shapes(e, t)
+    shapes_on(e, model_for(e, t.data.kind), t.data.outputs)
     free(needed - 1)
     with pytest.raises(Refused, match=r"(a client of|a model of) .* needs"):
-        shapes(e, t)
+        shapes_on(e, model_for(e, t.data.kind), t.data.outputs)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from federation.data.federated import federated_data, own_data
+from federation.data.dealing import federated_data, own_data
 from federation.data.source import Source
 from federation.errors import DataError
 from federation.experiment import Experiment

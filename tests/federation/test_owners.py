@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 import engram
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.data.in_memory import hold
 from federation.data.owners import count_clients, follow_rows
 from federation.data.source import Source

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from federation.data import partitions
-from federation.data.federated import Split, federated_data
+from federation.data.dealing import federated_data
+from federation.data.federated import Split
 from federation.data.loading import Arrays
 from federation.errors import DataError, Refused
 from tests.support import small, write_npz

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 import engram
 from engram.networks import model
 from federation.data.datasets import arrays_of
-from federation.data.federated import federated_data, own_data
+from federation.data.dealing import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.errors import DataError
 from federation.experiment import Experiment

@@ -104,13 +104,13 @@ def test_no_rows_stay_when_their_run_is_gone(tmp_path):
 def test_a_run_that_is_opened_again_is_given_its_rows_again(tmp_path):
     run = engram.simulate(clients(), method="fedavg", out=tmp_path / "run", **QUICK)
     without, again = engram.load_run(run.folder), engram.load_run(run.folder, clients())
-    expected = run.personal_model(1)  # fine-tuned on the client's rows
-    for name, leaf in again.personal_model(1).items():
+    expected = run.tuned.personal_model(1)  # fine-tuned on the client's rows
+    for name, leaf in again.tuned.personal_model(1).items():
         np.testing.assert_array_equal(leaf, expected[name])
     assert without.model.keys() == expected.keys()
     message = r"^the rows of memory:\w{16} were given in memory: give them again, in Python, by "
     for made in (
-        lambda: without.personal_model(1),
+        lambda: without.tuned.personal_model(1),
         lambda: engram.simulate(resume=run.folder, num_rounds=2, progress=False),
     ):
         with pytest.raises(Refused, match=rf"{message}engram.load_run\(RUN, data\) or [^\n]*$"):

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from federation.data.bandits import read_classes, read_logged, read_ratings
-from federation.data.federated import own_data
+from federation.data.dealing import own_data
 from federation.data.few_shot import load_few_shot
 from federation.data.source import Source
 from federation.experiment import Experiment

@@ -8,7 +8,7 @@ from server.record import RunRecord
 from simulations.board.live import Federation, federation
 from simulations.board.shelf import Shelf
 from simulations.deployed import run_deployed
-from simulations.local import LocalFederation
+from simulations.loopback import LoopbackFederation
 from tests.network.support import wait_for
 from tests.network.test_federation import CLIENTS, settings
 from tests.simulations.board.test_board import said
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_path):
     runs = tmp_path / "runs"
     runs.mkdir()
-    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as there:
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as there:
         experiment = settings(**{"num-rounds": 40, "eval-every": 10})
         going = threading.Thread(
             daemon=True,

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.errors import RunStopped
 from federation.experiment import Experiment, read_by
 from federation.fingerprint import source_root
@@ -21,7 +21,7 @@ from server.record import RunRecord
 from server.status import members, participation
 from simulations.deployed import run_deployed
 from simulations.engine import simulate
-from simulations.local import LocalFederation
+from simulations.loopback import LoopbackFederation
 from tests.golden import federated
 from tests.network.support import free_port
 from tests.support import assert_same, write_plug_in
@@ -78,7 +78,7 @@ def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, i
     experiment = federated.experiment(special, **near) if golden else settings(**special)
     found = simulate(experiment, tmp_path / "here")
     options = {"nodes": nodes, "insecure": insecure}
-    with LocalFederation(tmp_path / "fed", clients=count, **options) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=count, **options) as federation:
         record = run(federation, experiment, tmp_path / "there")
         online = members(federation.server, control=federation.control)
     expected = RunRecord.open(tmp_path / "here")
@@ -113,7 +113,7 @@ def test_dead_proxies_in_the_environment_are_not_asked(tmp_path, monkeypatch):
         monkeypatch.delenv("NO_PROXY", raising=False)
     experiment = settings(**{"num-rounds": 2})
     simulate(experiment, tmp_path / "here")
-    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
         record = run(federation, experiment, tmp_path / "there")
         online = members(federation.server, control=federation.control)
     expected = RunRecord.open(tmp_path / "here").load_checkpoint().model
@@ -150,7 +150,7 @@ class Wire:
 
 
 def test_grpc_is_what_is_on_the_wire(tmp_path):
-    with LocalFederation(tmp_path / "fed", clients=1, insecure=True) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=1, insecure=True) as federation:
         wire = Wire(federation.fleet)
         federation.kill("client-0")
         path = tmp_path / "fed" / "client-0" / "node.toml"
@@ -174,7 +174,7 @@ def test_a_node_with_data_of_its_own_trains_on_them_alone(tmp_path):
     x, y = digits.images.astype("float32") / 16, digits.target
     special = {"num-rounds": 2, "num-classes": 10, "num-clients": 2, "clients-per-round": 2}
     experiment = settings(**special, **{"min-clients": 2})
-    with LocalFederation(tmp_path / "fed", clients=2) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=2) as federation:
         for client, part in enumerate((y < 5, y >= 4)):
             federation.kill(f"client-{client}")
             own = write_npz(tmp_path / f"own{client}.npz", x=x[part], y=y[part])
@@ -198,7 +198,7 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, no
     expected = simulate(experiment, tmp_path / "here")
     options = {"nodes": nodes, "insecure": nodes == "stock"}
     count = 2 if nodes == "stock" else CLIENTS
-    with LocalFederation(tmp_path / "fed", clients=count, **options) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=count, **options) as federation:
         if nodes == "engram":  # which bring their own; the coordinator has none
             experiment = experiment.model_copy(update={"dataset": "sparse-linear"})
             for client, name in enumerate(["north", "south", "west"]):
@@ -236,7 +236,7 @@ def test_turns_of_a_bandit_are_those_of_one_process(tmp_path):
     bandit = {"method": "meta-ban", "dataset": "linear-groups", "num-rounds": 10}
     experiment = settings(**bandit, **{"meta-steps": 2})
     simulate(experiment, tmp_path / "here")
-    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
         record = run(federation, experiment, tmp_path / "there")
     rows, expected = record.rows(), RunRecord.open(tmp_path / "here").rows()
     for key in ("served", "arm", "groups", "told", "regret"):
@@ -258,7 +258,7 @@ def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_in
     add_plugins("outside")
     load_plugins()
     experiment = settings(method="own", **{"num-rounds": 1, "min-clients": 2, "timeout": 20.0})
-    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
         federation.kill("client-1")
         with monkeypatch.context() as patch:
             patch.setenv("ENGRAM_PLUGINS", "")
@@ -272,7 +272,7 @@ def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_in
 
 def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path):
     alone = {"num-clients": 1, "clients-per-round": 1, "min-clients": 1, "num-rounds": 1}
-    with LocalFederation(tmp_path / "fed", clients=1) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=1) as federation:
         many = {"adapt-steps": 10**5, "hidden": "1024"}  # minutes
         work = {"protocol": "few-shot", "timeout": 6.0, **many}
         with pytest.raises(RunStopped):

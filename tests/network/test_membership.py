@@ -13,7 +13,7 @@ from server.record import RunRecord
 from server.registration import register_clients, unregister_client
 from server.status import members
 from simulations.deployed import run_deployed
-from simulations.local import LocalFederation
+from simulations.loopback import LoopbackFederation
 from tests.network.support import wait_for
 
 pytestmark = pytest.mark.processes
@@ -44,7 +44,7 @@ def rows_of(folder):
 
 def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path):
     folder = tmp_path / "run"
-    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
         federation.kill("client-1")
         federation.kill("client-2")
         path = tmp_path / "fed" / "client-2" / "node.toml"
@@ -90,7 +90,7 @@ def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path)
 
 
 def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path):
-    with LocalFederation(tmp_path / "fed", clients=2) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=2) as federation:
         federation.kill("superlink")
         for path in federation.server.glob("superlink.db*"):
             path.unlink()

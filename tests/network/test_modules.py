@@ -6,7 +6,7 @@ from federation.fingerprint import source_root
 from federation.plugins import add_plugins, load_plugins
 from server.record import RunRecord
 from simulations.engine import simulate
-from simulations.local import LocalFederation
+from simulations.loopback import LoopbackFederation
 from tests.client import mixed
 from tests.client.networks import CASES, clients
 from tests.client.test_modules import experiment
@@ -28,7 +28,7 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
         "weights of classes, by client": "fedavg",
     }
     options = ["--set", f"data-dir={tmp_path}"]
-    with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
+    with LoopbackFederation(tmp_path / "fed", clients=2, options=options) as federation:
         for number, (case, method) in enumerate(cases.items()):
             own = write_npz(tmp_path / f"{number}.npz", **CASES[case][1], task=clients())
             e = experiment(case, method=method, min_clients=3, memory="carry", timeout=120.0)

@@ -76,7 +76,7 @@ for words, status in cases:
 BEGIN = """
 import sys
 import simulations.engine, strategies
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.experiment import Experiment
 
 own = {"num_clients": 2, "clients_per_round": 2, "partition": "natural"}
@@ -206,7 +206,7 @@ def test_a_method_shows_where_its_settings_are_searched(engram):
     assert {row["setting"]: row["searched"] for row in rows} == searched
     assert re.search(r"│ personal-share +│ 0\.8 +│ .* │ 0\.1\.\.0\.9 +│ share of", out)
     assert "adapt-lr" not in out
-    assert "engram tune searches adapt-lr, too: 0.001..1:log.\n" in engram("methods", "fedavg")[1]
+    assert "engram tune searches adapt-lr, too: 0.001..1:log.\n" in engram("methods", "fedbabu")[1]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from client.memory import RamStore
 from client.training.scoring import query_rows
 from client.training.trainer import Trainer
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.data.in_memory import hold
 from server.record import RunRecord
 from simulations.front import compare

@@ -88,7 +88,7 @@ def test_a_seeds_score_is_the_same_by_itself_in_a_comparison_and_in_a_search(mak
     tuned = engram.tune(data, methods="fedavg", trials=1, seeds=2, out=tmp_path / "t", **quick)
     last = tuned.table("fedavg").iloc[-1]
     assert last["round"] == ROUNDS
-    quick |= {"eta": last["eta"], "adapt_lr": last["adapt-lr"]}
+    quick |= {"eta": last["eta"]}
     compared = engram.compare(data, methods="fedavg", seeds=2, out=tmp_path / "c", **quick)
     each = [
         engram.simulate(data, method="fedavg", seed=seed, out=tmp_path / str(seed), **quick)

@@ -12,7 +12,7 @@ import engram
 from client.hosts import Opening, host_of
 from client.memory import RamStore
 from engram.units import Moments, Units
-from federation.data.federated import own_data
+from federation.data.dealing import own_data
 from federation.data.source import DATASETS, Source
 from federation.data.standards import own_units
 from federation.errors import Refused

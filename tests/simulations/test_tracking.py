@@ -70,8 +70,10 @@ def of_mlflow(client, folder):
 
 def history(folder):
     """What W&B's files of a run hold, in their order; all belong to the same run."""
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb.teardown()  # its own process has written all that it was told when it has ended
     found, ids = [], set()
     for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
         for data in chunks(path.read_bytes()):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engram.core.method import Update
-from federation.data.federated import federated_data
+from federation.data.dealing import federated_data
 from federation.errors import RunStopped
 from federation.noise import secret_noise
 from strategies.cohorts import draw_cohort

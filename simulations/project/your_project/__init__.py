@@ -1,4 +1,4 @@
-"""What this project brings along: importing it makes its network, data and method known."""
+"""The project's network, data and method, which importing it makes known."""
 
 from your_project import data, method, model
 

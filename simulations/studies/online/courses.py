@@ -13,7 +13,8 @@ import torch
 
 from engram.arrays import Array
 from engram.types import Params
-from federation.data.federated import FederatedData, federated_data
+from federation.data.dealing import federated_data
+from federation.data.federated import FederatedData
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.fingerprint import source_root

@@ -1,4 +1,4 @@
-"""MetaGrad against its definition, slave by slave, and its second-order bound."""
+"""MetaGrad against its definition, expert by expert, and its second-order bound."""
 
 from math import log
 
@@ -56,7 +56,7 @@ def comparators(domain, g):
     ids=["ball", "box", "simplex"],
 )
 def test_its_second_order_regret(stream, domain):
-    # With R = sum <g, w - u>, V = sum <g, w - u>^2 and F = sum g g': for each slave (Lemmas 3 to 5)
+    # With R = sum <g, w - u>, V = sum <g, w - u>^2, F = sum g g': for each expert (Lemmas 3 to 5)
     #   eta R - eta^2 V <= ln(1 / prior) + |u - w_1|^2 / (2 D^2) + ln det(I + 2 eta^2 D^2 F) / 2.
     rounds, diameter = 400, domain.diameter
     learner = metagrad(domain, gradient_bound=2.0, horizon=rounds)
@@ -73,14 +73,14 @@ def test_its_second_order_regret(stream, domain):
             assert eta * slopes.sum() - eta**2 * np.sum(slopes**2) <= cost + 1e-9
 
 
-def test_the_slaves_rates():
+def test_the_experts_rates():
     learner = metagrad(ball(2, 3.0), gradient_bound=0.5, horizon=16_000)
     state = learner.init(None)
-    assert state.slaves.centers.shape == (8, 2)  # ceil(log2(16000) / 2) = 7
+    assert state.experts.centers.shape == (8, 2)  # ceil(log2(16000) / 2) = 7
     assert np.exp(state.logs) == pytest.approx(9 / 8 / np.array([2, 6, 12, 20, 30, 42, 56, 72]))
-    # After one gradient g = (0.5, 0) the first slave is at -eta g / (1 / D^2 + 2 eta^2 |g|^2).
+    # After one gradient g = (0.5, 0) the first expert is at -eta g / (1 / D^2 + 2 eta^2 |g|^2).
     eta = 1 / (5 * 6 * 0.5)
-    first = learner.observe(state, np.array([0.5, 0.0])).slaves.centers[0]
+    first = learner.observe(state, np.array([0.5, 0.0])).experts.centers[0]
     assert first == pytest.approx(np.array([-eta * 0.5 / (1 / 36 + 2 * (eta * 0.5) ** 2), 0]))
 
 

@@ -13,7 +13,7 @@ import engram
 from client.card import scored
 from engram import networks
 from engram.metrics import METRICS
-from engram.models.skeleton import called
+from engram.models.base import called
 from federation import onnx
 from federation.errors import Refused
 from federation.exported import load_model, runner

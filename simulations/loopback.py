@@ -1,4 +1,4 @@
-"""A whole federation on this machine, with SuperLink and nodes as processes."""
+"""A whole federation on this machine: SuperLink and nodes as processes, over loopback."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ Nodes = Literal["engram", "stock"]
 _PATIENCE = 60.0  # seconds until a process must be up
 
 
-class LocalFederation:
+class LoopbackFederation:
     """A federation in a folder, and its processes. Use it as a context manager.
 
     Everything listens on the loopback interface only. The processes are called ``superlink``,
