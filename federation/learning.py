@@ -21,7 +21,7 @@ from federation.methods.network import NetworkMethod
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
 
-__all__ = ["server_side", "shapes_on"]
+__all__ = ["check_fit", "server_side", "shapes_on"]
 
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
@@ -50,6 +50,17 @@ def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, fro
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     return method, shapes, network.running
+
+
+def check_fit(experiment: Experiment, kind: Kind) -> None:
+    """Checks that the network, and a client of the method, fit such data and into memory.
+
+    Raises:
+        Refused: One of them does not.
+    """
+    model = model_for(experiment, kind)
+    if isinstance(experiment.own, NetworkMethod):
+        shapes_on(experiment, model, kind.outputs)
 
 
 def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:

@@ -23,6 +23,7 @@ from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
+from federation.learning import check_fit
 from federation.machine import rows_in_memory
 from federation.names import Names
 from federation.streams import Stream, generator
@@ -64,7 +65,7 @@ def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None
         train, test = partition(arrays, experiment)
     except DataError as error:
         nobody = _hold(arrays, [], [], experiment)
-        raise together(error, partial(model_for, experiment, nobody.kind)) from error
+        raise together(error, partial(check_fit, experiment, nobody.kind)) from error
     found = _hold(arrays, train, test, experiment, names_of(arrays, experiment))
     return _of_able(found, train, range(experiment.num_clients), experiment)
 
@@ -118,7 +119,7 @@ def _of_able(
     try:
         check_shortage(found, len(clients), e, data.names)
     except DataError as error:
-        raise together(error, partial(model_for, e, data.kind)) from error
+        raise together(error, partial(check_fit, e, data.kind)) from error
 
     def without(split: Split) -> Split:
         rows = [own[:0] if c in found.left_out else own for c, own in enumerate(split.rows)]
