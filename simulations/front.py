@@ -299,7 +299,7 @@ class Run:
         own = self.experiment.own
         if isinstance(own, NetworkMethod):
             return _drawn({own.name: [self._record]}, metric)
-        draw = PLOTS.get(own.plug_in)
+        draw = PLOTS[own.plug_in]
         plots = draw(self._record, self.results) if draw else {}
         if not plots:
             raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")

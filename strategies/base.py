@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from engram.types import Params
 from federation.experiment import Experiment
+from federation.methods.base import Families
 from federation.noise import Noise
 from federation.roster import Roster
 
@@ -113,7 +114,7 @@ class RunStrategy(Strategy):
         """Summarizes a round's record or a run's results in a few words; "" if not possible."""
 
 
-STRATEGIES: dict[str, type[RunStrategy]] = {}
+STRATEGIES: Families[type[RunStrategy]] = Families("strategies")
 """The strategy of each family, by the family's name."""
 
 _S = TypeVar("_S", bound=type[RunStrategy])

@@ -135,6 +135,8 @@ def plug_ins(monkeypatch):
     registries = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
     registries += (OPTIMIZERS, SCHEDULES)
     registries += (HOSTS, STRATEGIES, REPORTS, PLOTS)
+    for known in (HOSTS, STRATEGIES, REPORTS):  # a file registers its family once
+        assert all(known[method.plug_in] for method in METHODS.values())
     before = [dict(known) for known in registries]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -4,9 +4,12 @@ import ast
 import importlib.metadata
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from itertools import chain
 
+import numpy as np
 import pytest
 
 from engram.core import method as protocol
@@ -145,3 +148,45 @@ def test_constraints_name_every_dependency_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     assert {re.split(r"[\[<>=!~; ]", line)[0].lower() for line in wanted} <= set(pinned)
+
+
+def loaded(code, *words):
+    """Returns our modules that a process of its own has loaded in the end."""
+    code += "\nprint(*sorted(sys.modules))"
+    line = [sys.executable, "-c", f"import sys\n{code}", *words]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {
+        name for name in done.stdout.split() if name.partition(".")[0] in {*ROOMS, "simulations"}
+    }
+
+
+def test_a_trainer_loads_no_more_modules_than_it_needs():
+    found = loaded("import client.training.trainer")
+    assert len(found) <= 107, sorted(found)
+
+
+HOSTING = """
+from client.hosts import Opening, host_of
+from client.memory import RamStore
+from federation.experiment import Experiment
+from strategies import STRATEGIES
+import client.app, server.app
+
+e = Experiment(dataset=f"npz:{sys.argv[1]}", num_clients=2, clients_per_round=2, partition="iid")
+host_of(Opening(e, RamStore())).describe([0, 1])
+STRATEGIES[e.own.plug_in]
+"""
+
+
+def test_a_federation_that_trains_networks_loads_no_other_family(tmp_path):
+    x, y = np.arange(160, dtype=np.float32).reshape(40, 4), np.arange(40) % 2
+    np.savez(tmp_path / "rows.npz", x=x, y=y)
+    found = loaded(HOSTING, tmp_path / "rows.npz")
+    others = {path.stem for path in modules("client/hosts")} - {"__init__", "base", "local", "rows"}
+    assert others
+    assert "client.hosts.local" in found
+    assert "strategies.local" in found
+    assert not found & {
+        f"{room}.{name}" for room in ("client.hosts", "strategies") for name in others
+    }
+    assert not {name for name in found if name.startswith(("engram.bandits", "engram.online"))}

@@ -63,6 +63,8 @@ def imported(path):
 
 def test_every_room_has_the_same_families():
     families = {method.plug_in for method in METHODS.values()}
+    for known in (HOSTS, STRATEGIES, REPORTS):
+        assert all(known[family] for family in families)
     assert families == HOSTS.keys() == STRATEGIES.keys() == REPORTS.keys()
 
 

@@ -1,6 +1,5 @@
-"""Hosts of clients, one file per family of methods. Importing this package registers them."""
+"""Hosts of clients, one file per family of methods, imported when it is asked for."""
 
-from client.hosts import local, meta_ban, molar, molar_bandit
 from client.hosts.base import HOSTS, Engine, Host, Opening, host_of, hosts
 
 __all__ = [
@@ -10,8 +9,4 @@ __all__ = [
     "Opening",
     "host_of",
     "hosts",
-    "local",
-    "meta_ban",
-    "molar",
-    "molar_bandit",
 ]

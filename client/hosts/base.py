@@ -12,6 +12,7 @@ from client.training.trainer import Engine
 from federation.data.source import Source
 from federation.data.unpacked import unless_refused
 from federation.experiment import Experiment
+from federation.methods.base import Families
 from federation.noise import Noise, secret_noise
 
 __all__ = ["HOSTS", "Engine", "Host", "Opening", "host_of", "hosts"]
@@ -57,7 +58,7 @@ class Opening(NamedTuple):
 
 Open = Callable[[Opening], Host]
 
-HOSTS: dict[str, Open] = {}
+HOSTS: Families[Open] = Families("client.hosts")
 """By family, the function that loads its clients' data and returns their host."""
 
 

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import ClassVar, Self, TypeVar
 
 from engram.checks import Fault, clash, must, require
@@ -16,6 +18,7 @@ from federation.settings.training import TrainingSettings
 __all__ = [
     "METHODS",
     "NO_NETWORK",
+    "Families",
     "Method",
     "check_name",
     "check_setting",
@@ -105,6 +108,7 @@ class Method(Settings):
 METHODS: dict[str, type[Method]] = {}
 """Every method, by its name; the first is the default."""
 
+_T = TypeVar("_T")
 _M = TypeVar("_M", bound=type[Method])
 
 
@@ -148,6 +152,28 @@ def unknown_method(what: str, name: object) -> str:
     """Returns the error message for an unknown method."""
     known = "one of those that `engram methods` lists, or a plug-in's (--plugin NAME)"
     return must(what, name, known + nearest(str(name), METHODS, most=3))
+
+
+class Families(dict[str, _T]):
+    """Parts of a room by the family of methods that has them.
+
+    A family's file has its name, and is imported when it is first asked for.
+
+    Args:
+        package: The package of the files.
+    """
+
+    def __init__(self, package: str) -> None:
+        super().__init__()
+        self._package = package
+
+    def __missing__(self, family: str) -> _T:
+        module = f"{self._package}.{family.replace('-', '_')}"
+        if find_spec(module):
+            import_module(module)
+        if family not in self:
+            raise KeyError(family)
+        return self[family]
 
 
 def family(plug_in: str, *, compared: bool = False) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from federation.methods import METHODS
+from federation.methods.base import Families
 from server.record import RunRecord
 from strategies import Row
 
@@ -14,12 +15,12 @@ __all__ = ["PLOTS", "REPORTS", "Draw", "Show", "pictures_of", "plots_of", "repor
 Show = Callable[[Path, bool], None]
 Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
 
-REPORTS: dict[str, Show] = {}
+REPORTS: Families[Show] = Families("simulations.reports")
 """By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
 
-PLOTS: dict[str, Draw] = {}
+PLOTS: Families[Draw | None] = Families("simulations.reports")
 """By family, the function that draws a run, given its results: plots by name, the main one first.
-A family that draws its metrics against rounds has none."""
+It is None for a family that draws its metrics against rounds."""
 
 
 def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
@@ -27,8 +28,7 @@ def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
 
     def register(show: Show) -> Show:
         REPORTS[plug_in] = show
-        if draw is not None:
-            PLOTS[plug_in] = draw
+        PLOTS[plug_in] = draw
         return show
 
     return register
@@ -37,7 +37,7 @@ def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
 def plots_of(record: RunRecord) -> Mapping[str, Figure]:
     """Draws a finished run; nothing where its family has no plots of its own."""
     found, method = record.results, METHODS[record.config["settings"]["method"]]
-    draw = PLOTS.get(method.plug_in)
+    draw = PLOTS[method.plug_in]
     return draw(record, found) if draw and found is not None else {}
 
 
