@@ -64,7 +64,7 @@ def test_a_worker_answers_as_the_client_app_does(worker):
 def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
     refused = answer(worker, work(question(MessageType.TRAIN)))
     assert refused.error.code == REFUSED
-    assert "must hold the model" in refused.error.reason
+    assert "must hold slots" in refused.error.reason
     raised = answer(worker, work(question("query.nothing")))
     assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
