@@ -176,7 +176,7 @@ class _Noted(NamedTuple):
     def train(self, requests: Sequence[Request]) -> list[Message]:
         try:
             return self.host.train(requests)
-        except Exception as error:
+        except Exception as error:  # of any kind: it is raised again, and told by its type
             self.raised.append(error)
             raise
 

@@ -89,12 +89,12 @@ def trainer(experiment: Experiment, store: MemoryStore | None = None, **options:
 
 
 def initial_model(t: Trainer) -> Slots:
-    """What the server sends to all clients alike in the first round."""
+    """Slots that the server sends to all clients alike in the first round."""
     return t.method.server.send(t.method.server.start, [0])[0]
 
 
 def own_of(t: Trainer, clients) -> Slots:
-    """What it sends to each of some clients then, with a leading axis."""
+    """Slots of which it sends each client its own then, with a leading axis."""
     return t.method.server.send(t.method.server.start, list(clients))[1]
 
 

@@ -1,6 +1,7 @@
 """Operations on slots, and pieces that methods are made of."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ def flat(slots: Mapping[str, Any]) -> Params:
     return found
 
 
-def unflat(arrays: Params, like: Slots = {}) -> dict[str, Any]:  # noqa: B006 - nobody changes it
+def unflat(arrays: Params, like: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Undoes ``flat``; slots that are empty in ``like`` are restored as empty ones."""
     found: dict[str, Any] = {s: {} for s, x in like.items() if isinstance(x, dict) and not x}
     for path, leaf in arrays.items():

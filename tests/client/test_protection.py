@@ -40,7 +40,7 @@ def trained(clients=CLIENTS, noise=None, engine="vectorized", server_round=1, **
 
 
 def updates(stack, sent_to):
-    """What each client changes in all that leaves it."""
+    """The changes of each client in all that leaves it."""
     method, common = sent_to
     count = len(next(iter(flat(stack).values())))
     each = [over_slots(lambda leaf, i=i: leaf[i], stack) for i in range(count)]

@@ -126,7 +126,7 @@ def test_no_server_step_moves_statistics_and_they_move_no_parameter(case, experi
         return {name: leaf for name, leaf in slot.items() if name not in STATISTICS}
 
     def merged(changed):
-        """What the server has, where clients send these statistics."""
+        """The server's slots, where clients send these statistics."""
         sent = [learned(m) | {n: changed(m[n]) for n in STATISTICS} for m in models]
         updates = [Update({"model": m}, 2.0, 1, i) for i, m in enumerate(sent)]
         return ours(server, updates, 1)["model"]

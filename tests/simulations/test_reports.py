@@ -1,4 +1,4 @@
-"""What reports make of runs: rows for each model that was scored, winners, and gains."""
+"""Reports of runs: rows for each model that was scored, winners, and gains."""
 
 import json
 

@@ -29,7 +29,7 @@ def strategy_on(nodes, experiment=None):
 
 
 def sent_by(e, model, clients):
-    """What clients send after the first round, by name, each with a leading client axis."""
+    """Slots that clients send after the first round, each with a leading client axis."""
     return flat(train_clients(trainer(e), unflat(model), clients, server_round=1, durable=0).slots)
 
 

@@ -112,7 +112,7 @@ def test_nor_with_the_ensembles_step(method, protection):
 
 
 def honest(e):
-    """What clients would send if they did nothing, and what they send after a round, by name."""
+    """Slots of clients that do nothing, and those that they send after a round."""
     t = trainer(e)
     common = initial_model(t)
     cohort = draw_cohort(e.seed, 1, e.num_clients, e.clients_per_round)

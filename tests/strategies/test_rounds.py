@@ -23,7 +23,7 @@ def rounds(**settings):
 
 
 def replies(r, moves, diverged=()):
-    """What clients 0, 1, ... reply that move each parameter by so much, and those that diverged."""
+    """Replies of clients that move each parameter by so much, and of those that diverged."""
     start = r.merge.method.server.start["model"]
     accepted = []
     for client, move in enumerate(moves):
