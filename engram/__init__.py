@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from engram.lazy import attach
 from engram.process import own_modes
-from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
     from engram.augmentations import augmentation as augmentation
@@ -25,12 +24,14 @@ if TYPE_CHECKING:
     from federation.methods.network import method as method
     from simulations.apps import make_client_app as make_client_app
     from simulations.apps import make_server_app as make_server_app
-    from simulations.front import Comparison as Comparison
+    from simulations.compared import Comparison as Comparison
+    from simulations.compared import compare as compare
+    from simulations.compared import load_comparison as load_comparison
     from simulations.front import Run as Run
-    from simulations.front import compare as compare
     from simulations.front import load_run as load_run
     from simulations.front import methods as methods
     from simulations.front import simulate as simulate
+    from simulations.ranks import ranks as ranks
     from simulations.tuning.front import Tuned as Tuned
     from simulations.tuning.front import tune as tune
 
@@ -38,7 +39,7 @@ _get, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    check_rooms()
+    import_module("engram.rooms").check_rooms()
     with own_modes():
         plug_ins = import_module("federation.plugins")
         if name in ("LocalMethod", "LocalRule", "NetworkMethod"):

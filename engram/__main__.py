@@ -5,8 +5,6 @@ import sys
 
 from engram.rooms import check_rooms
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Runs the command; exits with 2 where a file hides one of our packages."""

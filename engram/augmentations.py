@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from engram.checks import require
 from engram.metrics import name_of
 from engram.process import Registry, drawing
-from engram.vision import transforms
 
 # Listing augmentations, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def augmentation(function: Augmentation, name: str = "") -> Augmentation:
 def flip_crop(image: "Tensor") -> "Tensor":
     """Moves an image by up to an eighth of its size, and turns it left to right or not."""
     require(image.ndim == 3, "rows", tuple(image.shape), "images, for the augmentation flip-crop")
+    from engram.vision import transforms  # noqa: PLC0415 - few runs change images
+
     (height, width), v2 = image.shape[1:], transforms()
     crop = v2.RandomCrop((height, width), padding=max(1, min(height, width) // 8))
     changed: Tensor = v2.RandomHorizontalFlip()(crop(image))

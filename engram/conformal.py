@@ -19,8 +19,6 @@ import numpy as np
 
 from engram.arrays import Array
 
-__all__ = ["LEVELS", "radii"]
-
 LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 _EXACT: Final = 1e-9  # products such as 110 * 0.9 are rounded upward
 

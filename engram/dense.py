@@ -15,22 +15,6 @@ from torch import Tensor
 from engram.derivatives import LossWithDerivatives
 from engram.types import Params
 
-__all__ = [
-    "CROSS_ENTROPY",
-    "FIRST",
-    "SQUARED_ERROR",
-    "Examples",
-    "FirstLayer",
-    "FirstLayerCoordinates",
-    "InputRows",
-    "Output",
-    "PlainCoordinates",
-    "PlainRows",
-    "dense_loss",
-    "indicators",
-    "logits",
-]
-
 FIRST: Final = "dense0.weight"
 
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["channels_last"]
-
 
 def channels_last(leaf: Tensor) -> Tensor:
     """Returns images or filters, (n, c, h, w), with the channels last in memory; others as is.

@@ -7,7 +7,7 @@ records, tables and plots treat all alike.
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
 
 from engram.checks import require
@@ -101,7 +101,7 @@ class Metric(NamedTuple):
 
     def in_words(self, value: float | None, decimals: int = 2) -> str:
         """Returns a value as people are shown it, percents so exactly; ``-`` for none."""
-        if value is None:
+        if value is None or isnan(value):
             return "-"
         return f"{100 * value:.{decimals}f}" if self.percent else f"{value:.4g}"
 

@@ -11,8 +11,6 @@ from engram.core.method import Served
 from engram.metrics import Targets
 from engram.types import Batch, LossFn, Params, Weighted
 
-__all__ = ["loss_of", "mixture", "row_losses"]
-
 
 def mixture(targets: Targets, outputs: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Returns outputs of a mixture, (c, q, ...), of the kind that each model's are.

@@ -10,8 +10,6 @@ from engram.process import Registry
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["BUILT_IN", "CHARACTERS", "FLAT", "NETWORKS", "TORCHVISION", "is_known", "model"]
-
 FLAT: Final = ("mlp", "cnn", "linear")
 """Networks of dense layers, and of convolutions below them, which take rows of numbers."""
 

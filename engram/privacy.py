@@ -21,8 +21,6 @@ from engram.checks import require
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params
 
-__all__ = ["add_normal", "clip", "epsilon"]
-
 
 def clip(params: Params, origin: Params, bound: float) -> Params:
     """Returns ``origin + min(1, bound / |params - origin|) (params - origin)``.

@@ -13,8 +13,6 @@ import torch
 
 from engram.types import Params
 
-__all__ = ["Center", "krum", "median", "trimmed_mean"]
-
 Center = Callable[[Sequence[Params]], Params]
 
 

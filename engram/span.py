@@ -21,8 +21,6 @@ from torch.nn import functional
 from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates
 from engram.types import Params
 
-__all__ = ["Span", "SpannedRows", "make_coordinates"]
-
 
 class SpannedRows(NamedTuple):
     """Some rows in a span; ``dense.InputRows`` and ``dense.FirstLayer``.

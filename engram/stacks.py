@@ -15,17 +15,6 @@ from engram.dense import CROSS_ENTROPY, Examples, Output, PlainRows, dense_loss,
 from engram.derivatives import LossWithDerivatives, gradient, hessian_product
 from engram.types import Batch, LossFn, Params
 
-__all__ = [
-    "Layout",
-    "dense_stacks",
-    "expand",
-    "gather",
-    "mean_of_tasks",
-    "outputs",
-    "scatter",
-    "stacked_loss",
-]
-
 _FLAT: Final = "flat"
 
 

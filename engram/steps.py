@@ -9,17 +9,6 @@ from engram.checks import must, require
 from engram.metrics import name_of
 from engram.process import Registry
 
-__all__ = [
-    "BUILT_IN_OPTIMIZERS",
-    "OPTIMIZERS",
-    "SCHEDULES",
-    "OwnOptimizer",
-    "Schedule",
-    "optimizer",
-    "schedule",
-    "step_factor",
-]
-
 BUILT_IN_OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 """Optimizers that ``engram.core.optimizers`` computes by equations of its own."""
 
@@ -87,25 +76,24 @@ def schedule(function: Callable[[int], float], name: str = "") -> Callable[[int]
     return function
 
 
-def step_factor(name: str, server_round: int, rounds: int) -> float:
-    """Returns by what a schedule multiplies the step size in a round.
-
-    Args:
-        name: Of the schedule.
-        server_round: The round, in 1..rounds.
-        rounds: How many there are.
+def step_factors(name: str, rounds: int) -> list[float]:
+    """Returns by what a schedule multiplies the step size in each of so many rounds.
 
     Raises:
         ValueError: If a user's schedule gives anything but a finite number, 0 or more.
     """
-    found = SCHEDULES[name](server_round, rounds)
-    try:
-        factor = float(found)
-    except (TypeError, ValueError, RuntimeError) as error:  # as Python, numpy and torch say it
-        raise ValueError(must(f"schedule {name}", found, "a number for each round")) from error
-    wanted = f"a finite number, 0 or more, in round {server_round}"
-    require(0 <= factor < inf, f"schedule {name}", factor, wanted)
-    return factor
+    schedule, factors = SCHEDULES[name], []
+    for server_round in range(1, rounds + 1):
+        found = schedule(server_round, rounds)
+        try:
+            factor = float(found)
+        except (TypeError, ValueError, RuntimeError) as error:  # as Python, numpy and torch say it
+            raise ValueError(must(f"schedule {name}", found, "a number for each round")) from error
+        if not 0 <= factor < inf:
+            wanted = f"a finite number, 0 or more, in round {server_round}"
+            raise ValueError(must(f"schedule {name}", factor, wanted))
+        factors.append(factor)
+    return factors
 
 
 def optimizer(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:

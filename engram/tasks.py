@@ -19,18 +19,6 @@ from engram.process import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "CLASSIFICATION",
-    "LOSSES",
-    "REGRESSION",
-    "TASKS",
-    "Loss",
-    "RowLoss",
-    "Task",
-    "loss",
-    "task_of",
-]
-
 RowLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 """``(outputs (k, ...), targets (k, ...)) -> losses (k,)``."""
 

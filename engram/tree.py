@@ -8,15 +8,12 @@ from torch.utils._pytree import tree_leaves
 
 from engram.types import Params, Scale
 
-__all__ = ["add_scaled", "interpolate", "is_finite", "multiplied", "norm"]
-
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
     """Returns ``x + scale * y``, leaf by leaf; leaves that y lacks are x's, others are left out."""
-    both = [name for name in x if name in y]
     if isinstance(scale, Tensor):
-        return x | {n: x[n] + _along(scale, x[n]) * y[n] for n in both}
-    return x | {n: torch.add(x[n], y[n], alpha=scale) for n in both}
+        return x | {n: v + _along(scale, v) * y[n] for n, v in x.items() if n in y}
+    return x | {n: torch.add(v, y[n], alpha=scale) for n, v in x.items() if n in y}
 
 
 def multiplied(x: Params, scale: Scale) -> Params:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "LossFn", "Params", "Scale", "Weighted"]
-
 Params = dict[str, Tensor]
 Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
 LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape (); see `Weighted`

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from engram.arrays import Array, Bools
 
-__all__ = ["Moments", "Standard", "Units", "comparable", "merged"]
-
 _FAR: Final = 1e6  # sizes of a column at two sites differ by a smaller factor, in any honest units
 _CONSTANT: Final = 1e-12  # deviation over mean, below which a column differs by rounding alone
 

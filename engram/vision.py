@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-__all__ = ["torchvision", "transforms"]
-
 _KEPT: Final[list[Any]] = []
 
 

@@ -11,8 +11,6 @@ from engram.checks import require
 from engram.core.method import Neighbors
 from engram.types import Scale
 
-__all__ = ["check_votes", "nearest", "with_votes"]
-
 
 def nearest(
     z: Tensor,

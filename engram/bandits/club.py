@@ -11,18 +11,7 @@ from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic
-from engram.bandits.user_stats import (
-    Cluster,
-    UserStats,
-    cluster_estimate,
-    confidence_radius,
-    empty,
-    prune,
-    with_row,
-    with_user,
-)
-
-__all__ = ["Club", "club"]
+from engram.bandits.user_stats import UserStats, confidence_radius, empty
 
 
 class Club(NamedTuple):
@@ -54,16 +43,16 @@ def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Policy[C
 
     def choose(state: Club, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Club]:
         state = _with(state, user)
-        ridge, stats = cluster_estimate(state.stats, _cluster(state.graph, user), lam)
+        ridge, stats = state.stats.of_cluster(graph.component(state.graph, user), lam)
         return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
     def update(state: Club, user: int, x: Array, reward: float) -> Club:
         state = _with(state, user)
-        stats = with_row(state.stats, user, x, reward)
+        stats = state.stats.with_row(user, x, reward)
         apart = np.linalg.norm(stats.thetas - stats.thetas[user], axis=1)
         radius = confidence_radius(stats.rows)
         left = graph.cut(state.graph, user, apart > alpha2 * (radius + radius[user]))
-        return Club(prune(stats, user, [_cluster(left, user)]), left)
+        return Club(stats.prune(user, [graph.component(left, user)]), left)
 
     return Policy(
         init=lambda rng: Club(empty(dim, lam), graph.EMPTY),
@@ -76,9 +65,5 @@ def _with(state: Club, user: int) -> Club:
     if user in state.stats.users:
         return state
     everyone = frozenset(state.stats.users)
-    stats = with_user(state.stats, user, [everyone])  # if there is more than one group, they merge
+    stats = state.stats.with_user(user, [everyone])  # if there is more than one group, they merge
     return Club(stats, graph.joined(state.graph, user, np.array(sorted(everyone), dtype=np.intp)))
-
-
-def _cluster(users: Graph, user: int) -> Cluster:
-    return frozenset(graph.members(users, user).tolist())

@@ -15,18 +15,8 @@ from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
-from engram.bandits.user_stats import (
-    Cluster,
-    UserStats,
-    cluster_estimate,
-    empty,
-    prune,
-    with_row,
-    with_user,
-)
+from engram.bandits.user_stats import UserStats, empty
 from engram.checks import require
-
-__all__ = ["Cofiba", "cofiba"]
 
 
 class Cofiba(NamedTuple):
@@ -93,7 +83,7 @@ def cofiba(
         stats, bounds = state.stats, np.empty(len(arms))
         clusters = _item_clusters(state, arms)
         for label in np.unique(clusters):
-            ridge, stats = cluster_estimate(stats, _users(state.graphs[int(label)], user), lam)
+            ridge, stats = stats.of_cluster(graph.component(state.graphs[int(label)], user), lam)
             alike = clusters == label
             bounds[alike] = optimistic(ridge, arms[alike], alpha)
         return best(bounds, rng), state._replace(stats=stats)
@@ -102,18 +92,14 @@ def cofiba(
         state, item = _with_item(_with_user(state, user), x, items)
         state = _learned(state, user, x, reward)
         state = _clustered(state, user, item, x, alpha2 * sqrt(log(state.rounds + 1)))
-        groups = {_users(users, user) for users in state.graphs.values()}
-        return state._replace(stats=prune(state.stats, user, groups))
+        groups = {graph.component(users, user) for users in state.graphs.values()}
+        return state._replace(stats=state.stats.prune(user, groups))
 
     return Policy(
         init=lambda rng: init(),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
-
-
-def _users(users: Graph, user: int) -> Cluster:
-    return frozenset(graph.members(users, user).tolist())
 
 
 def _distances(state: Cofiba, x: Array) -> Array:
@@ -134,7 +120,7 @@ def _with_user(state: Cofiba, user: int) -> Cofiba:
         return state
     everyone = frozenset(state.stats.users)
     nodes = np.array(sorted(everyone), dtype=np.intp)
-    stats = with_user(state.stats, user, [everyone])
+    stats = state.stats.with_user(user, [everyone])
     more = ((0, len(stats.rows) - len(state.means)), (0, 0))
     means, widths_ = np.pad(state.means, more), np.pad(state.widths, more)
     widths_[user] = widths(stats.unseen.ridge, state.items)
@@ -165,7 +151,7 @@ def _with_item(state: Cofiba, x: Array, most: int) -> tuple[Cofiba, int]:
 
 
 def _learned(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
-    stats = with_row(state.stats, user, x, reward)
+    stats = state.stats.with_row(user, x, reward)
     means, widths_, own = state.means.copy(), state.widths.copy(), stats.users[user].ridge
     means[user], widths_[user] = state.items @ own.theta, widths(own, state.items)
     return state._replace(stats=stats, means=means, widths=widths_, rounds=state.rounds + 1)

@@ -26,6 +26,11 @@ def members(graph: Graph, node: int) -> Ints:
     return np.flatnonzero(graph.labels == graph.labels[node])
 
 
+def component(graph: Graph, node: int) -> frozenset[int]:
+    """Returns the nodes of a node's component as a set."""
+    return frozenset(members(graph, node).tolist())
+
+
 EMPTY = complete(np.zeros(0, dtype=np.bool_))
 
 

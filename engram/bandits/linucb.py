@@ -3,15 +3,13 @@
 See ``ridge`` for the papers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, fresh, observed, optimistic
-
-__all__ = ["LinearState", "estimate", "linucb", "started", "updated"]
 
 
 class LinearState(NamedTuple):
@@ -37,29 +35,37 @@ def linucb(dim: int, *, alpha: float, lam: float, shared: bool = False) -> Polic
     """
     check_ridge(dim, lam, alpha=alpha)
 
-    def choose(
-        state: LinearState, user: int, arms: Array, rng: np.random.Generator
-    ) -> tuple[int, LinearState]:
-        return best(optimistic(estimate(state, user, shared), arms, alpha), rng), state
+    def choose(ridge: Ridge, arms: Array, rng: np.random.Generator) -> int:
+        return best(optimistic(ridge, arms, alpha), rng)
+
+    return ridge_policy(dim, lam, choose, shared=shared)
+
+
+def ridge_policy(
+    dim: int,
+    lam: float,
+    choose: Callable[[Ridge, Array, np.random.Generator], int],
+    *,
+    shared: bool,
+) -> Policy[LinearState]:
+    """Builds a policy that chooses by the ridge estimate of the user, or of all users.
+
+    Args:
+        dim: d.
+        lam: lambda.
+        choose: ``(estimate, arms, rng) -> arm``.
+        shared: Whether users share one estimate.
+    """
+
+    def estimate(state: LinearState, user: int) -> Ridge:
+        return state.users.get(0 if shared else user, state.unseen)
+
+    def update(state: LinearState, user: int, x: Array, reward: float) -> LinearState:
+        learned = observed(estimate(state, user), x, reward)
+        return state._replace(users={**state.users, 0 if shared else user: learned})
 
     return Policy(
-        init=lambda rng: started(dim, lam),
-        choose=choose,
-        update=lambda state, user, x, reward, rng: updated(state, user, x, reward, shared),
+        init=lambda rng: LinearState(fresh(dim, lam), {}),
+        choose=lambda state, user, arms, rng: (choose(estimate(state, user), arms, rng), state),
+        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
-
-
-def started(dim: int, lam: float) -> LinearState:
-    """Returns the state before the first round."""
-    return LinearState(fresh(dim, lam), {})
-
-
-def estimate(state: LinearState, user: int, shared: bool) -> Ridge:
-    """Returns the estimate that a user is served by."""
-    return state.users.get(0 if shared else user, state.unseen)
-
-
-def updated(state: LinearState, user: int, x: Array, reward: float, shared: bool) -> LinearState:
-    """Returns the state after one more row of a user."""
-    learned = observed(estimate(state, user, shared), x, reward)
-    return state._replace(users={**state.users, 0 if shared else user: learned})

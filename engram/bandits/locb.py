@@ -10,19 +10,8 @@ import numpy as np
 
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic
-from engram.bandits.user_stats import (
-    Cluster,
-    UserStats,
-    cluster_estimate,
-    confidence_radius,
-    empty,
-    prune,
-    with_row,
-    with_user,
-)
+from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
 from engram.checks import require
-
-__all__ = ["Locb", "locb"]
 
 
 class Locb(NamedTuple):
@@ -71,7 +60,7 @@ def locb(
         if user in state.stats.users:
             return state
         entered = {seed: state.clusters[seed] | {user} for seed in growing(state)}
-        stats = with_user(state.stats, user, [state.clusters[seed] for seed in entered])
+        stats = state.stats.with_user(user, [state.clusters[seed] for seed in entered])
         own = {user: frozenset(stats.users)} if len(state.clusters) < seeds else {}
         return Locb(stats, {**state.clusters, **entered, **own})
 
@@ -79,19 +68,19 @@ def locb(
         state = present(state, user)
         stats, bounds = state.stats, []
         for them in _around(state.clusters, user) or [frozenset({user})]:
-            ridge, stats = cluster_estimate(stats, them, lam)
+            ridge, stats = stats.of_cluster(them, lam)
             bounds.append(optimistic(ridge, arms, alpha))
         return best(np.max(bounds, axis=0), rng), state._replace(stats=stats)
 
     def update(state: Locb, user: int, x: Array, reward: float) -> Locb:
         state = present(state, user)
-        stats, clusters = with_row(state.stats, user, x, reward), dict(state.clusters)
+        stats, clusters = state.stats.with_row(user, x, reward), dict(state.clusters)
         radius = alpha2 * confidence_radius(stats.rows)
         for seed in growing(state):
             apart = np.linalg.norm(stats.thetas[user] - stats.thetas[seed])
             far = apart > radius[user] + radius[seed]
             clusters[seed] = clusters[seed] - {user} if far else clusters[seed] | {user}
-        return Locb(prune(stats, user, _around(clusters, user)), clusters)
+        return Locb(stats.prune(user, _around(clusters, user)), clusters)
 
     return Policy(
         init=lambda rng: Locb(empty(dim, lam), {}),

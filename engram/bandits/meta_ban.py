@@ -21,8 +21,8 @@ from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
 from engram.bandits.networks import Weights, descend, initial_of_runs
 from engram.bandits.policy import Array, BatchedPolicy
-from engram.bandits.replay import kept_rows
-from engram.bandits.site import Rngs, Start, Theta, UserSite, UserSiteState, uniforms
+from engram.bandits.replay import Rngs, kept_rows, uniforms
+from engram.bandits.site import Start, Theta, UserSite, UserSiteState
 from engram.bandits.training import per_run, trained
 from engram.checks import require
 from engram.process import own_modes
@@ -129,10 +129,8 @@ class MetaBan(NamedTuple):
             uniform = np.array([rng.random() for rng in rngs])[groups.runs]
             gradient = of_prefixes(site.lasts, site.rows, groups.runs, groups.members, uniform)
             return descend(thetas, gradient, eta)
-        drawn, weights = (
-            uniforms(rngs, learner.steps, learner.batch),
-            learner.weights(groups, users),
-        )
+        drawn = uniforms(rngs, learner.steps, learner.batch)
+        weights = learner.weights(groups, users)
         gradient = at_users(site.lasts, site.rows, groups.runs, weights, drawn, learner.lam)
         return descend(thetas, gradient, eta * learner.steps)
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from engram.arrays import Bools, Ints
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
 from engram.bandits.policy import Array, best_of_each
-from engram.bandits.replay import Drawn, draw
-from engram.bandits.site import Rngs, uniforms
+from engram.bandits.replay import Drawn, Rngs, draw, uniforms
 
 Exploration = Literal["gradient-norm", "paper"]
 DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]

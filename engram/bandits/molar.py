@@ -14,8 +14,6 @@ from engram.molar.bandits.policies import molar_bandit
 from engram.molar.bandits.site import History, TaskState
 from engram.molar.shrinkage import Option
 
-__all__ = ["Molar", "molar"]
-
 
 class Molar(NamedTuple):
     """The state."""

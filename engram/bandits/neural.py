@@ -19,18 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Bools, Ints
+from engram.arrays import Ints
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import Array, BatchedPolicy, best_of_each
-from engram.bandits.replay import ReplayBuffer, add, draw, empty, kept_rows, with_users
+from engram.bandits.replay import ReplayBuffer, Rngs, add, empty, uniforms, with_users
 from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
-from engram.bandits.training import per_run, trained
+from engram.bandits.training import per_run, trained_alone
 from engram.checks import require
 from engram.process import own_modes
-
-__all__ = ["NeuralBandit", "NeuralState", "neural_bandit"]
-
-Rngs = Sequence[np.random.Generator]
 
 
 class NeuralState(NamedTuple):
@@ -121,12 +117,11 @@ class NeuralBandit(NamedTuple):
             )
         )
         rows = add(state.rows, users, x, rewards)
-        everybody = np.ones(rows.seen.shape, dtype=np.float64)
-        whose = everybody if self.shared else everybody * _is(users, rows)
-        uniforms = np.stack([rng.random((self.steps, self.batch)) for rng in rngs])
-        runs, none = np.arange(len(users)), torch.zeros_like(self.lam)
-        drawn = draw(kept_rows(rows), runs, whose, uniforms)
-        theta = trained(rows, theta, drawn, self.eta, none)
+        whose = np.ones(rows.seen.shape, dtype=np.float64)
+        if not self.shared:
+            whose *= np.arange(rows.seen.shape[1]) == users[:, None]
+        drawn = uniforms(rngs, self.steps, self.batch)
+        theta = trained_alone(rows, theta, whose, self.eta, drawn)
         return state._replace(
             thetas=scatter(state.thetas, own, theta),
             squares=scatter(state.squares, own, added),
@@ -149,11 +144,6 @@ class NeuralBandit(NamedTuple):
             thetas=with_capacity(state.thetas, state.start, needed),
             squares=with_capacity(state.squares, none, needed),
         )
-
-
-def _is(users: Ints, rows: ReplayBuffer) -> Bools:
-    found: Bools = np.arange(rows.seen.shape[1]) == users[:, None]
-    return found
 
 
 def neural_bandit(

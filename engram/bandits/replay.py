@@ -1,5 +1,6 @@
 """Per-user replay buffers: the rows that learners train on."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch.nn.functional import pad
 
 from engram.arrays import Array, Ints
 from engram.bandits.persistent import Persistent
+
+Rngs = Sequence[np.random.Generator]  # of each run
 
 _FIRST = 8  # initial capacity, in rows and in users
 
@@ -102,6 +105,11 @@ def add(buffer: ReplayBuffer, users: Ints, x: Array, rewards: Array) -> ReplayBu
 def kept_rows(buffer: ReplayBuffer) -> Ints:
     """Returns the number of rows in each user's buffer, shape (R, U)."""
     return np.minimum(buffer.seen, buffer.limit)
+
+
+def uniforms(rngs: Rngs, steps: int, batch: int) -> Array:
+    """Returns uniform numbers in [0, 1) that draw the rows of J steps, shape (R, J, n)."""
+    return np.stack([rng.random((steps, batch)) for rng in rngs])
 
 
 def draw(counts: Ints, runs: Ints, weights: Array, uniforms: Array) -> Drawn:

@@ -11,18 +11,7 @@ import numpy as np
 
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, optimistic
-from engram.bandits.user_stats import (
-    Cluster,
-    UserStats,
-    cluster_estimate,
-    confidence_radius,
-    empty,
-    prune,
-    with_row,
-    with_user,
-)
-
-__all__ = ["Sclub", "sclub"]
+from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
 
 
 class Sclub(NamedTuple):
@@ -72,12 +61,12 @@ def sclub(
 
     def choose(state: Sclub, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Sclub]:
         state = _with(state, user)
-        ridge, stats = cluster_estimate(state.stats, state.clusters[_cluster(state, user)], lam)
+        ridge, stats = state.stats.of_cluster(state.clusters[_cluster(state, user)], lam)
         return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
     def update(state: Sclub, user: int, x: Array, reward: float) -> Sclub:
         state = _in_phase(_with(state, user), lam)
-        stats = with_row(state.stats, user, x, reward)
+        stats = state.stats.with_row(user, x, reward)
         state = state._replace(stats=stats, checked=state.checked | {user}, rounds=state.rounds + 1)
         home = _cluster(state, user)
         if _differs(state, user, home, alpha2, alpha_p):
@@ -85,7 +74,7 @@ def sclub(
         for number in dict.fromkeys((home, _cluster(state, user))):
             state = _merged(state, number, lam, alpha2, alpha_p)
         groups = [state.clusters[_cluster(state, user)]]
-        return state._replace(stats=prune(state.stats, user, groups))
+        return state._replace(stats=state.stats.prune(user, groups))
 
     none = empty(dim, lam)
     return Policy(
@@ -98,7 +87,7 @@ def sclub(
 def _with(state: Sclub, user: int) -> Sclub:
     if user in state.stats.users:
         return state
-    stats = with_user(state.stats, user, [state.clusters[0]])
+    stats = state.stats.with_user(user, [state.clusters[0]])
     return state._replace(stats=stats, clusters={**state.clusters, 0: state.clusters[0] | {user}})
 
 
@@ -113,9 +102,7 @@ def _in_phase(state: Sclub, lam: float) -> Sclub:
         return state
     stats, pivots = state.stats, {}
     for number, them in state.clusters.items():
-        pivots[number], stats = (
-            cluster_estimate(stats, them, lam) if them else (stats.unseen.ridge, stats)
-        )
+        pivots[number], stats = stats.of_cluster(them, lam) if them else (stats.unseen.ridge, stats)
     return state._replace(stats=stats, pivots=pivots, checked=frozenset())
 
 
@@ -148,7 +135,7 @@ def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float
             return state
         ridges, stats = [], state.stats
         for k in ready:
-            ridge, stats = cluster_estimate(stats, state.clusters[k], lam)
+            ridge, stats = stats.of_cluster(state.clusters[k], lam)
             ridges.append(ridge)
         state, me = state._replace(stats=stats), ready.index(number)
         thetas, rows = np.array([r.theta for r in ridges]), np.array([r.rows for r in ridges])
@@ -165,7 +152,7 @@ def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float
 
 def _united(state: Sclub, low: int, high: int, lam: float) -> Sclub:
     them = state.clusters[low] | state.clusters[high]
-    pivot, stats = cluster_estimate(state.stats, them, lam)
+    pivot, stats = state.stats.of_cluster(them, lam)
     clusters = {**state.clusters, low: them}
     pivots = {**state.pivots, low: pivot}
     del clusters[high], pivots[high]

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from engram.bandits.linucb import LinearState, estimate, started, updated
+from engram.bandits.linucb import LinearState, ridge_policy
 from engram.bandits.policy import Array, Policy, best
-from engram.bandits.ridge import check_ridge, optimistic
+from engram.bandits.ridge import Ridge, check_ridge, optimistic
 from engram.checks import require
-
-__all__ = ["epsilon_greedy", "random_play"]
 
 
 def random_play() -> Policy[tuple[()]]:
@@ -33,15 +31,9 @@ def epsilon_greedy(
     check_ridge(dim, lam)
     require(0 <= epsilon <= 1, "epsilon", epsilon, "in [0, 1]")
 
-    def choose(
-        state: LinearState, user: int, arms: Array, rng: np.random.Generator
-    ) -> tuple[int, LinearState]:
+    def choose(ridge: Ridge, arms: Array, rng: np.random.Generator) -> int:
         if rng.random() < epsilon:
-            return int(rng.integers(len(arms))), state
-        return best(optimistic(estimate(state, user, shared), arms, 0.0), rng), state
+            return int(rng.integers(len(arms)))
+        return best(optimistic(ridge, arms, 0.0), rng)
 
-    return Policy(
-        init=lambda rng: started(dim, lam),
-        choose=choose,
-        update=lambda state, user, x, reward, rng: updated(state, user, x, reward, shared),
-    )
+    return ridge_policy(dim, lam, choose, shared=shared)

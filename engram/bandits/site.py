@@ -20,19 +20,18 @@ from engram.bandits.policy import Array
 from engram.bandits.replay import (
     Drawn,
     ReplayBuffer,
+    Rngs,
     add,
-    draw,
     drawn_rows,
     empty,
-    kept_rows,
+    uniforms,
     with_rows,
     with_users,
 )
 from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
-from engram.bandits.training import trained
+from engram.bandits.training import trained_alone
 from engram.checks import require
 
-Rngs = Sequence[np.random.Generator]
 Theta = Literal["last", "draw"]
 Start = Literal["own", "meta", "initial"]
 
@@ -113,12 +112,9 @@ class UserSite(NamedTuple):
             theta = gather(state.lasts, users)
         else:
             theta = meta if self.user_start == "meta" else state.start
-        own = np.arange(rows.seen.shape[1]) == users[:, None]
-        runs, none = np.arange(len(users)), torch.zeros_like(self.eta)
-        drawn = draw(
-            kept_rows(rows), runs, own.astype(float), uniforms(rngs, self.steps, self.batch)
-        )
-        theta = trained(rows, theta, drawn, self.eta, none)
+        own = (np.arange(rows.seen.shape[1]) == users[:, None]).astype(float)
+        drawn = uniforms(rngs, self.steps, self.batch)
+        theta = trained_alone(rows, theta, own, self.eta, drawn)
         lasts = scatter(state.lasts, users, theta)
         thetas = self._inferring(state.thetas, rows, lasts, users, rngs)
         return state._replace(rows=rows, lasts=lasts, thetas=thetas)
@@ -139,11 +135,6 @@ class UserSite(NamedTuple):
         pairs = zip(gather(lasts, users), gather(thetas, users), strict=True)
         keep = torch.from_numpy(taken)[:, None, None]
         return scatter(thetas, users, tuple(torch.where(keep, new, old) for new, old in pairs))
-
-
-def uniforms(rngs: Rngs, steps: int, batch: int) -> Array:
-    """Returns uniform numbers in [0, 1) that draw the rows of J steps, shape (R, J, n)."""
-    return np.stack([rng.random((steps, batch)) for rng in rngs])
 
 
 def remembered(state: UserSiteState, users: Sequence[int]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engram.arrays import Array
 from engram.bandits.networks import Weights, descend, forward, outer_parts
-from engram.bandits.replay import Drawn, ReplayBuffer, drawn_rows
+from engram.bandits.replay import Drawn, ReplayBuffer, draw, drawn_rows, kept_rows
 from engram.checks import require
 
 
@@ -37,6 +37,22 @@ def trained(
                 w.sub_(penalty * w.sign())
             w.baddbmm_(delta, below.mT)
     return weights
+
+
+def trained_alone(
+    rows: ReplayBuffer, weights: Weights, chosen: Array, eta: Tensor, uniforms: Array
+) -> Weights:
+    """Takes J steps of ``trained`` of one network in each run, without the penalty.
+
+    Args:
+        rows: The replay buffers drawn from.
+        weights: Weights of the networks, shapes (R, out, in).
+        chosen: Weights of the users from whose rows it learns, shape (R, U).
+        eta: Step sizes, shape (R,).
+        uniforms: Uniform numbers, shape (R, J, n), which draw the rows.
+    """
+    drawn = draw(kept_rows(rows), np.arange(len(chosen)), chosen, uniforms)
+    return trained(rows, weights, drawn, eta, torch.zeros_like(eta))
 
 
 def descended(

@@ -4,7 +4,7 @@ CLUB, SCLUB, COFIBA and LOCB share these, and differ in how they form clusters.
 """
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -35,58 +35,56 @@ class UserStats(NamedTuple):
     # rank-one updates until the cluster ceases to exist.
     clusters: Mapping[Cluster, Ridge]
 
+    def with_user(self, user: int, to: Collection[Cluster]) -> Self:
+        """Adds a user without rows, who joins some clusters."""
+        more = max(0, user + 1 - len(self.rows))
+        estimates = self.clusters.items()
+        return self._replace(
+            users={**self.users, user: self.unseen},
+            thetas=np.pad(self.thetas, ((0, more), (0, 0))),
+            rows=np.pad(self.rows, (0, more)),
+            clusters={them | {user} if them in to else them: own for them, own in estimates},
+        )
+
+    def with_row(self, user: int, x: Array, reward: float) -> Self:
+        """Adds a row (x, reward) of one of the users."""
+        before = self.users[user]
+        after = UserEstimate(added(before.gram, x), observed(before.ridge, x, reward))
+        thetas, rows = self.thetas.copy(), self.rows.copy()
+        thetas[user], rows[user] = after.ridge.theta, after.ridge.rows
+        clusters = {
+            them: observed(ridge, x, reward) if user in them else ridge
+            for them, ridge in self.clusters.items()
+        }
+        return type(self)(self.unseen, {**self.users, user: after}, thetas, rows, clusters)
+
+    def prune(self, user: int, clusters: Collection[Cluster]) -> Self:
+        """Forgets cached estimates of clusters with a user in them that are not in ``clusters``.
+
+        Call it for the user served, with all clusters that this user is in. The cache of a cluster
+        that no longer exists is then dropped as soon as one of its users is served again.
+        """
+        estimates = self.clusters.items()
+        alive = {them: own for them, own in estimates if user not in them or them in clusters}
+        return self._replace(clusters=alive)
+
+    def of_cluster(self, them: Cluster, lam: float) -> tuple[Ridge, Self]:
+        """Returns the estimate from all rows of a cluster's users, and statistics that cache it.
+
+        Takes O(n d^2 + d^3) for n users if it is not cached.
+        """
+        if len(them) == 1:
+            return self.users[next(iter(them))].ridge, self
+        if them in self.clusters:
+            return self.clusters[them], self
+        made = fitted((self.users[user] for user in sorted(them)), lam)
+        return made, self._replace(clusters={**self.clusters, them: made})
+
 
 def empty(dim: int, lam: float) -> UserStats:
     """Returns empty statistics."""
     unseen = UserEstimate(np.zeros((dim, dim), order="F"), fresh(dim, lam))
     return UserStats(unseen, {}, np.zeros((0, dim)), np.zeros(0, dtype=np.intp), {})
-
-
-def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats:
-    """Adds a user without rows, who joins some clusters."""
-    more = max(0, user + 1 - len(stats.rows))
-    return stats._replace(
-        users={**stats.users, user: stats.unseen},
-        thetas=np.pad(stats.thetas, ((0, more), (0, 0))),
-        rows=np.pad(stats.rows, (0, more)),
-        clusters={them | {user} if them in to else them: r for them, r in stats.clusters.items()},
-    )
-
-
-def with_row(stats: UserStats, user: int, x: Array, reward: float) -> UserStats:
-    """Adds a row (x, reward) of one of the users."""
-    before = stats.users[user]
-    after = UserEstimate(added(before.gram, x), observed(before.ridge, x, reward))
-    thetas, rows = stats.thetas.copy(), stats.rows.copy()
-    thetas[user], rows[user] = after.ridge.theta, after.ridge.rows
-    clusters = {
-        them: observed(ridge, x, reward) if user in them else ridge
-        for them, ridge in stats.clusters.items()
-    }
-    return UserStats(stats.unseen, {**stats.users, user: after}, thetas, rows, clusters)
-
-
-def prune(stats: UserStats, user: int, clusters: Collection[Cluster]) -> UserStats:
-    """Forgets cached estimates of clusters that have a user in them and are not in ``clusters``.
-
-    Call it for the user served, with all clusters that this user is in. The cache of a cluster that
-    no longer exists is then dropped as soon as one of its users is served again.
-    """
-    alive = {them: r for them, r in stats.clusters.items() if user not in them or them in clusters}
-    return stats._replace(clusters=alive)
-
-
-def cluster_estimate(stats: UserStats, them: Cluster, lam: float) -> tuple[Ridge, UserStats]:
-    """Returns the estimate from all rows of a cluster's users, and statistics that cache it.
-
-    Takes O(n d^2 + d^3) for n users if it is not cached.
-    """
-    if len(them) == 1:
-        return stats.users[next(iter(them))].ridge, stats
-    if them not in stats.clusters:
-        made = fitted((stats.users[user] for user in sorted(them)), lam)
-        stats = stats._replace(clusters={**stats.clusters, them: made})
-    return stats.clusters[them], stats
 
 
 def confidence_radius(rows: Ints) -> Array:

@@ -15,8 +15,6 @@ from engram.core.optimizers import State
 from engram.tree import is_finite
 from engram.types import Batch, Params
 
-__all__ = ["at_once"]
-
 
 def at_once(problem: Problem, cohort: Cohort) -> Outcome:
     """Trains a cohort's clients together, under ``vmap``."""

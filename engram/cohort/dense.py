@@ -8,21 +8,24 @@ the inputs' width.
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.draws import ALL, Draws
-from engram.cohort.round import Cohort, Held, Outcome, Problem
-from engram.cohort.sizes import each_size
-from engram.core.method import Method, Slots
+from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
+from engram.core.method import Kind, Method, Slots
 from engram.core.optimizers import State
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, PlainCoordinates
-from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
 from engram.tree import is_finite
 from engram.types import Params
+
+if TYPE_CHECKING:
+    from engram.features import Features
 
 __all__ = ["cost", "dense", "origin", "pays"]
 
@@ -32,7 +35,7 @@ _CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix
 
 
 def dense(
-    problem: Problem, cohort: Cohort, *, targets: Targets, features: Features | None = None
+    problem: Problem, cohort: Cohort, *, targets: Targets, features: "Features | None" = None
 ) -> Outcome:
     """Trains a cohort's clients together; the optimizer's states are not returned.
 
@@ -44,7 +47,7 @@ def dense(
             step must take one gradient of each batch.
     """
     if cohort.draws.sizes is not None:
-        return each_size(partial(dense, problem, targets=targets, features=features), cohort)
+        return _each_size(partial(dense, problem, targets=targets, features=features), cohort)
     method, count = problem.build(cohort.scales), cohort.clients
     common = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), cohort.common)
     received, kept = common | cohort.own, cohort.kept
@@ -55,7 +58,7 @@ def dense(
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
-    states: list[State] = [{} for _ in method.client.phases]
+    states: list[State] = [{}] * len(method.client.phases)
     batches: tuple[Examples, ...] = ()
     for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
         at = cohort.draws.phase(h)
@@ -71,8 +74,8 @@ def dense(
     if cohort.losses:
         served = method.serve(received | sent, kept, True)
         losses = [problem.reported(served, batches[-1])]
-    fine = is_finite((sent, kept, losses), leading=1).tolist()
-    broken = {i: 0 for i in range(count) if not fine[i]}
+    fine = is_finite((sent, kept, losses), leading=1)
+    broken = dict.fromkeys((~fine).nonzero().flatten().tolist(), 0)
     found = losses[0].tolist() if losses else []
     return Outcome(Held(sent, coordinates), Held(kept, coordinates), [], found, broken)
 
@@ -97,23 +100,20 @@ def pays(model: Params, drawn: int) -> bool:
     return drawn * (out + width) < out * width
 
 
-def _models(method: Method, slots: Slots) -> list[str]:
-    """Returns the slots that are models and have a first layer."""
-    return [s for s, x in slots.items() if method.kinds[s] == "model" and FIRST in x]
+def _models(method: Method, slots: Slots, kind: Kind = "model") -> list[str]:
+    """Returns the slots of a kind, by default models, that have a first layer."""
+    return [s for s, x in slots.items() if method.kinds[s] == kind and FIRST in x]
 
 
 def _coordinates(
-    method: Method, cohort: Cohort, features: Features | None
+    method: Method, cohort: Cohort, features: "Features | None"
 ) -> FirstLayerCoordinates:
     """Chooses the coordinates of first layers; see ``make_coordinates``."""
-    common = [cohort.common[s][FIRST] for s in _models(method, cohort.common)]
-    own = [x[s][FIRST] for x in (cohort.own, cohort.kept) for s in _models(method, x)]
+    common = _models(method, cohort.common)
+    own = [*_models(method, cohort.own), *_models(method, cohort.kept)]
+    every = cohort.kept | cohort.own | cohort.common
     count, drawn = cohort.draws.rows.shape
-    weight = (common or own)[0]
-    differences = any(
-        method.kinds[s] == "difference" and FIRST in x
-        for s, x in (cohort.common | cohort.own | cohort.kept).items()
-    )
+    weight, differences = every[(common or own)[0]][FIRST], _models(method, every, "difference")
     if features is not None:
         return Span(weight, weight.new_zeros(count, drawn, weight.shape[-1]), 0)
     more = len(own) - (0 if common else 1)
@@ -131,21 +131,16 @@ def _held(
     kept: Slots,
 ) -> tuple[Slots, Slots]:
     """Returns received and kept slots with first layers in these coordinates."""
-    everyone = list(range(cohort.clients))
-    slots = [(received, s) for s in (*_models(method, cohort.common), *_models(method, cohort.own))]
-    slots += [(kept, s) for s in _models(method, kept)]
-    found: list[Slots] = [dict(received), dict(kept)]
-    plain = isinstance(coordinates, PlainCoordinates)
-    for number, (source, s) in enumerate(slots):
-        weight = source[s][FIRST]
-        if plain:
-            held = weight
-        elif number == 0:
-            held = coordinates.origin()
-        else:
-            held = coordinates.hold(weight, everyone)
-        found[source is kept][s] = source[s] | {FIRST: held}
-    return found[0], found[1]
+    received, kept, everyone = dict(received), dict(kept), list(range(cohort.clients))
+    if isinstance(coordinates, PlainCoordinates):
+        return received, kept
+    at_origin = True  # the first model
+    for slots in (received, kept):
+        for s in _models(method, slots):
+            weight = slots[s][FIRST]
+            held = coordinates.origin() if at_origin else coordinates.hold(weight, everyone)
+            slots[s], at_origin = slots[s] | {FIRST: held}, False
+    return received, kept
 
 
 def _fit(held: Any, batch: Examples) -> Any:
@@ -160,24 +155,31 @@ def _examples(
     coordinates: FirstLayerCoordinates,
     cohort: Cohort,
     targets: Targets,
-    features: Features | None,
+    features: "Features | None",
 ) -> Iterator[Examples]:
     """Yields the initial batch, if any, and then those of each step.
 
     With features, rows enter the span only when a step uses them.
     """
     draws = cohort.draws
-    learned = next((x for s, x in (cohort.common | cohort.own).items() if isinstance(x, dict)), {})
-    names = tuple(name for name in learned if not name.startswith("dense"))
+    names = () if features is None else _before_dense(cohort.common | cohort.own)
     for start, stop in pairwise(_edges(draws, _CHUNK if features is None else 1)):
         if features is None:
             y = draws.take(ALL, start, stop, out=coordinates.drawn[:, start:stop])[1]
             yield from _batches(coordinates.see(start, stop), targets(y), draws, start)
         else:
+            from engram.features import FeatureRows  # noqa: PLC0415 - not always needed
+
             assert isinstance(coordinates, Span)  # for mypy: see ``_coordinates``
             x, y = draws.take(ALL, start, stop)
             rows = FeatureRows(features, names, coordinates, x, start, stop)
             yield from _batches(rows, targets(y), draws, start)
+
+
+def _before_dense(received: Slots) -> tuple[str, ...]:
+    """Returns the names of parameters of the layers before the dense ones."""
+    model = next((x for x in received.values() if isinstance(x, dict)), {})
+    return tuple(name for name in model if not name.startswith("dense"))
 
 
 def _edges(draws: Draws, least: int) -> list[int]:
@@ -196,3 +198,33 @@ def _batches(rows: InputRows, targets: Tensor, draws: Draws, start: int) -> Iter
         size = draws.initial if start + at < draws.initial else draws.size
         yield Examples(rows.narrow(at, at + size), targets[:, at : at + size])
         at += size
+
+
+def _each_size(way: Callable[[Cohort], Outcome], cohort: Cohort) -> Outcome:
+    """Trains clients with batches of the same size together, one size after the other.
+
+    Args:
+        way: Trains a cohort whose batches all have the same size.
+        cohort: The clients; the batches of each have the same size in all steps.
+    """
+    sizes = cohort.draws.sizes
+    if sizes is None:
+        return way(cohort)
+    groups = [np.flatnonzero(sizes[:, 0] == size).tolist() for size in np.unique(sizes[:, 0])]
+    parts = [way(cohort.of(some)._replace(draws=_draws(cohort.draws, some))) for some in groups]
+    return joined(parts, groups)
+
+
+def _draws(draws: Draws, some: list[int]) -> Draws:
+    """Returns the draws of clients whose batches have as many rows, without padding."""
+    mine = draws.of(some)
+    assert mine.sizes is not None  # for mypy: each_size has looked
+    size = int(mine.sizes[0, 0])
+
+    def without_padding(numbers: Tensor) -> Tensor:
+        first, rest = numbers[:, : draws.initial], numbers[:, draws.initial :]
+        batches = rest.reshape(len(some), -1, draws.size)[:, :, :size]
+        return torch.cat([first, batches.flatten(1)], dim=1)
+
+    seeds = None if mine.seeds is None else without_padding(mine.seeds)
+    return mine._replace(rows=without_padding(mine.rows), size=size, seeds=seeds, sizes=None)

@@ -11,8 +11,6 @@ from engram.arrays import Ints
 from engram.augmentations import Augmentation, augmented
 from engram.types import Batch
 
-__all__ = ["ALL", "Draws", "Rows", "Step", "Who"]
-
 Who = slice | Tensor
 """Positions of clients in a cohort; ``ALL`` for all of them."""
 
@@ -90,6 +88,16 @@ class Draws(NamedTuple):
             keys=None if self.keys is None else self.keys[some],
             sizes=None if self.sizes is None else self.sizes[some],
             starts=self.starts[some],
+        )
+
+    def first(self, steps: int) -> Self:
+        """Returns the draws of the first steps alone."""
+        drawn = self.initial + steps * self.step_size
+        return self._replace(
+            rows=self.rows[:, :drawn],
+            seeds=None if self.seeds is None else self.seeds[:, :drawn],
+            keys=None if self.keys is None else self.keys[:, : 1 + steps * self.batches],
+            sizes=None if self.sizes is None else self.sizes[:, :steps],
         )
 
     def take(

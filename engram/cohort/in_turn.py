@@ -15,8 +15,6 @@ from engram.layout import channels_last
 from engram.tree import is_finite
 from engram.types import Batch
 
-__all__ = ["in_turn"]
-
 
 def in_turn(problem: Problem, cohort: Cohort) -> Outcome:
     """Trains a cohort's clients one after the other.

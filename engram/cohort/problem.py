@@ -9,8 +9,6 @@ from engram.core.method import Network
 from engram.models.base import Model
 from engram.types import Batch, Params
 
-__all__ = ["network_of"]
-
 
 def network_of(
     model: Model,

@@ -1,25 +1,36 @@
 """A cohort in a round, and the outcome of its training. Arrays have a leading client axis."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.draws import Draws
-from engram.core.method import Method, Served, Slots
+from engram.core.method import Context, Method, Served, Slots
 from engram.core.optimizers import State
+from engram.core.personal import build
 from engram.core.rounds import Stepper
+from engram.core.settings import with_values
 from engram.core.slots import over_slots
 from engram.dense import FIRST, FirstLayerCoordinates
-from engram.mixtures import loss_of
 from engram.types import Batch, Params, Scale
-
-__all__ = ["Build", "ClientRaised", "Cohort", "Held", "Outcome", "Problem", "stacked"]
 
 Build = Callable[[Mapping[str, Scale]], Method]
 """``scales -> method``: builds the method with these settings replaced; see ``Cohort.scales``."""
+
+
+def builder(settings: Any, context: Context) -> Build:
+    """Returns ``Problem.build`` of a method's settings; without scales, it builds once."""
+    whole = cache(lambda: build(settings, context))
+
+    def built(scales: Mapping[str, Scale]) -> Method:
+        return build(with_values(settings, scales), context) if scales else whole()
+
+    return built
 
 
 class Problem(NamedTuple):
@@ -41,6 +52,8 @@ class Problem(NamedTuple):
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
             return found
+        from engram.mixtures import loss_of  # noqa: PLC0415 - few methods have mixtures
+
         return loss_of(served, self.loss, batch)
 
 
@@ -119,35 +132,20 @@ class Held(NamedTuple):
         if held is None:
             return self.slots
         return {
-            slot: {n: held.weights(leaf) if n == FIRST else leaf for n, leaf in x.items()}
-            if isinstance(x, dict)
-            else x
+            slot: x | {FIRST: held.weights(x[FIRST])} if isinstance(x, dict) and FIRST in x else x
             for slot, x in self.slots.items()
         }
 
     def mean(self, shares: Tensor) -> Slots:
         """Returns the mean over clients, weighted by shares (c,) that add up to 1."""
-        held = self.coordinates
-
-        def mean(leaf: Tensor) -> Tensor:
-            found: Tensor = torch.tensordot(shares, leaf, dims=1)
-            return found
-
-        found = over_slots(
-            mean,
-            {
-                slot: {n: leaf for n, leaf in x.items() if held is None or n != FIRST}
-                if isinstance(x, dict)
-                else x
-                for slot, x in self.slots.items()
-            },
-        )
-        if held is None:
-            return found
+        held, mean = self.coordinates, partial(torch.tensordot, shares, dims=1)
+        found: Slots = {}
         for slot, x in self.slots.items():
-            if isinstance(x, dict) and FIRST in x:
+            if held is not None and isinstance(x, dict) and FIRST in x:
                 first = held.mean(x[FIRST], shares)
-                found[slot] = {n: first if n == FIRST else found[slot][n] for n in x}
+                found[slot] = {n: first if n == FIRST else mean(leaf) for n, leaf in x.items()}
+            else:
+                found |= over_slots(mean, {slot: x})
         return found
 
 
@@ -204,3 +202,27 @@ def stacked(trees: Sequence[Any]) -> Any:
     """Stacks trees of tensors of the same shapes along a new first axis."""
     first = trees[0]
     return tree_map(lambda *leaves: torch.stack(leaves), *trees) if first else first
+
+
+def joined(parts: Sequence[Outcome], groups: Sequence[Sequence[int]]) -> Outcome:
+    """Joins the outcomes of groups of clients into one, in the order of their positions."""
+    order = np.argsort(np.concatenate([np.asarray(some) for some in groups])).tolist()
+
+    def together(*leaves: Tensor) -> Tensor:
+        return torch.cat(leaves)[order]
+
+    def join(trees: Sequence[Any]) -> Any:
+        return tree_map(together, *trees)
+
+    losses = [loss for part in parts for loss in part.losses]
+    return Outcome(
+        Held(join([part.sent.stack() for part in parts])),
+        Held(join([part.kept.stack() for part in parts])),
+        join([list(part.states) for part in parts]),
+        [losses[i] for i in order] if losses else [],
+        {
+            some[i]: h
+            for some, part in zip(groups, parts, strict=True)
+            for i, h in part.broken.items()
+        },
+    )

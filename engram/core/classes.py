@@ -11,17 +11,20 @@ from torch import Tensor
 
 from engram.types import Params
 
-__all__ = ["class_statistics", "distance_to_class_means", "empty", "updated"]
-
 
 def empty(classes: int, width: int) -> Params:
     """Returns the statistics of no rows, in which every class has share 0."""
     return {"sums": torch.zeros(classes, width), "shares": torch.zeros(classes)}
 
 
+def indicators(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns indicators of classes, (k, classes); torch's ``one_hot`` does not run in vmap."""
+    return (targets[:, None] == torch.arange(classes, device=targets.device)).to(dtype)
+
+
 def class_statistics(z: Tensor, targets: Tensor, classes: int) -> Params:
     """Returns the statistics of a batch of representations z (k, width) and classes (k,)."""
-    rows = _rows(z, targets, classes)
+    rows = indicators(targets, classes, z.dtype)
     return {"sums": rows.T @ z / len(z), "shares": rows.mean(0)}
 
 
@@ -31,7 +34,7 @@ def distance_to_class_means(z: Tensor, targets: Tensor, known: Params) -> Tensor
     A row whose class has no mean counts 0.
     """
     shares = known["shares"]
-    rows = _rows(z, targets, shares.shape[0])
+    rows = indicators(targets, shares.shape[0], z.dtype)
     means = known["sums"] / torch.where(shares > 0, shares, 1.0)[:, None]
     distances: Tensor = (z - rows @ means).square().mean(1) * (rows @ (shares > 0).to(z))
     return distances.mean()
@@ -44,8 +47,3 @@ def updated(old: Params, new: Params) -> Params:
         "sums": torch.where(some[:, None], new["sums"], old["sums"]),
         "shares": torch.where(some, new["shares"], old["shares"]),
     }
-
-
-def _rows(z: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """Returns indicators of classes, (k, classes); torch's ``one_hot`` does not run in vmap."""
-    return (targets[:, None] == torch.arange(classes, device=z.device)).to(z)

@@ -9,8 +9,6 @@ from engram.core.method import Kind, Method, Served, Slots
 from engram.core.rounds import first_steps
 from engram.types import Batch, Params
 
-__all__ = ["Contract", "SlotFault", "check_merged", "difference"]
-
 
 class SlotFault(ValueError):
     """An error of a method whose slots or phases break its contract.

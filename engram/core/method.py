@@ -37,6 +37,7 @@ __all__ = [
     "Server",
     "Slots",
     "Update",
+    "Weighting",
 ]
 
 Slots = dict[str, Any]
@@ -56,8 +57,8 @@ class Network(NamedTuple):
     Attributes:
         initial: Its parameters before training, the same for all clients, with running statistics.
         represent: ``(params, batch, shift) -> (outputs, z)``, in training; z (k, width) is the
-            representation, the input of the last layer, to which ``shift`` (width,) is added; None
-            adds nothing. Raises ``ValueError`` for a network without a representation.
+            representation, the input of the last layer, which ``shift`` moves first: see
+            ``Served.shift``. Raises ``ValueError`` for a network without a representation.
         width: Numbers in a representation.
         layers: Names of the parameters of each layer, with its running statistics, in order.
         running: Names of running statistics: they are moved by the engine alone.
@@ -132,7 +133,9 @@ class Context(NamedTuple):
         network: What is trained.
         objective: What is minimized.
         outputs: Number of classes, or of values.
-        clients: Number of clients of the federation, >= 1.
+        clients: Number of clients of the federation, >= 1. When more come, the method is built
+            again, and goes on with the slots that there are: entries of arrays that have one for
+            each client stay, and new clients have those of ``start``.
         generator: Returns a generator, always in the same state, for what a server draws.
     """
 
@@ -151,12 +154,18 @@ class Update(NamedTuple):
         rows: Training rows that it stands for.
         clients: Clients that it stands for.
         client: The client's number; None for a mean.
+        weight: Its weight in means that a ``FromEach`` takes: rows or clients.
     """
 
     slots: Slots
     rows: float
     clients: float = 1
     client: int | None = None
+    weight: float = 1
+
+
+Weighting = Literal["rows", "clients"]
+"""Weight of an update in a mean: its client's training rows, or the same for every client."""
 
 
 class FromMean(NamedTuple):
@@ -166,19 +175,25 @@ class FromMean(NamedTuple):
 
     Attributes:
         merge: ``(server, mean) -> server``.
-        by: What weighs an update in the mean.
+        by: The paper's weight of an update in the mean; see ``engram.core.rounds.weighed``.
         steps: Whether the merge is a step of the server's own, which no other may replace.
     """
 
     merge: Callable[[Slots, Update], Slots]
-    by: Literal["rows", "clients"] = "clients"
+    by: Weighting = "clients"
     steps: bool = False
 
 
 class FromEach(NamedTuple):
-    """A merge that sees every update: ``(server, updates) -> server``."""
+    """A merge that sees every update.
+
+    Attributes:
+        merge: ``(server, updates) -> server``; its means are by ``Update.weight``.
+        by: The paper's weight of an update.
+    """
 
     merge: Callable[[Slots, Sequence[Update]], Slots]
+    by: Weighting = "clients"
 
 
 class Server(NamedTuple):
@@ -190,11 +205,14 @@ class Server(NamedTuple):
         send: ``(server, clients) -> (common, own)``: slots that all clients receive alike, and
             slots with a leading client axis, of which each client receives its row.
         merge: The server's slots after the round.
+        means: Names of slots that are means over all clients of what each sent last, or of zeros:
+            they shrink as clients come.
     """
 
     start: Slots
     send: Callable[[Slots, Sequence[int]], tuple[Slots, Slots]]
     merge: FromMean | FromEach
+    means: Set[str] = frozenset()
 
 
 class Phase(NamedTuple):
@@ -266,7 +284,9 @@ class Served:
         models: One network, or several.
         weights: Mixture weights of several networks' probabilities, shape (len(models),), which
             add up to 1; None: the network with the least loss on the client's training rows.
-        shift: Added to representations, shape (width,); None adds nothing.
+        shift: Moves representations z on their way to the last layer. It is added to them, if its
+            shape is (width,); of shape (2, width) it makes ``relu(shift[0] * z + shift[1])`` of
+            them. None moves nothing.
         tuned: Whether it is fine-tuned on the client's training rows first.
         neighbors: Votes that are mixed into its predictions; None for none.
     """

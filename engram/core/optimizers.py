@@ -18,8 +18,6 @@ from engram.steps import OPTIMIZERS, OwnOptimizer
 from engram.tree import add_scaled, interpolate, multiplied, norm
 from engram.types import Params, Scale
 
-__all__ = ["SGD", "Optimizer", "State", "check_optimizer", "optimizer_of"]
-
 State = dict[str, Any]
 """Moments of one slot: ``Params`` by the name of the moment, and ``steps``, a tensor."""
 

@@ -8,8 +8,6 @@ from engram.core.settings import Part, about
 from engram.core.slots import pick
 from engram.types import Batch, Params
 
-__all__ = ["build", "part_of"]
-
 
 def build(settings: Any, context: Context) -> Method:
     """Builds a method whose clients keep the network's personal parameters.
@@ -107,7 +105,8 @@ def _keeping(method: Method, network: Network) -> Method:
 
     server = method.server
     start = {s: _without(x, names) for s, x in server.start.items() if s in received_models}
-    begun = {mark(s): pick(server.start[s], names) for s in models or received_models[:1]}
+    first = {s: server.start.get(s, network.initial) for s in models or received_models[:1]}
+    begun = {mark(s): pick(x, names) for s, x in first.items()}
     return Method(
         server._replace(start=server.start | start),
         client._replace(begin=begin, end=end, start=client.start | begun),

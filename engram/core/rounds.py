@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from torch.utils._pytree import tree_map
 
-from engram.core.method import FromMean, Method, Phase, Slots, Update
+from engram.core.method import FromMean, Method, Phase, Slots, Update, Weighting
 from engram.core.optimizers import Optimizer, State
 from engram.core.slots import mean_of, pick
 from engram.types import Batch, Params
-
-__all__ = ["Mean", "Stepper", "first_steps", "merged", "received_by", "sent_to"]
 
 Mean = Callable[[Sequence[Update], str], Update]
 """``(updates, by) -> mean``: see ``engram.core.slots.mean_of``."""
@@ -72,14 +70,10 @@ def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
     return starts
 
 
-def sent_to(method: Method, server: Slots, clients: Sequence[int]) -> tuple[Slots, Slots]:
-    """Returns the slots for all clients, and own slots with a leading client axis."""
-    return method.server.send(server, clients)
-
-
-def received_by(common: Slots, own: Slots, position: int) -> Slots:
-    """Returns the slots that the client at a position of ``own`` receives."""
-    mine: Slots = tree_map(lambda leaf: leaf[position], own)
+def received_by(method: Method, server: Slots, client: int) -> Slots:
+    """Returns the slots that a client receives."""
+    common, own = method.server.send(server, [client])
+    mine: Slots = tree_map(lambda leaf: leaf[0], own)
     return common | mine
 
 
@@ -100,4 +94,10 @@ def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean 
         return merge.merge(server, mean(updates, merge.by))
     if mean is not mean_of:
         raise ValueError("this method's server sees every update, not their mean")
-    return merge.merge(server, updates)
+    return merge.merge(server, [u._replace(weight=getattr(u, merge.by)) for u in updates])
+
+
+def weighed(method: Method, by: Weighting) -> Method:
+    """Returns a method whose server weighs all updates by rows, or by clients."""
+    merge = method.server.merge._replace(by=by)
+    return method._replace(server=method.server._replace(merge=merge))

@@ -4,15 +4,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from engram.core.method import Method, Served, Slots
-from engram.core.rounds import received_by, sent_to
+from engram.core.rounds import received_by
 from engram.core.slots import over_slots
-
-__all__ = ["has_common", "has_tuned", "is_known", "typical", "unknown"]
 
 
 def typical(method: Method) -> Served:
     """Returns the models that serve a trained client, with the values before the first round."""
-    received = received_by(*sent_to(method, method.server.start, [0]), 0)
+    received = received_by(method, method.server.start, 0)
     return method.serve(received, method.client.start, True)
 
 

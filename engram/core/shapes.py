@@ -5,15 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
 from engram.core.method import Context, Method, Network, Objective, Served, Slots
 from engram.core.personal import build
-from engram.core.rounds import received_by, sent_to
 from engram.core.slots import pick, zeros
 from engram.types import Batch, Params
-
-__all__ = ["Shapes", "shapes_of", "without_data"]
 
 _MANY = 1000  # steps of a round whose number is not known
 
@@ -42,7 +40,8 @@ class Shapes(NamedTuple):
     @property
     def received(self) -> Slots:
         """The slots that a client receives."""
-        return received_by(self.common, self.own, 0)
+        mine: Slots = tree_map(lambda leaf: leaf[0], self.own)
+        return self.common | mine
 
 
 def _nothing(w: Params, batch: Batch) -> Tensor:
@@ -104,6 +103,6 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     """
     method = contract.method
     contract.check_phases(steps)
-    common, own = sent_to(method, method.server.start, [0])
-    received = received_by(common, own, 0)
+    common, own = method.server.send(method.server.start, [0])
+    received = common | tree_map(lambda leaf: leaf[0], own)
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))

@@ -1,6 +1,7 @@
 """Operations on slots, and pieces that methods are made of."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -9,22 +10,6 @@ from torch import Tensor
 
 from engram.core.method import Kind, Slots, Update
 from engram.types import Params
-
-__all__ = [
-    "Tally",
-    "flat",
-    "keep_all",
-    "kinds_of",
-    "mean_of",
-    "or_common",
-    "over_slots",
-    "pick",
-    "replace",
-    "scatter",
-    "sends",
-    "unflat",
-    "zeros",
-]
 
 
 def kinds_of(*, models: str = "", differences: str = "", statistics: str = "") -> dict[str, Kind]:
@@ -69,14 +54,19 @@ def flat(slots: Mapping[str, Any]) -> Params:
 
 
 def unflat(arrays: Params, like: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Undoes ``flat``; slots that are empty in ``like`` are restored as empty ones."""
+    """Undoes ``flat``.
+
+    Slots that are empty in ``like`` are restored as empty ones, and arrays that it has come in its
+    order, so that sums over them are rounded alike: a file gives them in any order.
+    """
     found: dict[str, Any] = {s: {} for s, x in like.items() if isinstance(x, dict) and not x}
-    for path, leaf in arrays.items():
+    known = [path for path in flat(like) if path in arrays]
+    for path in dict.fromkeys([*known, *arrays]):
         *outer, name = path.split("/")
         place = found
         for key in outer:
             place = place.setdefault(key, {})
-        place[name] = leaf
+        place[name] = arrays[path]
     return found
 
 
@@ -97,16 +87,20 @@ def replace(server: Slots, mean: Update) -> Slots:
 
 
 def mean_of(updates: Sequence[Update], by: str) -> Update:
-    """Returns the mean of updates, weighted by rows or by clients.
+    """Returns the mean of updates.
+
+    Args:
+        updates: The updates.
+        by: The weights: ``rows``, ``clients``, or ``weight``, as ``FromEach`` has them.
 
     Raises:
         ValueError: If there are no updates, or their weights add up to 0.
     """
-    rows, clients = sum(u.rows for u in updates), sum(u.clients for u in updates)
-    total = rows if by == "rows" else clients
+    weights: list[float] = [*map(attrgetter(by), updates)]
+    total = sum(weights)
     if not total > 0:
         raise ValueError(f"the updates' total weight must be positive, got {total}")
-    shares = [(u.rows if by == "rows" else u.clients) / total for u in updates]
+    shares = [weight / total for weight in weights]
 
     def mean(first: Tensor, *others: Tensor) -> Tensor:
         found = first * shares[0]
@@ -114,7 +108,9 @@ def mean_of(updates: Sequence[Update], by: str) -> Update:
             found = torch.add(found, leaf, alpha=share)
         return found
 
-    return Update(over_slots(mean, *(u.slots for u in updates)), rows, clients)
+    each = map(attrgetter("slots", "rows", "clients"), updates)
+    slots, rows, clients = zip(*each, strict=True)
+    return Update(over_slots(mean, *slots), sum(rows), sum(clients))
 
 
 class Tally(NamedTuple):
@@ -142,7 +138,7 @@ class Tally(NamedTuple):
 
 def scatter(rows: Params, clients: Sequence[int], values: Params) -> Params:
     """Replaces the entries of these clients in arrays with a leading client axis, (N, ...)."""
-    at = torch.tensor(clients)
+    at = torch.tensor(clients, dtype=torch.int64)
     return {n: leaf.index_copy(0, at, values[n].to(leaf)) for n, leaf in rows.items()}
 
 

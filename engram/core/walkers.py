@@ -15,8 +15,6 @@ from engram.core.slots import flat, mean_of, over_slots, pick, unflat, zeros
 from engram.privacy import add_normal, clip
 from engram.robust import Center
 
-__all__ = ["Walker", "changes"]
-
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:
     """Returns an update's changes: models minus the received ones, and other slots as they are."""
@@ -77,8 +75,8 @@ class Walker(NamedTuple):
             statistics: The center of running statistics.
         """
         parts = [self._apart(update.slots) for update in updates]
-        middle = unflat(center([flat(moved) for moved, _ in parts]))
-        rest = [flat(rest) for _, rest in parts]
+        moved, rest = [flat(moved) for moved, _ in parts], [flat(rest) for _, rest in parts]
+        middle = unflat(center(moved)) if moved[0] else {}  # a method may send nothing
         averages = unflat(statistics(rest)) if rest[0] else {}
         slots = self._joined(middle, averages, updates[0].slots)
         return Update(slots, sum(u.rows for u in updates), len(updates))

@@ -4,13 +4,12 @@ Hu, Zhang, Chen, He. Biased Stochastic First-Order Methods for Conditional Stoch
 and Applications in Meta Learning. NeurIPS 2020, Alg. 1 and 2.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from engram.checks import require
 from engram.derivatives import LossWithDerivatives
 from engram.meta.meta_gradient import meta_gradient
-from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
+from engram.meta.single_node import Draw, Episode, MetaRule, check_sampling
 from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Params, Scale
@@ -35,8 +34,8 @@ def bsgd(
     alpha: float,
     eta: Scale,
     hessian: str = "exact",
-) -> MetaRule[OnlyModel]:
-    """Builds BSGD.
+) -> MetaRule[Differences]:
+    """Builds BSGD: BSpiderBoost of period 1.
 
     It is ``w <- w - eta mean_i (I - alpha hess L1_i(w)) grad L2_i(w - alpha grad L1_i(w))``.
 
@@ -54,16 +53,16 @@ def bsgd(
     Raises:
         ValueError: If a value is out of range.
     """
-    require(eta > 0, "eta", eta, "positive")
-    check_sampling(tasks_per_step, batch_size)
-    delta = _biased_gradient(loss, alpha, hessian)
-    draw = Draw(tasks_per_step, (batch_size,) * 2)
-
-    def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
-        (episode,) = episodes
-        return OnlyModel(add_scaled(state.w, -eta, delta(state.w, episode)))
-
-    return MetaRule(OnlyModel, step, ((draw,),), memories=0)
+    return bspiderboost(
+        loss,
+        tasks_per_step=tasks_per_step,
+        batch_size=batch_size,
+        large_tasks=tasks_per_step,
+        period=1,
+        alpha=alpha,
+        eta=eta,
+        hessian=hessian,
+    )
 
 
 def bspiderboost(
@@ -99,11 +98,17 @@ def bspiderboost(
         ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
+    check_sampling(tasks_per_step, batch_size)
     require(large_tasks >= 1, "large-tasks", large_tasks, "at least 1")
     require(period >= 1, "period", period, "at least 1")
-    check_sampling(tasks_per_step, batch_size)
-    delta = _biased_gradient(loss, alpha, hessian)
+    meta = meta_gradient(loss, alpha, hessian)
     small, large = Draw(tasks_per_step, (batch_size,) * 2), Draw(large_tasks, (batch_size,) * 2)
+
+    def delta(w: Params, episode: Episode) -> Params:
+        drawn, (first, second) = episode
+        each = expand(w, drawn.shape[1])
+        batches = (first, second)[2 - meta.batches :]
+        return mean_of_tasks(meta.at(each, meta.adapt(each, first), batches))
 
     def step(state: Differences, episodes: tuple[Episode, ...]) -> Differences:
         (episode,) = episodes
@@ -119,17 +124,3 @@ def bspiderboost(
         ((large,), *[(small,)] * (period - 1)),
         memories=0,
     )
-
-
-def _biased_gradient(
-    loss: LossWithDerivatives, alpha: float, hessian: str
-) -> Callable[[Params, Episode], Params]:
-    meta = meta_gradient(loss, alpha, hessian)
-
-    def delta(w: Params, episode: Episode) -> Params:
-        drawn, (first, second) = episode
-        each = expand(w, drawn.shape[1])
-        batches = (first, second)[2 - meta.batches :]
-        return mean_of_tasks(meta.at(each, meta.adapt(each, first), batches))
-
-    return delta

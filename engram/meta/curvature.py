@@ -9,8 +9,6 @@ from engram.derivatives import LossWithDerivatives, gradient, hessian_product
 from engram.tree import add_scaled, norm
 from engram.types import Batch, LossFn, Params, Scale
 
-__all__ = ["HESSIANS", "curvature_correction"]
-
 HESSIANS = ("exact", "first-order", "finite-difference")
 
 

@@ -7,8 +7,6 @@ from engram.derivatives import gradient
 from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params, Scale
 
-__all__ = ["fine_tune"]
-
 
 def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:
     """Builds ``(w, *batches) -> params``: ``steps`` gradient steps from w.

@@ -9,8 +9,6 @@ from engram.meta.curvature import curvature_correction
 from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params, Scale
 
-__all__ = ["MetaGradient", "meta_gradient"]
-
 
 class MetaGradient(NamedTuple):
     """Adaptation, and the meta-gradient at an adapted model or memory.

@@ -17,8 +17,6 @@ from engram.core.method import FromEach, FromMean, Network
 from engram.core.settings import METHODS, Search, about, ranges
 from engram.core.shapes import Shapes, shapes_of, without_data
 
-__all__ = ["entries", "entry_of", "written"]
-
 _FOLDER: Final = Path(__file__).parent
 _NOT_METHODS: Final = {"__init__", "__main__", "entries"}
 _FIRST: Final = ("local-moml", "per-fedavg")

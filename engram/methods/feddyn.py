@@ -57,6 +57,7 @@ class FedDyn(FedAvg):
                     {"model": network.initial, "offset": pick(none, network.shared)},
                     sends("model"),
                     FromMean(merge, steps=True),
+                    means={"offset"},
                 ),
                 client=Client(
                     begin,

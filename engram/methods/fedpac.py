@@ -85,7 +85,7 @@ class FedPac:
             return {slot: server[slot] for slot in ("body", "prototypes")}, {"head": own}
 
         def merge(server, updates):
-            mean, cohort = mean_of(updates, "rows").slots, [u.client for u in updates]
+            mean, cohort = mean_of(updates, "weight").slots, [u.client for u in updates]
             weights = torch.from_numpy(head_weights(updates)).float()
             heads = {n: torch.stack([u.slots["head"][n] for u in updates]) for n in sorted(head)}
             mixed = {n: torch.tensordot(weights, leaf, dims=1) for n, leaf in heads.items()}
@@ -111,7 +111,7 @@ class FedPac:
             return Served((received["body"] | received["head"],), tuned=not trained)
 
         return Method(
-            Server(start, send, FromEach(merge)),
+            Server(start, send, FromEach(merge, "rows")),
             Client(
                 begin,
                 phases=(trains(head, "before", self.head_share), trains(learned, "after")),

@@ -58,7 +58,7 @@ class Ifca:
                     if u.slots["choice"] == i
                 ]
                 if mine:
-                    merged[k] = add_scaled(server[k], 1.0, mean_of(mine, "clients").slots["change"])
+                    merged[k] = add_scaled(server[k], 1.0, mean_of(mine, "weight").slots["change"])
             return merged
 
         phase = Phase(direction, self.eta, affine=True, one_gradient_per_batch=True)

@@ -82,7 +82,7 @@ class PFedHn:
             plain = [u._replace(slots={"statistics": u.slots["statistics"]}) for u in updates]
             return {
                 **moved,
-                **mean_of(plain, "clients").slots,
+                **mean_of(plain, "weight").slots,
                 "model": {n: leaf[0] for n, leaf in make(moved, middle).items()},
                 "embeddings": embeddings,
                 "known": known,

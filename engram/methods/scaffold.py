@@ -29,7 +29,8 @@ class Scaffold(FedAvg):
 
         By (3), (4) is the mean of the round's K gradients g, which is how it is computed: so it
         does not depend on the optimizer that takes the place of (3). If a client's reply is lost
-        for good, c lacks its change. Control variates are of shared parameters alone.
+        for good, c lacks its change; if it leaves, c_i stays in c. Control variates are of shared
+        parameters alone.
         """
         gradient, shared = context.objective.gradient, context.network.shared
         none = zeros(pick(context.network.initial, shared))
@@ -63,6 +64,7 @@ class Scaffold(FedAvg):
                     {"model": context.network.initial, "control": none},
                     sends("model", "control"),
                     FromMean(merge, steps=True),
+                    means={"control"},
                 ),
                 client=Client(
                     begin,

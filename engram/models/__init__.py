@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from engram.checks import require
-from engram.models.base import Inputs, Model, Statistics
+from engram.models.base import Inputs, Model, Statistics, with_personal
 from engram.models.built_in import build_model
 from engram.models.fit import check_fit, row_loss, tried
 from engram.models.losses import (
@@ -18,7 +18,6 @@ from engram.models.losses import (
     rows_of,
     squared_error,
 )
-from engram.models.sharing import with_personal
 from engram.models.units import in_units, standardized_loss, with_units
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 

@@ -1,13 +1,13 @@
-"""Networks as functions of a parameter dictionary."""
+"""Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
 from torch import Generator, Tensor, nn
 
+from engram.checks import must
 from engram.types import Params
-
-__all__ = ["VARIANCE", "Inputs", "Model", "Outputs", "Statistics", "UnknownToken", "called"]
 
 Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
 Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary of tensors
@@ -52,9 +52,9 @@ class Model(NamedTuple):
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
         represent: ``(params, inputs, key, shift, training) -> (outputs, z (k, width))``: what
-            ``train`` or ``apply`` gives if the last layer that has parameters takes z + shift in
-            place of its input z, the representation, and z; a shift of None is none. None where
-            that layer does not take one vector for each row, once.
+            ``train`` or ``apply`` gives if the last layer that has parameters takes
+            ``moved(z, shift)`` in place of its input z, the representation, and z. None where that
+            layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
         constants: Returns a digest of what the network holds beside its parameters, and may have
             drawn, or None if there is no such digest. None if all that is made so are alike.
@@ -85,6 +85,19 @@ class Model(NamedTuple):
     module: Callable[[Params], nn.Module] | None = None
 
 
+def moved(z: Tensor, shift: Tensor | None) -> Tensor:
+    """Returns representations z (k, width) as a network's last layer takes them.
+
+    Args:
+        z: The representations.
+        shift: Shape (width,): it is added. Shape (2, width): they are multiplied by its first row,
+            its second is added, and what is negative becomes 0. None: they stay as they are.
+    """
+    if shift is None:
+        return z
+    return z + shift if shift.ndim == 1 else (z * shift[0] + shift[1]).relu()
+
+
 def called(module: nn.Module, inputs: Inputs) -> Outputs:
     """Calls a module: with inputs by name if they are a dictionary, in order if a tuple."""
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
@@ -93,3 +106,35 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
     special = isinstance(found, dict) and hasattr(found, "logits")
     outputs: Outputs = found.logits if special else found
     return outputs
+
+
+def with_personal(
+    model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
+) -> Model:
+    """Returns a network some of whose parameters are each client's own.
+
+    Args:
+        model: The network.
+        names: Of its parameters.
+        personal: Patterns of names, with commas, such as ``head.*``: whatever matches one is
+            personal.
+        share: Patterns likewise: where there are some, whatever matches none is personal.
+        running: Whether running statistics are personal, too.
+
+    Raises:
+        ValueError: If a pattern matches nothing, or nothing is left to share.
+    """
+    called = {name: model.names.get(name, name) for name in names}
+    found = set(model.running) if running else set()
+    for key, text, kept in (("personal", personal, True), ("share", share, False)):
+        patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+        for pattern in patterns:
+            if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
+                some = ", ".join(list(called.values())[:4])
+                raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
+        matched = {n for n, c in called.items() if any(fnmatchcase(c, p) for p in patterns)}
+        if patterns:
+            found |= matched if kept else called.keys() - matched
+    if not called.keys() - found - model.running:
+        raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
+    return model._replace(personal=frozenset(found))

@@ -15,11 +15,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from engram.checks import require
-from engram.models.base import Model
+from engram.models.base import Model, moved
 from engram.networks import FLAT
 from engram.types import Params
-
-__all__ = ["build_model"]
 
 _CHANNELS = (32, 64)
 _KERNEL = 5
@@ -74,7 +72,7 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
         z = x.flatten(1)
         for layer in range(len(widths) - 1):
             z = linear(params, layer, z).relu()
-        return linear(params, len(widths) - 1, z if shift is None else z + shift), z
+        return linear(params, len(widths) - 1, moved(z, shift)), z
 
     def apply(params: Params, x: Tensor) -> Tensor:
         return represent(params, x)[0]

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["digest_of_constants"]
-
 
 def digest_of_constants(module: nn.Module, trained: Collection[str]) -> bytes | None:
     """Returns a digest of a module without the values of what is trained.

@@ -13,8 +13,6 @@ from engram.models.base import called as outputs_of
 from engram.tasks import Loss, RowLoss, Task
 from engram.types import Params
 
-__all__ = ["check_fit", "row_loss", "tried"]
-
 _WANTED: Final = {
     "classes": "of 2 axes or more, the second of {} classes (if there are more, set num-classes)",
     "tokens": "of 3 axes or more, the last of {} classes or more",

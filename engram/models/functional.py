@@ -20,8 +20,6 @@ from engram.derivatives import differentiates_twice
 from engram.models.base import UnknownToken
 from engram.models.recurrent import KERNELS, recurrent
 
-__all__ = ["NORMS", "Pure", "decomposes", "uniform"]
-
 NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
 
 

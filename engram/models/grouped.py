@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["Features", "Images"]
-
 _Pair = int | Sequence[int]
 
 

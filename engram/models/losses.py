@@ -1,6 +1,7 @@
 """The mean loss of a batch, as a function of parameters: what local steps lower."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,15 +14,6 @@ from engram.models.base import Model
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
 from engram.types import Batch, LossFn, Params, Weighted
 from engram.units import Standard
-
-__all__ = [
-    "cohort_losses",
-    "cross_entropy",
-    "dense_loss_of",
-    "mean_loss",
-    "rows_of",
-    "squared_error",
-]
 
 
 def mean_loss(model: Model, task: Task) -> LossFn:
@@ -112,7 +104,7 @@ def dense_loss_of(
         The loss, and what makes its batches' targets (c, k, ...) of the data's.
     """
     if task.loss is CLASSIFICATION.loss:
-        return dense_loss(layers, CROSS_ENTROPY), lambda targets: indicators(targets, outputs)
+        return dense_loss(layers, CROSS_ENTROPY), partial(indicators, count=outputs)
     convert = standard.standardized if standard else lambda targets: targets
     return dense_loss(layers, _by_autograd(task)), convert
 

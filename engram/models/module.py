@@ -19,8 +19,6 @@ from engram.models.skeleton import Skeleton, leaves, parameters_of, rows_of, sam
 from engram.process import drawing
 from engram.types import Params
 
-__all__ = ["Make", "from_module"]
-
 Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""
 

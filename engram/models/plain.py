@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from engram.core.method import Neighbors
 from engram.metrics import Targets
 from engram.mixtures import mixture
-from engram.models.base import Inputs, Outputs, called
+from engram.models.base import Inputs, Outputs, called, moved
 from engram.models.skeleton import leaves
 from engram.types import Params
 from engram.voting import check_votes, with_votes
@@ -22,11 +22,11 @@ Mean = Literal["linear", "logistic", "poisson"]
 
 
 class Shifted(nn.Module):
-    """A network whose last layer takes its representation plus a bias.
+    """A network whose last layer takes its representation plus a bias, or through a gate.
 
     Args:
         network: The network.
-        bias: Shape (width,).
+        bias: Shape (width,), or (2, width) for a gate: see ``moved``.
     """
 
     def __init__(self, network: nn.Module, bias: Tensor) -> None:
@@ -36,22 +36,22 @@ class Shifted(nn.Module):
 
     def forward(self, *args: Any, **named: Any) -> Outputs:
         """Returns the network's outputs."""
-        with _tapped(self.network, lambda z: z + self.bias):
+        with _tapped(self.network, lambda z: moved(z, self.bias)):
             return called(self.network, named or args)
 
 
 def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
-    """Returns a network whose last layer takes its representation plus a bias.
+    """Returns a network whose last layer takes its representation plus a bias, or through a gate.
 
     It is the network itself where its last layer is linear and has a bias of its own, which is
-    changed: ``W (z + b) + c = W z + (W b + c)``.
+    changed: ``W (z + b) + c = W z + (W b + c)``. No parameters of a network take up a gate.
 
     Args:
         network: The network.
-        bias: b, shape (width,).
+        bias: b, shape (width,), or (2, width) for a gate: see ``moved``.
     """
     layer = _last(network)
-    if not (isinstance(layer, nn.Linear) and layer.bias is not None):
+    if bias.ndim == 2 or not (isinstance(layer, nn.Linear) and layer.bias is not None):
         return Shifted(network, bias)
     with torch.no_grad():
         layer.bias.add_(layer.weight @ bias)

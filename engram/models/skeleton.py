@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.models.base import Inputs, Outputs, called
+from engram.models.base import Inputs, Outputs, called, moved
 from engram.models.functional import NORMS, Pure, decomposes
 from engram.models.grouped import Features, Images
 from engram.types import Params
-
-__all__ = ["Skeleton", "leaves", "parameters_of", "rows_of", "same"]
 
 
 class Skeleton:
@@ -87,12 +85,12 @@ class Skeleton:
             return None
         taken.extend(args or [None])
         shift = self._tap.shift
-        return None if shift is None else (args[0] + shift, *args[1:])
+        return None if shift is None else (moved(args[0], shift), *args[1:])
 
     def _tapping(
         self, shift: Tensor | None, forward: Callable[[], Outputs]
     ) -> tuple[Outputs, list[Any]]:
-        """Returns a forward pass's outputs, and what its last layer takes before it is shifted."""
+        """Returns a forward pass's outputs, and what its last layer takes before it is moved."""
         taken: list[Any] = []
         self._tap.taken, self._tap.shift = taken, shift
         try:

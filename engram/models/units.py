@@ -11,8 +11,6 @@ from engram.tasks import Task
 from engram.types import Params
 from engram.units import Standard, Units
 
-__all__ = ["InUnits", "in_units", "standardized_loss", "with_units"]
-
 
 class InUnits(nn.Module):
     """A network between standardized units and the user's own.

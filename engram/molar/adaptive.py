@@ -40,8 +40,6 @@ from engram.molar.random_effects import (
 )
 from engram.molar.site import Rows
 
-__all__ = ["Adapted", "adapt"]
-
 _EXCHANGES: Final = 30
 _STILL: Final = 0.01  # standard errors of the center are no change
 _STEP: Final = 2.0  # of a linear predictor that is not linear in the mean, per exchange

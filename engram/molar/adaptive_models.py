@@ -16,9 +16,8 @@ from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.tables import Scaling
 from engram.molar.two_classes import TwoClasses
 
-__all__ = ["Adaptive", "AdaptiveClassifier", "AdaptiveRegressor"]
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Adaptive(MultitaskModel):
     """The common part of both estimators.
 
@@ -30,26 +29,20 @@ class Adaptive(MultitaskModel):
         sites_: Each task's own estimate (OLS or maximum likelihood).
     """
 
-    c: float
-    alike: float
-    sites_: list[SiteEstimate]
+    c: float = REACH
+    alike: float = 1.0
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         self._check_several()
         d = self.n_features_in_
         scaling = _common_scale(rows, d, center=self.fit_intercept)
         plain = [_scaled(own, scaling) for own in rows]
-        found = adapt(
-            plain,
-            family=self._family,
-            c=self.c,
-            alike=self.alike,
-            intercept=self.fit_intercept,
-        )
+        chosen = {"c": self.c, "alike": self.alike}
+        found = adapt(plain, family=self._family, **chosen, intercept=self.fit_intercept)
         self.support_: Bools = found.heterogeneity.apart[:, :d]
         self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale
         self.p_value_ = found.heterogeneity.p_value[:d]
-        self.sites_ = [estimate_site(own, family=self._family) for own in rows]
+        self.sites_: list[SiteEstimate] = [estimate_site(own, family=self._family) for own in rows]
         full = _unscaled(np.vstack([found.coefs, found.center]), scaling)
         back = _unscaled(np.eye(full.shape[1]), scaling).T
         self.shared_error_ = np.sqrt(np.diag(back @ found.covariance @ back.T))
@@ -89,25 +82,13 @@ class AdaptiveRegressor(Numbers, Adaptive):
     """
 
     family: Literal["linear", "poisson"] = "linear"
-    c: float = REACH
-    alike: float = 1.0
-    fit_intercept: bool = True
-    standardize: bool = False
-    unseen: Literal["error", "shared"] = "error"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class AdaptiveClassifier(TwoClasses, Adaptive):
     """``AdaptiveRegressor`` for two classes: a logistic regression for each task.
 
     Classes that some column tells apart, and tasks with one class only, are no obstacle.
     """
-
-    c: float = REACH
-    alike: float = 1.0
-    fit_intercept: bool = True
-    standardize: bool = False
-    unseen: Literal["error", "shared"] = "error"
 
 
 def _common_scale(rows: list[Rows], d: int, *, center: bool) -> Scaling:

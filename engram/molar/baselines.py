@@ -22,10 +22,8 @@ from engram.molar.trimmed_mean import trimmed_mean
 __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
 
 Center = Literal["median", "trimmed-mean", "transfer"]
-Unseen = Literal["error", "shared"]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class _Linear(RegressorMixin, MultitaskModel):
     """A linear model for each task.
 
@@ -36,10 +34,6 @@ class _Linear(RegressorMixin, MultitaskModel):
       penalties depend on the columns' units;
     - ``unseen``: see ``MolarRegressor``.
     """
-
-    fit_intercept: bool = True
-    standardize: bool = False
-    unseen: Unseen = "error"
 
     @property
     def _family(self) -> FamilyName:

@@ -8,8 +8,6 @@ from scipy.linalg import qr, solve_triangular
 
 from engram.molar.site import Rows
 
-__all__ = ["Dependent", "dependent_columns"]
-
 _NIL: Final = 1e-8  # relative length of what is left of a column beside the others
 _PART: Final = 1e-5  # least share, in standard deviations, by which a column takes part in another
 

@@ -29,8 +29,6 @@ from engram.molar.shrinkage import Weights
 from engram.molar.site import Rows, SiteEstimate
 from engram.shares import bounded
 
-__all__ = ["Told", "answer", "tell"]
-
 _PASSES: Final = 4  # of a fit, and of the noise of its residuals
 _LEAST: Final = float(np.finfo(np.float32).tiny)  # of standard errors; a perfect fit has none
 _MOST: Final = float(np.sqrt(np.finfo(np.float64).max))  # of noise, whose square is finite

@@ -10,8 +10,6 @@ from scipy.special import expit, xlogy
 from engram.arrays import Array, Bools
 from engram.process import filtering
 
-__all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
-
 FamilyName = Literal["linear", "logistic", "poisson"]
 
 _TOLERANCE: Final = 1e-10  # of the gradient of the mean log-likelihood

@@ -13,8 +13,6 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.median import weighted_median
 
-__all__ = ["REACH", "Heterogeneity", "estimate_heterogeneity", "restricted"]
-
 REACH: Final = 3.0
 """Standard deviations from the shared value, beyond which a coefficient is a task's own."""
 

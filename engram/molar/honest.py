@@ -23,15 +23,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
 from engram.arrays import Array
 from engram.checks import require
 from engram.molar.heterogeneity import estimate_heterogeneity
-from engram.molar.intervals import Intervals, own_interval
+from engram.molar.intervals import Intervals, own_interval, quantile
 from engram.molar.site import SiteEstimate
-
-__all__ = ["Suggestion", "honest_interval", "honest_intervals", "suggest", "tail_shares"]
 
 _REACH: Final = 4.0  # standard deviations beyond which another task does not agree
 _WIDE: Final = 5.0  # standard errors: the quartile of those that do not agree
@@ -145,9 +143,9 @@ def _accepted(
     y: Array, unit: Array, shares: Array, alpha: float, freedom: float
 ) -> tuple[Array, Array]:
     """Returns the least and the largest accepted theta of each column, on the grid's scale."""
-    above = _GRID + _quantile(1 - alpha * shares, freedom) * unit[:, None]
-    below = _GRID - _quantile(1 - alpha * (1 - shares), freedom) * unit[:, None]
-    usual = _quantile(1 - alpha / 2, freedom) * unit
+    above = _GRID + quantile(1 - alpha * shares, freedom) * unit[:, None]
+    below = _GRID - quantile(1 - alpha * (1 - shares), freedom) * unit[:, None]
+    usual = quantile(1 - alpha / 2, freedom) * unit
     low, high = y - usual, y + usual  # as it is far from the center, where the grid ends
     for k, value in enumerate(y):
         over, under = np.flatnonzero(above[k] >= value), np.flatnonzero(below[k] <= value)
@@ -165,7 +163,3 @@ def _crossing(ends: Array, i: int, value: float) -> float:
     """Returns theta between grid points i and i + 1, at which an end of its region is ``value``."""
     part = (value - ends[i]) / (ends[i + 1] - ends[i])
     return float(_GRID[i] + part * (_GRID[i + 1] - _GRID[i]))
-
-
-def _quantile(level: Array | float, freedom: float) -> Array:
-    return np.asarray(ndtri(level) if np.isinf(freedom) else stdtrit(freedom, level))

@@ -112,7 +112,7 @@ def own_interval(site: SiteEstimate, *, level: float = 0.95) -> Intervals:
     q is the quantile of level 1 - alpha/2: of Student's t if sigma is estimated, else of the normal
     distribution.
     """
-    half = float(_quantile((1 + level) / 2, site.freedom)) * site.standard_error
+    half = float(quantile((1 + level) / 2, site.freedom)) * site.standard_error
     return Intervals(site.coef - half, site.coef + half)
 
 
@@ -144,10 +144,10 @@ def site_interval(
     error = site.standard_error
     known = site.determined
     near = np.abs(site.coef - shared.coef) <= _reach(site.size, alpha) * error
-    own = float(_quantile(1 - alpha / 4, site.freedom)) * error
+    own = float(quantile(1 - alpha / 4, site.freedom)) * error
     near &= known & ((half_width <= own) if method == "practical" else np.isfinite(half_width))
     if intercept:
-        near[-1], own[-1] = False, _quantile((1 + level) / 2, site.freedom) * error[-1]
+        near[-1], own[-1] = False, quantile((1 + level) / 2, site.freedom) * error[-1]
     center, half = np.where(near, shared.coef, site.coef), np.where(near, half_width, own)
     return Intervals(center - half, center + half)
 
@@ -156,9 +156,9 @@ def _reach(size: float, alpha: float) -> float:
     return float(np.sqrt(2 * np.log(max(2 * size, 8 / alpha))))
 
 
-def _quantile(level: float, freedom: float) -> float:
+def quantile(level: Array | float, freedom: float) -> Array:
     """Returns the quantile of Student's t, of which the normal one is the limit."""
-    return float(stdtrit(freedom, level) if np.isfinite(freedom) else ndtri(level))
+    return np.asarray(stdtrit(freedom, level) if np.isfinite(freedom) else ndtri(level))
 
 
 def _constant(alpha: float) -> float:

@@ -5,8 +5,6 @@ import numpy as np
 from engram.arrays import Array
 from engram.checks import require
 
-__all__ = ["weighted_median"]
-
 
 def weighted_median(values: Array, weights: Array) -> Array:
     """Minimizes ``sum_m weights[m, k] |z - values[m, k]|`` over z, for each coordinate k.

@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +33,14 @@ from engram.molar.tables import (
 from engram.process import own_modes
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MultitaskModel(BaseEstimator):
     """Base of estimators with coefficients for each task and shared coefficients.
 
-    A subclass has the parameters ``fit_intercept``, ``standardize`` and ``unseen``, defines its
-    family, and computes coefficients from the tasks' rows (``_estimate``). An intercept is the
-    coefficient of a last column of ones. In linear models it does what centering columns and
-    target within tasks would do: least squares has the same slopes (Frisch and Waugh 1933).
+    A subclass defines its family, and computes coefficients from the tasks' rows (``_estimate``).
+    An intercept is the coefficient of a last column of ones. In linear models it does what
+    centering columns and target within tasks would do: least squares has the same slopes (Frisch
+    and Waugh 1933).
 
     Attributes:
         tasks_: Labels of the tasks, shape (M,), sorted.
@@ -50,9 +52,9 @@ class MultitaskModel(BaseEstimator):
         n_features_in_, feature_names_in_: As scikit-learn has them.
     """
 
-    fit_intercept: bool
-    standardize: bool
-    unseen: str
+    fit_intercept: bool = True
+    standardize: bool = False
+    unseen: Literal["error", "shared"] = "error"
 
     @property
     @abstractmethod
@@ -81,9 +83,7 @@ class MultitaskModel(BaseEstimator):
         x, target = self._checked(X, y, reset=True)
         if len(labels) != len(x):
             raise ValueError(f"task must have {len(x)} labels, one a row, got {len(labels)}")
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
+        weights = weights_of(sample_weight, x)
         self._check_rows(x, target, labels)
         self.tasks_, codes = distinct(labels)
         self.scaling_ = Scaling.of(x, weights) if self.standardize else None
@@ -179,6 +179,13 @@ class MultitaskModel(BaseEstimator):
     def predict(self, X: Any, task: Any = None) -> Array:
         """Returns the mean of the target for each row, shape (n,). See ``linear_predictor``."""
         return FAMILIES[self._family].mean(self.linear_predictor(X, task))
+
+
+def weights_of(sample_weight: Any, x: Array) -> Array | None:
+    """Returns the weights of rows, shape (n,), or None if all count alike."""
+    if sample_weight is None:
+        return None
+    return np.asarray(_check_sample_weight(sample_weight, x, dtype=np.float64))
 
 
 def _check_numbers(x: Any) -> None:

@@ -9,8 +9,6 @@ from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.model import MultitaskModel
 
-__all__ = ["Numbers"]
-
 
 class Numbers(RegressorMixin, MultitaskModel):
     """A base that stands before the one with ``_estimate``: linear models, or those of counts."""

@@ -29,17 +29,6 @@ from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import Rows
 
-__all__ = [
-    "Posterior",
-    "Prior",
-    "confirmed",
-    "free_variance",
-    "moderate",
-    "moderated",
-    "posterior",
-    "start",
-]
-
 _STEPS: Final = 100  # of Newton's method, at most
 _HALVINGS: Final = 30
 _TOLERANCE: Final = 1e-10  # of a step's gain, beside the objective

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.honest import honest_intervals
 from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
-from engram.molar.model import MultitaskModel
+from engram.molar.model import MultitaskModel, weights_of
 from engram.molar.numbers import Numbers
 from engram.molar.shrinkage import Option, Shared, combine, median_weights
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
@@ -27,15 +27,13 @@ __all__ = ["MolarClassifier", "MolarRegressor"]
 Undetermined = Literal["error", "shared"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Molar(MultitaskModel):
     """The common part of both estimators: Algorithms 1 and 4 on the tasks' rows."""
 
-    option: Option
-    c: float
-    undetermined: Undetermined
-    sites_: list[SiteEstimate]
-    shared_: Shared
-    _full: Array
+    option: Option = "hard"
+    c: float = 1.0
+    undetermined: Undetermined = "error"
 
     def _sigma(self, task: Any) -> float | None:
         """Returns the given standard deviation of a task's noise, or None."""
@@ -45,15 +43,11 @@ class _Molar(MultitaskModel):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.option in ("hard", "soft"), "option", self.option, "hard or soft")
         require(self.c >= 0, "c", self.c, "at least 0")
-        require(
-            self.undetermined in ("error", "shared"),
-            "undetermined",
-            self.undetermined,
-            "error or shared",
-        )
+        known = self.undetermined in ("error", "shared")
+        require(known, "undetermined", self.undetermined, "error or shared")
         self._check_several()
         tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self._names()
-        self.sites_ = [self._site(own, task) for own, task in tasks]
+        self.sites_: list[SiteEstimate] = [self._site(own, task) for own, task in tasks]
         nowhere = (median_weights(self.sites_) == 0).all(axis=0)
         if nowhere.any():
             name = names[int(np.argmax(nowhere))]
@@ -62,9 +56,9 @@ class _Molar(MultitaskModel):
                 f"column {name} is determined by no task: of {shown(self.tasks_[0])}, for "
                 f"instance, {reason}"
             )
-        self.shared_ = combine(self.sites_)
+        self.shared_: Shared = combine(self.sites_)
         pairs = zip(rows, self.sites_, strict=True)
-        self._full = np.stack([self._personal(own, site) for own, site in pairs])
+        self._full: Array = np.stack([self._personal(own, site) for own, site in pairs])
         return self._full, self.shared_.coef
 
     def _personal(self, rows: Rows, site: SiteEstimate) -> Array:
@@ -196,9 +190,7 @@ class _Molar(MultitaskModel):
             )
         x, target = self._checked(X, y, reset=False)
         self._check_rows(x, target, np.full(len(x), task))
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
+        weights = weights_of(sample_weight, x)
         (rows,) = rows_of_tasks(self._design(x), target, weights, np.zeros(len(x), np.intp), label)
         site = self._site(rows, task)
         more = copy(self)
@@ -246,13 +238,7 @@ class MolarRegressor(Numbers, _Molar):
     """
 
     family: Literal["linear", "poisson"] = "linear"
-    option: Option = "hard"
-    c: float = 1.0
     sigma: float | Mapping[Any, float] | None = None
-    fit_intercept: bool = True
-    standardize: bool = False
-    undetermined: Undetermined = "error"
-    unseen: Literal["error", "shared"] = "error"
 
     def _sigma(self, task: Any) -> float | None:
         sigma = self.sigma
@@ -263,17 +249,9 @@ class MolarRegressor(Numbers, _Molar):
         return sigma
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class MolarClassifier(TwoClasses, _Molar):
     """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
 
     Arguments and attributes are as in ``MolarRegressor``; ``classes_`` holds the two classes,
     sorted, and coefficients are those of the log-odds of the second class.
     """
-
-    option: Option = "hard"
-    c: float = 1.0
-    fit_intercept: bool = True
-    standardize: bool = False
-    undetermined: Undetermined = "error"
-    unseen: Literal["error", "shared"] = "error"

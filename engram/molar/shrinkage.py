@@ -11,18 +11,6 @@ from engram.molar.median import weighted_median
 from engram.molar.site import SiteEstimate
 from engram.shares import bounded, weight_limit
 
-__all__ = [
-    "Option",
-    "Shared",
-    "Weights",
-    "combine",
-    "median_weights",
-    "outweighing",
-    "personalize",
-    "shrink",
-    "threshold",
-]
-
 Option = Literal["hard", "soft"]
 Weights = Literal["precision", "equal"]
 

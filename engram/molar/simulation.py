@@ -8,8 +8,6 @@ from engram.arrays import Array
 from engram.checks import require
 from engram.molar.site import Rows
 
-__all__ = ["disparate_sizes", "linear_rows", "logistic_rows", "sparse_parameters", "spread_root"]
-
 
 def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing: int) -> Array:
     """Draws parameters that satisfy Condition 1: each task differs from beta* in s coordinates.

@@ -15,8 +15,6 @@ from engram.arrays import Array, Bools, Ints
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName, NoEstimate
 
-__all__ = ["INTERCEPT", "Rows", "SiteEstimate", "estimate_site", "why_undetermined"]
-
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
 _DEPENDENT = 1e-10  # relative length of a column outside the span of the columns before it
@@ -99,14 +97,20 @@ def estimate_site(
     require(sigma is None or family == "linear", "sigma", sigma, "None, but for family linear")
     x, y, counts = rows.counted()
     try:
-        if reason := FAMILIES[family].hopeless(y):
-            raise NoEstimate(reason)
-        if family == "linear":
-            return _least_squares(x, y, counts, sigma)
-        return _likelihood(x, y, counts, family)
+        return _estimated(x, y, counts, family, sigma)
     except NoEstimate:
         unknown = np.full(x.shape[1], np.inf)
         return SiteEstimate(np.zeros(x.shape[1]), unknown, float(counts.sum()), np.inf)
+
+
+def _estimated(
+    x: Array, y: Array, counts: Array, family: FamilyName, sigma: float | None
+) -> SiteEstimate:
+    if reason := FAMILIES[family].hopeless(y):
+        raise NoEstimate(reason)
+    if family == "linear":
+        return _least_squares(x, y, counts, sigma)
+    return _likelihood(x, y, counts, family)
 
 
 def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> SiteEstimate:
@@ -211,10 +215,7 @@ def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) ->
     if dependent.any():
         return f"column {names[int(np.argmax(dependent))]} is a linear combination of others"
     try:
-        if family == "linear":
-            _least_squares(x, y, counts, None)
-        else:
-            _likelihood(x, y, counts, family)
+        _estimated(x, y, counts, family, None)
     except NoEstimate as error:
         return str(error)
     return None

@@ -14,8 +14,6 @@ from engram.molar.families import FamilyName
 from engram.molar.model import MultitaskModel
 from engram.molar.tables import shown
 
-__all__ = ["TwoClasses"]
-
 
 class TwoClasses(ClassifierMixin, MultitaskModel):
     """A base that stands before the one with ``_estimate``: labels, probabilities and scores.

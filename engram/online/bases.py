@@ -110,17 +110,21 @@ def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: boo
     return Pool(init, lambda state: state.decisions, observe)
 
 
-def single(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[S]:
-    """Returns a pool of one learner as a ``Learner``.
+def vectorized(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[S]:
+    """Returns a pool of N learners as one learner that needs gradients at all N decisions.
+
+    So N learners that differ in a parameter play the same stream at once.
 
     Args:
-        pool: A pool with N = 1.
+        pool: The pool.
         domain: The set of decisions.
         bound: Upper bound G on gradient norms; longer gradients are refused.
     """
 
-    def observe(state: S, gradient: Array) -> S:
-        return pool.observe(state, checked(gradient, (domain.dim,), bound)[None])
+    def observe(state: S, gradients: Array) -> S:
+        shape = pool.decisions(state).shape
+        given = checked(gradients, shape if shape[0] > 1 else shape[1:], bound)
+        return pool.observe(state, given.reshape(shape))
 
     return Learner(
         dim=domain.dim,

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from engram.arrays import Array
 from engram.online.rows import within
 
-__all__ = ["Reader"]
-
 
 class Reader:
     """Reads rows with the same names in the same order, without a lookup for each name.

@@ -7,11 +7,9 @@ import numpy as np
 
 from engram.arrays import Array
 from engram.checks import require
-from engram.online.bases import Descent, descent_pool, single
+from engram.online.bases import Descent, descent_pool, vectorized
 from engram.online.domains import Domain
 from engram.online.learner import Learner, positive
-
-__all__ = ["ogd", "optimistic_ogd"]
 
 
 def ogd(
@@ -34,7 +32,7 @@ def ogd(
     scale = domain.diameter / gradient_bound
     eta = step or (lambda t: scale / sqrt(t))
     pool = descent_pool(domain, 1, lambda t, v: np.array([eta(t)]), optimistic=False)
-    return single(pool, domain, gradient_bound)
+    return vectorized(pool, domain, gradient_bound)
 
 
 def optimistic_ogd(
@@ -68,4 +66,4 @@ def optimistic_ogd(
         return np.minimum(diameter / np.sqrt(gradient_bound**2 + variations), 1 / gamma)
 
     pool = descent_pool(domain, 1, step, optimistic=True)
-    return single(pool, domain, gradient_bound)
+    return vectorized(pool, domain, gradient_bound)

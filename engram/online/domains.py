@@ -8,8 +8,6 @@ from engram.arrays import Array
 from engram.checks import require
 from engram.online.steps import BALL, BOX, SIMPLEX, pull, pull_in_norm
 
-__all__ = ["Domain", "ball", "box", "simplex"]
-
 
 class Domain(NamedTuple):
     """A convex, compact set of vectors of shape (d,); made by ``ball``, ``box`` and ``simplex``.

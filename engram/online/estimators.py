@@ -21,8 +21,6 @@ from engram.checks import require
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, Loss, quantile
 from engram.online.model import LARGEST, StreamModel
 
-__all__ = ["OnlineClassifier", "OnlineRegressor"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OnlineRegressor(RegressorMixin, StreamModel):

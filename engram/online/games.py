@@ -15,8 +15,6 @@ from engram.online.domains import Domain, ball, simplex
 from engram.online.loss_streams import directions
 from engram.online.steps import BALL
 
-__all__ = ["Game", "matrix_game", "saddle_game"]
-
 
 class Game(NamedTuple):
     """A game, seen by the player of x.

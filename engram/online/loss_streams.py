@@ -14,18 +14,6 @@ from engram.online.domains import Domain, ball
 from engram.online.hindsight import Best, Total, least_on_ball
 from engram.online.losses import ABSOLUTE, LOGISTIC, NONE, SQUARED, Loss
 
-__all__ = [
-    "LossStream",
-    "absolute",
-    "directions",
-    "drifting",
-    "fixed",
-    "linear",
-    "logistic",
-    "squared",
-    "strongly_convex",
-]
-
 
 def _rounded(width: float) -> Loss:
     """Returns sqrt((u - b)^2 + width^2), an absolute loss without its corner."""

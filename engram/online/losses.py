@@ -13,8 +13,6 @@ from scipy.special import expit
 from engram.arrays import Array
 from engram.checks import require
 
-__all__ = ["ABSOLUTE", "HINGE", "LOGISTIC", "NONE", "SQUARED", "Loss", "quantile"]
-
 
 class Loss(NamedTuple):
     """A loss.

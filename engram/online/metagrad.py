@@ -17,8 +17,6 @@ from engram.online.learner import Learner, checked, positive
 from engram.online.steps import add_outer, descend_in_norm
 from engram.online.weights import tilt
 
-__all__ = ["MetaGrad", "metagrad"]
-
 
 class MetaGrad(NamedTuple):
     """State of ``metagrad``."""

@@ -23,7 +23,7 @@ from engram.online import linear, mixture
 from engram.online.by_name import Reader
 from engram.online.learner import positive
 from engram.online.losses import Loss
-from engram.online.tasks import LinearState, LinearTask, Rules
+from engram.online.tasks import LinearTask, Rules
 from engram.process import own_modes
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
@@ -51,7 +51,7 @@ class StreamModel(BaseEstimator):
     learner: Literal["mixture", "universal"]
     learner_: Literal["mixture", "universal"]
     task_: LinearTask
-    model_: LinearState
+    model_: mixture.Mixture | linear.LinearModel
     n_features_in_: int
 
     @abstractmethod

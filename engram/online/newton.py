@@ -7,11 +7,9 @@ curved in the direction of its gradient.
 import numpy as np
 
 from engram.arrays import Array
-from engram.online.bases import Newton, Pool, newton_pool, single
+from engram.online.bases import Newton, Pool, newton_pool, vectorized
 from engram.online.domains import Domain
 from engram.online.learner import Learner, positive
-
-__all__ = ["newton_steps", "online_newton_step", "optimistic_newton"]
 
 
 def newton_steps(domain: Domain, gammas: Array) -> Pool[Newton]:
@@ -44,7 +42,7 @@ def online_newton_step(
     """
     positive(gradient_bound=gradient_bound, exp_concavity=exp_concavity)
     gamma = min(1 / (4 * gradient_bound * domain.diameter), exp_concavity) / 2
-    return single(newton_steps(domain, np.array([gamma])), domain, gradient_bound)
+    return vectorized(newton_steps(domain, np.array([gamma])), domain, gradient_bound)
 
 
 def optimistic_newton(
@@ -68,4 +66,4 @@ def optimistic_newton(
     positive(gradient_bound=gradient_bound, smoothness=smoothness, exp_concavity=exp_concavity)
     ridge = 4 * smoothness + exp_concavity * gradient_bound**2 / 2
     pool = newton_pool(domain, np.array([ridge]), np.array([exp_concavity / 2]), optimistic=True)
-    return single(pool, domain, gradient_bound)
+    return vectorized(pool, domain, gradient_bound)

@@ -6,10 +6,9 @@ import numpy as np
 
 from engram.arrays import Array, Ints
 from engram.checks import require
-from engram.online.bases import Pool, started
-from engram.online.domains import Domain
+from engram.online.bases import vectorized
 from engram.online.games import Game
-from engram.online.learner import Learner, checked
+from engram.online.learner import Learner
 from engram.online.loss_streams import LossStream
 
 __all__ = [
@@ -35,20 +34,6 @@ class PlayedStream(NamedTuple):
 
     points: Array
     queries: int
-
-
-def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
-    """Returns a pool of N learners as one learner that needs gradients at all N decisions.
-
-    So N learners that differ in a parameter play the same stream at once.
-    """
-    return Learner(
-        dim=domain.dim,
-        init=lambda start: pool.init(started(domain, start)),
-        act=lambda state: pool.decisions(state)[0],
-        observe=lambda state, g: pool.observe(state, checked(g, pool.decisions(state).shape)),
-        points=pool.decisions,
-    )
 
 
 def play_stream(learner: Learner[Any], stream: LossStream) -> PlayedStream:

@@ -24,8 +24,6 @@ from engram.states import from_arrays, to_arrays
 from engram.tree import is_finite
 from engram.types import Params
 
-__all__ = ["MOST_EXP_CONCAVE", "has_exp_concave", "universal_step"]
-
 MOST_EXP_CONCAVE: Final = 200
 """Parameters with which a model may have base learners for exp-concave losses."""
 

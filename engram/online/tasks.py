@@ -52,18 +52,6 @@ class LinearTask(NamedTuple):
     full_matrix: bool | None  # whether to keep matrices of columns; None: if they are small
 
 
-class LinearState(Protocol):
-    """State of a linear model."""
-
-    @property
-    def columns(self) -> RunningMoments:
-        """Moments of the d columns."""
-
-    @property
-    def targets(self) -> RunningMoments:
-        """Moments of the m targets; 0 if targets are not standardized."""
-
-
 class Rules(Protocol):
     """A module that learns such tasks: ``mixture`` or ``linear``."""
 

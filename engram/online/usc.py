@@ -19,8 +19,6 @@ from engram.online.learner import Learner, checked, positive
 from engram.online.newton import newton_steps
 from engram.online.surrogates import curvatures, surrogate_gradients
 
-__all__ = ["Usc", "usc"]
-
 
 class Usc(NamedTuple):
     """State of ``usc``."""

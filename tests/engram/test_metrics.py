@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
-from client.training.scoring import measure
+from client.training.measures import measure
 from engram.metrics import METRICS, Metric, metric, named
 from engram.tasks import CLASSIFICATION, TASKS
 from federation.columns import Column

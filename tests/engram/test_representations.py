@@ -74,6 +74,13 @@ def test_a_representation_is_what_the_last_layer_takes(name):
     assert torch.equal(model.apply(params, x), outputs)  # nothing of it stays behind
     many, _ = vmap(lambda s: model.represent(params, x, None, s, False))(shift.repeat(2, 1))
     torch.testing.assert_close(many[1], shifted)
+    gate = torch.stack([shift + 0.5, shift])
+    gated, same = model.represent(params, x, None, gate, False)
+    assert torch.equal(same, z)
+    opened = nn.functional.relu(z * (shift + 0.5) + shift)
+    torch.testing.assert_close(gated, nn.functional.linear(opened, weight, bias))
+    many, _ = vmap(lambda s: model.represent(params, x, None, s, False))(gate.repeat(2, 1, 1))
+    torch.testing.assert_close(many[1], gated)
 
 
 def test_in_training_it_is_that_of_training():

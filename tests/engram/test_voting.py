@@ -71,7 +71,7 @@ def test_with_lambda_zero_clients_are_served_by_the_common_model():
 
 def test_engines_agree_and_every_client_is_served_whether_or_not_it_has_trained(monkeypatch):
     found, _ = scores()
-    monkeypatch.setattr("client.training.scoring._BLOCK", 999)  # rows in several parts
+    monkeypatch.setattr("client.training.served.BLOCK", 999)  # rows in several parts
     for engine in ("vectorized", "sequential"):
         for name, column in scores(engine)[0].items():
             torch.testing.assert_close(column, found[name], atol=1e-5, rtol=0, msg=name)

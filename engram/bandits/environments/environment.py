@@ -8,8 +8,6 @@ import numpy as np
 from engram.bandits.policy import ROUND, SETTING, Array, generator
 from engram.checks import require
 
-__all__ = ["Environment", "Round", "checked_length", "drawing", "setting"]
-
 
 class Round(NamedTuple):
     """One round of an environment.

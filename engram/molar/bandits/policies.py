@@ -4,18 +4,19 @@ All play greedily in doubling batches, and differ in the estimator of coefficien
 batch. Default constants are those of J.1, which the authors tuned for noise of deviation 0.5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from engram.arrays import Array, Ints
 from engram.checks import require
-from engram.molar.bandits import methods
-from engram.molar.bandits.site import History, TaskBandit, TaskState
+from engram.molar.bandits.site import History, TaskBandit, TaskEstimator, TaskState
 from engram.molar.bandits.trace_norm import LeastSquaresMoments, trace_norm
-from engram.molar.shrinkage import Option, Shared
-from engram.molar.site import SiteEstimate
+from engram.molar.lasso import lasso, lasso_debiasing, lasso_strength
+from engram.molar.shrinkage import Option, Shared, combine, personalize
+from engram.molar.site import Rows, SiteEstimate, estimate_site
+from engram.molar.trimmed_mean import trimmed_mean
 
 State = tuple[TaskState, ...]  # one per task
 
@@ -67,7 +68,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
 
 
 def exchange(
-    method: methods.TaskEstimator[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
+    method: TaskEstimator[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
 ) -> list[list[Reply | None]]:
     """Combines the tasks' estimates of each parameter at the end of a batch: the server's part.
 
@@ -97,7 +98,7 @@ def molar_bandit(
     c_rows: float = 1.0,
     max_weight: float = np.inf,
 ) -> MultitaskBandit[SiteEstimate, Shared]:
-    """MOLARB.
+    """MOLARB: the weighted median of Algorithm 1, and shrinkage towards it.
 
     Args:
         c: Scale of the threshold, >= 0, as in ``shrinkage.threshold``: 1 is J.1's c_gamma =
@@ -109,22 +110,46 @@ def molar_bandit(
         c_rows: See ``TaskBandit``.
         max_weight: See ``shrinkage.median_weights``; infinity if all tasks are trusted.
     """
-    method = methods.molar(c=c, option=option, sigma=sigma, max_weight=max_weight)
+    require(c >= 0, "c", c, "at least 0")
+
+    def estimate(rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, sigma=sigma)
+
+    def own(rows: Rows, shared: Shared) -> Array:
+        return personalize(estimate(rows), shared, option=option, c=c)
+
+    method = TaskEstimator(estimate, lambda sites: _median(sites, max_weight), own)
     return _bandit(method, history, c_rows)
+
+
+def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | None]:
+    """Combines the estimates; a coefficient that no task's rows determine is 0.
+
+    This happens in early, small batches, when no task has seen a rare feature yet.
+    """
+    known = np.any([site.determined for site in sites], axis=0)
+    if not known.any():
+        return [None] * len(sites)
+    parts = [site._replace(coef=site.coef[known], scale=site.scale[known]) for site in sites]
+    found = combine(parts, max_weight=max_weight)
+    coef = np.zeros(len(known))
+    coef[known] = found.coef
+    return [found._replace(coef=coef)] * len(sites)
 
 
 def ols_bandit(
     *, history: History = "batch", c_rows: float = 1.0
 ) -> MultitaskBandit[tuple[()], tuple[()]]:
     """The OLS bandit (Goldenshluger and Zeevi, 2013) of each task alone."""
-    return _bandit(methods.ols(), history, c_rows)
+    return _alone(lambda rows: estimate_site(rows).coef, history, c_rows)
 
 
 def lasso_bandit(
     *, c: float = 0.025, history: History = "batch", c_rows: float = 1.0
 ) -> MultitaskBandit[tuple[()], tuple[()]]:
     """The LASSO bandit (Ren and Zhou, 2023) of each task alone, lambda = c sqrt(ln(d) / n_m)."""
-    return _bandit(methods.lasso(c=c), history, c_rows)
+    require(c >= 0, "c", c, "at least 0")
+    return _alone(lambda rows: lasso(rows, _strength(rows, c)), history, c_rows)
 
 
 def robust_multitask_bandit(
@@ -135,7 +160,16 @@ def robust_multitask_bandit(
     It has their estimator, with ``proportion`` of tasks trimmed at either end, but not their forced
     exploration, which the batches make unnecessary.
     """
-    return _bandit(methods.robust_multitask(c=c, proportion=proportion), history, c_rows)
+    require(c >= 0, "c", c, "at least 0")
+
+    def center(sent: Sequence[Array]) -> list[Array]:
+        return [trimmed_mean(np.stack(sent), proportion)] * len(sent)
+
+    def own(rows: Rows, center: Array) -> Array:
+        return lasso_debiasing(rows, center, _strength(rows, c))
+
+    method = TaskEstimator(lambda rows: estimate_site(rows).coef, center, own)
+    return _bandit(method, history, c_rows)
 
 
 def trace_norm_bandit(
@@ -149,8 +183,23 @@ def trace_norm_bandit(
     return _bandit(trace_norm(c=c), "batch", c_rows)
 
 
+def _strength(rows: Rows, c: float) -> float:
+    n, d = rows.x.shape
+    return lasso_strength(n, d, c)
+
+
+def _alone(
+    fit: Callable[[Rows], Array], history: History, c_rows: float
+) -> MultitaskBandit[tuple[()], tuple[()]]:
+    """Builds a bandit whose tasks share nothing."""
+    method = TaskEstimator[tuple[()], tuple[()]](
+        lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows)
+    )
+    return _bandit(method, history, c_rows)
+
+
 def _bandit(
-    method: methods.TaskEstimator[Sent, Reply], history: History, c_rows: float
+    method: TaskEstimator[Sent, Reply], history: History, c_rows: float
 ) -> MultitaskBandit[Sent, Reply]:
     require(history in ("batch", "all"), "history", history, "batch or all")
     require(c_rows >= 0, "c_rows", c_rows, "at least 0")

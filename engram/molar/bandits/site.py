@@ -4,20 +4,34 @@ In a federation this is the client's part. Once per batch a task sends what ``cl
 and gets what ``receive`` takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from engram.arrays import Array, Bools, Ints
 from engram.checks import require
-from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
 History = Literal["batch", "all"]
 
 Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")
+
+
+class TaskEstimator(NamedTuple, Generic[Sent, Reply]):
+    """An estimator for tasks that share through a server, as pure functions.
+
+    Attributes:
+        estimate: The task's part: maps the rows of one parameter, at least d + 2, to what it sends.
+        combine: The server's part: maps what was sent, by at least one task, to a reply for each
+            task; None if there is no estimate yet.
+        personalize: The task's part: maps its rows and the reply to coefficients, shape (d,).
+    """
+
+    estimate: Callable[[Rows], Sent]
+    combine: Callable[[Sequence[Sent]], Sequence[Reply | None]]
+    personalize: Callable[[Rows, Reply], Array]
 
 
 class Buffer(NamedTuple):

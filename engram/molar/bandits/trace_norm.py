@@ -10,7 +10,7 @@ import numpy as np
 
 from engram.arrays import Array
 from engram.checks import require
-from engram.molar.bandits.methods import TaskEstimator
+from engram.molar.bandits.site import TaskEstimator
 from engram.molar.site import Rows
 
 _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may move one

@@ -16,9 +16,10 @@ from engram.core import objective
 from engram.core.method import Context, Network, Update
 from engram.core.optimizers import SGD
 from engram.core.personal import build
-from engram.core.rounds import Stepper, first_steps, merged, sent_to
+from engram.core.rounds import Stepper, first_steps, merged
 from engram.core.slots import mean_of, pick
 from engram.models import dense_loss_of
+from engram.models.base import moved
 from engram.tasks import CLASSIFICATION
 
 CLIENTS, STEPS, ROWS, WIDTH, ETA = 6, 4, 5, 100, 0.1
@@ -40,8 +41,7 @@ def draw(number):
 
 def represent(w, batch, shift=None):
     z = torch.relu(batch[0] @ w["dense0.weight"].T + w["dense0.bias"])
-    last = z if shift is None else z + shift
-    return last @ w["dense1.weight"].T + w["dense1.bias"], z
+    return moved(z, shift) @ w["dense1.weight"].T + w["dense1.bias"], z
 
 
 def criterion(outputs, batch):
@@ -176,7 +176,7 @@ def run_round(
     groups = {}
     for client in cohort:  # those that keep the same slots train together
         groups.setdefault(tuple(sorted(kept[client])), []).append(client)
-    common, own = sent_to(method, server, cohort)
+    common, own = method.server.send(server, cohort)
     updates, after = {}, dict(memories)
     for some in groups.values():
         at = [cohort.index(client) for client in some]
@@ -203,7 +203,7 @@ def run(settings, way=in_turn, cohorts=COHORTS, personal=frozenset(), **options)
 
 def served(method, server, memories, client):
     """Returns what serves a client."""
-    common, own = sent_to(method, server, [client])
+    common, own = method.server.send(server, [client])
     kept = memories.get(client, method.client.start)
     return method.serve(common | one(own, 0), kept, client in memories)
 

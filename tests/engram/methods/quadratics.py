@@ -6,7 +6,7 @@ from engram.core import objective
 from engram.core.method import Context, Network, Update
 from engram.core.optimizers import SGD
 from engram.core.personal import build
-from engram.core.rounds import Stepper, first_steps, merged, received_by, sent_to
+from engram.core.rounds import Stepper, first_steps, merged, received_by
 from tests.support import DIM, draw, moments, quadratic
 
 ROWS = 12
@@ -72,9 +72,8 @@ def rounds(method, clients, count, *, local_steps, asked=lambda t, clients: clie
     server, kept = method.server.start, dict.fromkeys(clients, method.client.start)
     for t in range(count):
         cohort, updates = asked(t, clients), []
-        common, own = sent_to(method, server, cohort)
-        for i, c in enumerate(cohort):
-            received = received_by(common, own, i)
+        for c in cohort:
+            received = received_by(method, server, c)
             sent, kept[c] = local_round(method, received, kept[c], [rows(c)] * local_steps)
             updates.append(Update(sent, ROWS, 1, c))
         server = merged(method, server, updates)
@@ -83,4 +82,4 @@ def rounds(method, clients, count, *, local_steps, asked=lambda t, clients: clie
 
 def served(method, server, kept, c):
     """Returns what serves a client that has trained."""
-    return method.serve(received_by(*sent_to(method, server, [c]), 0), kept[c], True)
+    return method.serve(received_by(method, server, c), kept[c], True)

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from engram.core.method import FromMean, Update
 from engram.core.personal import build
+from engram.core.rounds import merged
 from engram.core.slots import mean_of, scatter
 from engram.methods.fedadam import FedAdam
 from engram.methods.fedavg import FedAvg
@@ -29,7 +30,6 @@ from tests.engram.methods.problem import (
     draw,
     head,
     one,
-    plus,
     represent,
     run,
     trained,
@@ -54,6 +54,8 @@ BY_ROWS = {
     "knn-per",
     "fedala",
     "fedem",
+    "fedrod",
+    "gpfl",
 }
 PAIRS = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),
@@ -92,7 +94,7 @@ def test_a_mean_weighs_as_told():
     pairs = [([1.0, 0.0], 1), ([4.0, 8.0], 3)]
     found = mean_of(updates_of(pairs), "rows")
     assert found.slots["w"].tolist() == [3.25, 6.0]  # (1 + 3*4)/4, (0 + 3*8)/4
-    assert found[1:] == (4, 2, None)
+    assert found[1:4] == (4, 2, None)
     assert mean_of(updates_of(pairs), "clients").slots["x"]["a"].tolist() == [5.0, 8.0]
 
 
@@ -112,7 +114,7 @@ def test_means_are_by_rows_or_by_clients_and_taken_as_they_are_without_a_step(na
     assert merge.by == ("rows" if kind in BY_ROWS else "clients")
     if not merge.steps:
         sent = {slot: method.server.start[slot] for slot in method.client.sends}
-        moved = {slot: plus(x, 1.0, draw(9)) if x else x for slot, x in sent.items() if x}
+        moved = {slot: {n: leaf + 0.5 for n, leaf in x.items()} for slot, x in sent.items() if x}
         found = merge.merge(method.server.start, Update(moved, 10.0, 2))
         assert_close({slot: found[slot] for slot in moved}, moved)
 
@@ -298,7 +300,7 @@ def test_heads_are_mixed_by_the_statistics_and_bodies_averaged_by_rows():
         variances.append(float(spread - mean.square().sum()) / count)
         means.append(mean.double().numpy())
     weights = torch.from_numpy(head_weights(told(variances, np.stack(means)))).float()
-    server = method.server.merge.merge(method.server.start, updates)
+    server = merged(method, method.server.start, updates)
     common, own = method.server.send(server, [2, 3, 1])
     mean = {n: sum(c * draw(i)[n] for c, i in zip(rows, cohort, strict=True)) / 6 for n in W}
     assert_close(common["body"], body(mean), **CLOSE)
@@ -342,7 +344,7 @@ def test_rows_of_several_clients_are_replaced():
 
 def test_a_network_without_a_representation_is_refused():
     network = context_of().network._replace(width=0)
-    for name in ("feddbe", "fedproto", "fedpac", "knn-per"):
+    for name in ("feddbe", "fedproto", "fedpac", "gpfl", "knn-per"):
         with pytest.raises(ValueError, match="whose last layer takes one feature vector per row"):
             build(CASES[name], context_of()._replace(network=network))
     build(FedAvg(), context_of()._replace(network=network))

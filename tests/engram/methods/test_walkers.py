@@ -185,9 +185,12 @@ def test_a_server_s_step_is_taken_towards_the_center():
     assert_close(found, plus(W, 0.25, plus(middle, -1.0, W)))
 
 
+EACH = {"ifca", "fedpac", "pfedhn", "fedamp", "fedfomo", "cfl", "fedas", "floco"}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_slots_by_path_are_the_slots(name):
     method, _, sent = update_of(CASES[name])
     kept = {slot: x for slot, x in sent.items() if not isinstance(x, dict) or x}
     assert_close(unflat(flat(sent)), kept, rtol=0, atol=0)
-    assert isinstance(method.server.merge, FromMean) or name in ("ifca", "fedpac", "pfedhn")
+    assert isinstance(method.server.merge, FromMean) or name in EACH

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.methods import molar
 from engram.molar.bandits.play import batches, play_tasks
 from engram.molar.bandits.policies import (
     lasso_bandit,
@@ -19,7 +18,7 @@ from tests.engram.molar.bandits import MODELS, assert_same_state, generators, sm
 
 
 def site(method=None, history="batch", c_rows=1.0):
-    return TaskBandit(method or molar(c=1.0, option="hard", sigma=None), history, c_rows)
+    return TaskBandit(method or molar_bandit().site.method, history, c_rows)
 
 
 def fed(own, state, n, seed=0, arms=3):

@@ -1,14 +1,14 @@
 """What MOLAR gains over other estimators: the structure of Section 4.1, in the small.
 
 The bounds leave three trials room for chance; what was measured stands beside each.
-``benchmarks/molar.py`` measures the same in the paper's size.
+``tests/evidence/molar.py`` measures the same in the paper's size.
 """
 
 import numpy as np
 import pytest
 
-from benchmarks.molar import LOGISTIC, Simulation, compare
 from simulations.studies.molar.methods import METHODS
+from tests.evidence.molar import LOGISTIC, Simulation, compare
 
 SMALL = Simulation("linear", dim=60, tasks=30, size=1000, differing=4)
 

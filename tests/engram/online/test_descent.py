@@ -5,7 +5,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from engram.online.bases import descent_pool, newton_pool, single
+from engram.online.bases import descent_pool, newton_pool, vectorized
 from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
 from engram.online.newton import online_newton_step, optimistic_newton
@@ -93,7 +93,7 @@ def test_two_rounds_of_lemma_11():
 
 def test_newton_steps_in_two_dimensions_are_projected_in_their_norm():
     domain = box(-np.ones(2), np.ones(2))
-    learner = single(newton_pool(domain, np.ones(1), np.full(1, 2.0), optimistic=False), domain)
+    learner = vectorized(newton_pool(domain, np.ones(1), np.full(1, 2.0), optimistic=False), domain)
     g = np.array([1.0, -0.8])
     state = learner.observe(learner.init(np.array([-0.9, 0.5])), g)
     u = np.eye(2) + 2 * np.outer(g, g)
@@ -202,7 +202,7 @@ def test_beyond_two_thirds_of_the_curvature_optimism_does_not_come_to_rest():
     # So gamma = 4 L is on the safe side in all three lemmas: steps are at most 2 / gamma.
     for rate, rests in ((0.6, True), (0.72, False)):
         pool = descent_pool(LINE, 1, lambda t, v, r=rate: np.array([r]), optimistic=True)
-        x, _ = play(single(pool, LINE), lambda t, x: x, 500, np.array([1.0]))
+        x, _ = play(vectorized(pool, LINE), lambda t, x: x, 500, np.array([1.0]))
         assert (np.abs(x[-2:]).max() < 1e-6) == rests
 
 

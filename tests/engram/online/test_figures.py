@@ -1,14 +1,14 @@
-"""The ensemble's regret on short streams; ``python -m benchmarks.online`` has the long ones."""
+"""The ensemble's regret on short streams; ``python -m tests.evidence.online`` has the long ones."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 
-from benchmarks.online import STREAMS, compare, compare_game
 from engram.online import games, loss_streams
 from engram.online.play import least_totals, play_stream, regrets
 from engram.online.universal import universal_ensemble
+from tests.evidence.online import STREAMS, compare, compare_game
 
 SHORT, LONG = 1000, 4000
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.ensemble import ensemble
 from engram.online.epochs import in_epochs
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.learner import clipped
@@ -54,14 +53,6 @@ ANYWHERE = {
     ),
     "universal, many, not exp-concave": lambda d: universal_ensemble(
         d, **G, horizon=ROUNDS, exp_concave=False, **MANY
-    ),
-    "ensemble": lambda d: ensemble(
-        msmwc(3, np.array([0.1, 0.3, 0.2]), loss_range=BOUND * d.diameter),
-        [
-            ogd(d, **G),
-            online_newton_step(d, **G, exp_concavity=0.1),
-            universal_ensemble(d, **G, horizon=ROUNDS, **MANY),
-        ],
     ),
     "clipped": lambda d: clipped(universal_ensemble(d, **G, horizon=ROUNDS), BOUND),
     "clipped, many gradients": lambda d: clipped(
