@@ -1,1 +1,1 @@
-"""Benchmarks of speed, memory and accuracy. The tests only check that they run."""
+"""Benchmarks of speed and memory, and races against others; ``tests/evidence`` has the rest."""

@@ -21,8 +21,10 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 from torch import nn
 
+from benchmarks.harness import chosen, start
 from benchmarks.modules import Peer
 from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
@@ -33,13 +35,13 @@ from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.networks import model
 from engram.types import Params
+from federation.columns import COMMON, TUNED
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, model_for
 from federation.data.in_memory import hold
 from federation.data.npz import read_npz
-from federation.errors import EngramError, Refused, brief
+from federation.errors import Refused, brief
 from federation.experiment import Experiment, read_by
-from federation.methods.network import COMMON, TUNED
 from federation.streams import Stream, torch_generator
 
 ROWS: Final = 12_000
@@ -131,11 +133,11 @@ def write_rows(data: FederatedData, folder: Path) -> None:
             np.savez(folder / part / f"{client}.npz", data=np.array(held, dtype=object))
 
 
-def write_task(e: Experiment, data: FederatedData, start: Params, folder: Path) -> None:
+def write_task(e: Experiment, data: FederatedData, initial: Params, folder: Path) -> None:
     """Writes what PFLlib's side of an experiment needs."""
     pair = PAIRS[e.method]
     write_rows(data, folder / "dataset" / DATASET)
-    torch.save([*start.values()], folder / "start.pt")
+    torch.save([*initial.values()], folder / "start.pt")
     sizes = {"num_clients": e.num_clients, "batch_size": e.batch_size}
     steps = {"local_learning_rate": ETA, "local_epochs": 1, "global_rounds": e.num_rounds}
     task = {
@@ -158,7 +160,8 @@ def accuracy_of_theirs(
 
     Args:
         pair: The method.
-        left: The common model and the personal ones, each a list of arrays.
+        left: The common model and the personal ones, each a list of arrays, and gates on the
+            personal ones' representations, if there are any.
         e: FedAvg's experiment, by which the common model is fine-tuned where the pair says so.
         data: The data.
 
@@ -174,10 +177,12 @@ def accuracy_of_theirs(
         scores = trainer.evaluate({"model": common}, everyone, server_round=e.num_rounds)
         column = COMMON if pair.compared == "common" else TUNED
         return float(scores.columns["accuracy" + column].mean())
-    found = []
-    for rows, leaves in zip(data.test.rows, left["personal"], strict=True):
+    found, gates = [], left.get("gates") or [None] * len(left["personal"])
+    assert network.represent is not None  # for mypy: both networks have it
+    for rows, leaves, gate in zip(data.test.rows, left["personal"], gates, strict=True):
         x, y = data.test.take(torch.from_numpy(rows))
-        outputs = network.apply(dict(zip(names, leaves, strict=True)), x)
+        w = dict(zip(names, leaves, strict=True))
+        outputs, _ = network.represent(w, x, None, gate, False)
         found.append(float((outputs.argmax(1) == y).float().mean()))
     return statistics.fmean(found)
 
@@ -205,11 +210,11 @@ def race(e: Experiment, command: Sequence[str]) -> Race:
     pair, rounds = PAIRS[e.method], e.num_rounds
     plain = fedavg_like(e)
     data = rows_of(e)
-    start = model_for(plain, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    initial = model_for(plain, data.kind).init(torch_generator(e.seed, Stream.MODEL))
     times: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="engram-") as made:
         folder = Path(made)
-        write_task(e, data, start, folder)
+        write_task(e, data, initial, folder)
         peer = Peer([*command, made], folder / "log")
         try:
             platform = Platform(e, data)
@@ -230,20 +235,34 @@ def race(e: Experiment, command: Sequence[str]) -> Race:
 
 
 def table(races: Iterable[Race]) -> Table:
-    """Returns a row for each method: means over seeds, and the standard deviation over them."""
+    """Returns a row for each method: means over seeds, and the standard deviation over them.
+
+    Both sides have the same rows and weights for a seed, so what they are judged by is the mean of
+    their differences by seed, with its 95 % interval by Student's t.
+    """
     by_method: dict[str, list[Race]] = {}
     for one in races:
         by_method.setdefault(one.method, []).append(one)
-    made = Table("method", "model", "ours, %", "PFLlib, %", "ours - theirs", "ms", "ours / theirs")
+    sides = ("ours, %", "PFLlib, %", "ours - theirs, 95 %")
+    made = Table("method", "model", *sides, "ms", "ours / theirs")
     for method, some in by_method.items():
         ours, theirs = ([100 * score.accuracy for score in part] for part in _sides(some))
         gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
         ms, theirs_ms = (
             1000 * statistics.fmean(score.seconds for score in part) for part in _sides(some)
         )
-        shown = (_spread(ours, ".2f"), _spread(theirs, ".2f"), _spread(gaps, "+.2f"))
+        shown = (_spread(ours, ".2f"), _spread(theirs, ".2f"), paired(gaps))
         made.add_row(method, PAIRS[method].compared, *shown, f"{ms:.0f}", f"{ms / theirs_ms:.2f}")
     return made
+
+
+def paired(gaps: Sequence[float]) -> str:
+    """Returns the mean of differences by seed, with half the width of its 95 % interval."""
+    mean = format(statistics.fmean(gaps), "+.2f")
+    if len(gaps) < 2:
+        return mean
+    quantile = float(stats.t.ppf(0.975, len(gaps) - 1))
+    return f"{mean} +- {quantile * statistics.stdev(gaps) / len(gaps) ** 0.5:.2f}"
 
 
 def _sides(races: Sequence[Race]) -> tuple[list[RunScore], list[RunScore]]:
@@ -266,12 +285,8 @@ def main(
     epoch: Annotated[bool, typer.Option(help=f"a round, in place of {STEPS} steps")] = False,
 ) -> None:
     """Races methods against PFLlib's, with one thread each."""
-    methods = method.split(",")
-    unknown = [name for name in methods if name not in PAIRS]
-    if unknown:
-        raise Refused(f"{brief(unknown[0])} is none of {', '.join(PAIRS)}")
-    if network not in NETWORKS:
-        raise Refused(f"network must be mlp or cnn, got {brief(network)}")
+    methods = chosen(method, PAIRS)
+    chosen(network, NETWORKS)
     if not (pfllib / "system" / "flcore").is_dir():
         raise Refused(f"--pfllib must be a checkout of PFLlib, got {brief(str(pfllib))}")
     training_from_now_on(1)
@@ -293,7 +308,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except EngramError as error:
-        raise SystemExit(f"benchmarks: {error}") from error
+    start(main)

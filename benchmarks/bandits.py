@@ -5,7 +5,6 @@ full, and their networks differ, so that each arm has its own group. They are co
 loop over a torch module per user, as in the authors' code.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from benchmarks.harness import in_turns
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
 from engram.bandits.environments.environment import Round
@@ -200,12 +200,8 @@ def _layers(network: nn.Sequential) -> list[nn.Linear]:
 
 def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> float:
     """Returns core milliseconds a round: the median over the second half of the rounds."""
-    spent = []
-    for t, offer in enumerate(rounds):
-        begun = time.thread_time()
-        play(t, offer)
-        spent.append(1e3 * (time.thread_time() - begun))
-    return statistics.median(spent[len(spent) // 2 :])
+    half, play_round = len(rounds) // 2, {"": lambda t: play(t, rounds[t])}
+    return in_turns(play_round, len(rounds) - half, warm_up=half, clock=time.thread_time)[""]
 
 
 def served(runs: BatchedPolicy[Any], size: Size) -> Callable[[int, Round], None]:

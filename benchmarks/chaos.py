@@ -7,23 +7,22 @@ and restarts it a moment later, as a supervisor would. In the end the model and 
 memory must be those of the same run in one undisturbed process.
 """
 
-import argparse
 import contextlib
 import shutil
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import psutil
 import torch
+import typer
 
-from client.memory import DiskStore
+from client.disk import DiskStore
 from engram.types import Params
 from federation.errors import EngramError
 from federation.experiment import Experiment
@@ -75,9 +74,9 @@ def plan(kills: int, rounds: int, seed: int) -> list[Kill]:
     return sorted(drawn)
 
 
-def settings(rounds: int) -> Experiment:
-    """Returns an experiment in which every round needs every client, and memories matter."""
-    own = {
+def settings(rounds: int) -> dict[str, Any]:
+    """Returns settings by which every round needs every client, and memories matter."""
+    return {
         "num-rounds": rounds,
         "num-clients": _CLIENTS,
         "clients-per-round": _CLIENTS,
@@ -89,12 +88,11 @@ def settings(rounds: int) -> Experiment:
         "eval-every": rounds,
         "checkpoint-every": 3,
     }
-    return Experiment.from_config({**own})
 
 
 def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print) -> DisturbedRun:
     """Runs the federation in a new folder, kills as planned, and compares."""
-    experiment = settings(rounds)
+    experiment = Experiment.from_config(settings(rounds))
     calm, run = folder / "calm", folder / "run"
     simulate(experiment, calm)
     reached, done, over = [-1], list[Kill](), threading.Event()
@@ -115,7 +113,8 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
         seconds = time.monotonic() - start
         over.set()
         killer.join()
-    return _compare(folder / "federation", calm, run, rounds, done, seconds)
+    killed = dict(Counter(kill.target for kill in done))
+    return compare(folder / "federation", calm, run, rounds, killed, seconds)
 
 
 def _kill_all(
@@ -153,9 +152,22 @@ def _kill_coordinator(federation: LoopbackFederation, over: threading.Event) -> 
         time.sleep(0.05)
 
 
-def _compare(
-    federation: Path, calm: Path, run: Path, rounds: int, kills: Sequence[Kill], seconds: float
+def compare(
+    federation: Path, calm: Path, run: Path, rounds: int, kills: dict[str, int], seconds: float
 ) -> DisturbedRun:
+    """Compares a disturbed run with a calm one.
+
+    Args:
+        federation: A folder with the clients' memories, ``client-N/state``.
+        calm: The calm run, in one process.
+        run: The disturbed run.
+        rounds: Number of rounds of both.
+        kills: Number of kills by target.
+        seconds: Duration of the disturbed run.
+
+    Raises:
+        EngramError: If a run has no checkpoint.
+    """
     wanted, found = (RunRecord.open(path).load_checkpoint() for path in (calm, run))
     if wanted is None or found is None:
         raise EngramError("a run ended without a checkpoint")
@@ -173,7 +185,7 @@ def _compare(
         except (EngramError, OSError):
             lost += 1
     return DisturbedRun(
-        kills=dict(Counter(kill.target for kill in kills)),
+        kills=kills,
         seconds=seconds,
         difference=_distance(found.model, wanted.model),
         memory_difference=apart,
@@ -186,27 +198,27 @@ def _distance(one: Params, other: Params) -> float:
     return max(float(torch.max(torch.abs(one[name] - other[name]))) for name in other)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line, and prints the outcome; returns 0 if the run was unharmed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
-    parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--keep", action="store_true", help="keep the folder, with all logs")
-    given = parser.parse_args(arguments)
+def main(
+    kills: Annotated[int, typer.Option(min=0)] = 5,
+    seed: int = 0,
+    rounds: Annotated[int, typer.Option(min=1)] = 30,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the folder, with all logs")] = False,
+) -> None:
+    """Prints the outcome of a disturbed run; exits with 1 if the run was harmed."""
     folder = Path(tempfile.mkdtemp(prefix="engram-chaos-"))
     try:
-        found = chaos(folder, plan(given.kills, given.rounds, given.seed), given.rounds)
+        found = chaos(folder, plan(kills, rounds, seed), rounds)
     finally:
-        if given.keep:
+        if keep:
             print(f"kept: {folder}")
         else:
             shutil.rmtree(folder)
-    print(f"{given.rounds} rounds, {sum(found.kills.values())} kills, seed {given.seed}")
+    print(f"{rounds} rounds, {sum(found.kills.values())} kills, seed {seed}")
     for name, value in found._asdict().items():
         print(f"  {name.replace('_', ' '):<20}{value}")
-    return 0 if found.unharmed else 1
+    if not found.unharmed:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

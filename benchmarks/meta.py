@@ -5,17 +5,15 @@ turns, so that each ratio is of times from the same minutes. The loop is usual P
 task at a time, with ``create_graph`` for exact Hessians.
 """
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 from torch.nn import functional
 
+from benchmarks.harness import in_turns, numbers_table
 from engram.meta.single_node import in_memory
 from engram.types import Batch
 from simulations.studies.meta_learning.episodes import EpisodeSampler
@@ -37,26 +35,15 @@ def time_meta(
         the median over turns.
     """
     torch.set_num_threads(1)
-    contenders: dict[tuple[str, int], Callable[[], object]] = {}
+    contenders: dict[tuple[str, int], Callable[[int], object]] = {}
     for method in methods:
         for count in runs:
             contenders[method, count] = ours(method, count, hessian)
     for method in {"maml", "moml-v1"} & set(methods):
         contenders[method, 0] = loop(method, hessian)
-    times: dict[tuple[str, int], list[float]] = {key: [] for key in contenders}
-    for _ in range(turns + 1):
-        for key, turn in contenders.items():
-            begun = time.perf_counter()
-            turn()
-            times[key].append(time.perf_counter() - begun)
     return [
-        {
-            "method": method,
-            "runs": count,
-            # The first turn only warms up.
-            "ms": 1e3 * statistics.median(spent[1:]) / _PER_TURN / max(count, 1),
-        }
-        for (method, count), spent in sorted(times.items())
+        {"method": method, "runs": count, "ms": ms / _PER_TURN / max(count, 1)}
+        for (method, count), ms in sorted(in_turns(contenders, turns).items())
     ]
 
 
@@ -66,7 +53,7 @@ def _arguments(problem: Sinewave, hessian: str) -> RuleArguments:
     )
 
 
-def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
+def ours(method: str, runs: int, hessian: str) -> Callable[[int], Any]:
     """Builds a turn of our runs, which returns their state."""
     problem = Sinewave()
     ones = torch.ones(runs)
@@ -76,7 +63,7 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
     shown = [tuple(episodes(problem, sampler, rule, t)) for t in range(_PER_TURN)]
     start = problem.layout.pack([problem.start(seed) for seed in range(runs)])
 
-    def turn() -> Any:
+    def turn(_: int) -> Any:
         state = rule.init(start)
         for seen in shown:
             state = rule.step(state, seen)
@@ -85,7 +72,7 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
     return turn
 
 
-def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
+def loop(method: str, hessian: str) -> Callable[[int], list[torch.Tensor]]:
     """Builds a turn of MOML v1 or MAML, as commonly written, that returns one run's model."""
     problem = Sinewave()
     ones = torch.ones(1)
@@ -94,7 +81,7 @@ def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
     shown = [next(episodes(problem, sampler, rule, t)) for t in range(_PER_TURN)]
     beta = _BETA if method == "moml-v1" else 1.0
 
-    def turn() -> list[torch.Tensor]:
+    def turn(_: int) -> list[torch.Tensor]:
         w = [leaf.clone().requires_grad_() for leaf in problem.start(0).values()]
         memories: dict[int, list[torch.Tensor]] = {}
         for tasks, batches in shown:
@@ -134,12 +121,9 @@ def main(
     methods = [name for name in METHODS if name not in ("protonet", "bsgd")]
     found = time_meta(methods, turns=turns, runs=runs, hessian=hessian)
     ms = {(row["method"], row["runs"]): row["ms"] for row in found}
-    table = Table(
-        title=f"milliseconds an iteration of one run, K = {_ROWS}, B = {_TASKS}, {hessian}"
-    )
-    table.add_column("method")
-    for heading in ("torch loop", *(f"{count} at once" for count in runs)):
-        table.add_column(heading, justify="right")
+    title = f"milliseconds an iteration of one run, K = {_ROWS}, B = {_TASKS}, {hessian}"
+    heads = ("torch loop", *(f"{count} at once" for count in runs))
+    table = numbers_table("method", *heads, title=title)
     for method in methods:
         cells = [ms.get((method, count)) for count in (0, *runs)]
         table.add_row(method, *("-" if cell is None else f"{cell:.3f}" for cell in cells))

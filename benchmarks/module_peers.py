@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.fedjax_rounds import fedjax_rounds, import_jax
 from benchmarks.networks import CASES, CLIENTS, STEP_SIZE, TOKENS, Case, loss
 from engram.vision import torchvision
 
@@ -139,10 +140,7 @@ def fluke(case: Case, start: dict[str, Tensor], rows: Rows, turns: Turns) -> Non
 def fedjax(case: Case, start: dict[str, Tensor], rows: Rows, turns: Turns) -> None:
     """FedAvg of FedJAX 0.0.17, on Haiku networks of the same layers, from a start of their own."""
     del start
-    hk, jax, jnp = (of(name) for name in ("haiku", "jax", "jax.numpy"))
-    # FedJAX 0.0.17, its last release, calls this by a name that JAX has dropped since.
-    jax.__dict__["tree_map"] = jax.tree_util.tree_map
-    library = of("fedjax")
+    hk, jax, jnp, _ = import_jax()
 
     def convolutions(x: Any) -> Any:
         first, second = case.channels
@@ -160,41 +158,23 @@ def fedjax(case: Case, start: dict[str, Tensor], rows: Rows, turns: Turns) -> No
     images = len(case.shape) > 1
     if not (case.channels or case.recurrent):
         raise ImportError("it has no such network")
-    forward = convolutions if images else recurrent
-
-    def token_loss(batch: Any, outputs: Any) -> Any:
-        log_probabilities = jnp.take_along_axis(
-            jax.nn.log_softmax(outputs), batch["y"][..., None], -1
-        )
-        return -log_probabilities.reshape(len(outputs), -1).mean(axis=1)
 
     def arrays(x: Tensor, y: Tensor) -> dict[str, Any]:
         x = x.movedim(1, -1) if images else x.int()
         return {"x": x.numpy(), "y": y.int().numpy()}
 
-    held = {str(client).encode(): arrays(x, y) for client, (x, y) in enumerate(rows)}
-    some = {name: each[:1] for name, each in held[b"0"].items()}
-    model = library.create_model_from_haiku(
-        hk.transform(lambda batch: forward(batch["x"])), some, token_loss, eval_metrics={}
+    clients = {str(client): arrays(x, y) for client, (x, y) in enumerate(rows)}
+    run = fedjax_rounds(
+        convolutions if images else recurrent,
+        clients,
+        eta=STEP_SIZE,
+        batch=case.batch,
+        steps=case.steps,
+        seed=0,
     )
-    method = library.algorithms.fed_avg.federated_averaging(
-        library.model_grad(model),
-        library.optimizers.sgd(STEP_SIZE),
-        library.optimizers.sgd(1.0),
-        library.ShuffleRepeatBatchHParams(
-            batch_size=case.batch, num_epochs=None, num_steps=case.steps, seed=0
-        ),
-    )
-    federated = library.InMemoryFederatedData(held)
-    state = method.init(model.init(jax.random.PRNGKey(0)))
     turns.begin()
     while True:
-        asked = [
-            (name, each, jax.random.PRNGKey(client))
-            for client, (name, each) in enumerate(federated.get_clients(list(held)))
-        ]
-        state, _ = method.apply(state, asked)
-        jax.block_until_ready(state.params)
+        run([*clients])
         turns.end_round()
 
 

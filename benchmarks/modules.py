@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, cast
 
@@ -21,21 +21,20 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
+from benchmarks.harness import chosen, start
 from benchmarks.module_peers import ONE_THREAD, PEERS
 from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS, loss
-from benchmarks.peers import PeerMissing
+from benchmarks.peers import PeerMissing, drawn_rows, plain_loop
 from benchmarks.workloads import Platform
 from engram.networks import NETWORKS, model
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, model_for
 from federation.data.in_memory import hold
-from federation.errors import EngramError, Refused, brief
+from federation.errors import Refused, brief
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
-from federation.methods.network import NetworkMethod
-from federation.streams import Stream, generator, torch_generator
+from federation.streams import Stream, torch_generator
 
 _WARM_UP: Final = 5  # rounds, in which the faster way is found
 
@@ -65,38 +64,6 @@ def experiment(name: str) -> Experiment:
         batch_size=case.batch,
         eta=STEP_SIZE,
     )
-
-
-def drawn(e: Experiment, data: FederatedData, server_round: int, client: int) -> Tensor:
-    """Returns the rows that a client trains on in a round, of shape (steps, batch size)."""
-    rows = data.train.rows[client]
-    rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
-    found = rows[rng.integers(len(rows), size=e.local_steps * e.batch_size)]
-    return torch.from_numpy(found).view(e.local_steps, e.batch_size)
-
-
-def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, Tensor]]:
-    """FedAvg as it is usually written: a module, an optimizer, one client after the other."""
-    start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
-    network = NETWORKS[e.model]()
-    merged = {name: leaf.clone() for name, leaf in start.items()}
-
-    def run(server_round: int) -> dict[str, Tensor]:
-        nonlocal merged
-        before, merged = merged, {name: torch.zeros_like(leaf) for name, leaf in start.items()}
-        for client in range(e.num_clients):
-            network.load_state_dict(before, strict=False)  # but for batch norm's counters
-            optimizer = torch.optim.SGD(network.parameters(), lr=e.of(NetworkMethod).settings.eta)
-            for some in drawn(e, data, server_round, client):
-                x, y = data.train.take(some)
-                optimizer.zero_grad()
-                torch.autograd.backward(loss(network(x), y))
-                optimizer.step()
-            after = network.state_dict()
-            merged = {n: leaf + after[n] / e.num_clients for n, leaf in merged.items()}
-        return merged
-
-    return run
 
 
 class Peer:
@@ -144,9 +111,9 @@ class Peer:
 
 def write_round(e: Experiment, data: FederatedData, folder: Path) -> None:
     """Writes the first round's start, and its rows in their order, for peers."""
-    start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
-    torch.save(start, folder / "start.pt")
-    rows = [drawn(e, data, 1, client).flatten() for client in range(e.num_clients)]
+    initial = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    torch.save(initial, folder / "start.pt")
+    rows = [drawn_rows(e, data, 1, client).flatten() for client in range(e.num_clients)]
     x, y = data.train.take(torch.cat(rows))
     np.savez(folder / "rows.npz", x=x.numpy(), y=y.numpy())
 
@@ -166,7 +133,7 @@ def time_case(name: str, rounds: int, python: str | None = None) -> dict[str, An
     """
     e = experiment(name)
     data = federated_data(e)
-    platform, loop = Platform(e, data), plain_loop(e, data)
+    platform, loop = Platform(e, data), plain_loop(e, data, NETWORKS[e.model](), loss)
     times: dict[str, list[float]] = {"ours": [], "plain loop": []}
     apart: dict[str, float] = {}
     notes: list[str] = []
@@ -183,11 +150,11 @@ def time_case(name: str, rounds: int, python: str | None = None) -> dict[str, An
             except PeerMissing as error:
                 notes.append(f"{peer} is left out of {name}: {error}")
         for server_round in range(1, _WARM_UP + rounds + 1):
-            start = time.perf_counter()
+            begun = time.perf_counter()
             platform.round(server_round)
             middle = time.perf_counter()
             theirs = loop(server_round)
-            times["ours"].append(1000 * (middle - start))
+            times["ours"].append(1000 * (middle - begun))
             times["plain loop"].append(1000 * (time.perf_counter() - middle))
             for peer, process in [*peers.items()]:
                 try:
@@ -211,15 +178,13 @@ def main(
     peers: Annotated[str, typer.Option(help="Python of an environment with peers")] = "",
 ) -> None:
     """Times rounds of FedAvg on modules, in turns with a plain loop and peers, with one thread."""
-    unknown = [name for name in case.split(";") if name not in CASES]
-    if unknown:
-        raise Refused(f"{unknown[0] or 'nothing'} is none of {', '.join(CASES)}")
+    cases = chosen(case, CASES, separator=";")
     if peers and not shutil.which(peers):
         raise Refused(f"--peers must be a Python, got {brief(peers)}")
     torch.set_num_threads(1)
     table = Table("", "", "ms a round", "ours / theirs", "apart", "way")
     notes = []
-    for name in case.split(";"):
+    for name in cases:
         found = time_case(name, rounds, peers or None)
         notes += found["notes"]
         for who, ms in found["ms"].items():
@@ -233,7 +198,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except EngramError as error:
-        raise SystemExit(f"benchmarks: {error}") from error
+    start(main)

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, get_args
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import numbers_table
 from federation.experiment import Experiment
 from server.record import RunRecord
 from simulations.deployed import run_deployed
@@ -72,9 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=12)
     given = parser.parse_args(arguments)
-    table = Table(title=f"{_CLIENTS} nodes, seconds a round", title_justify="left")
-    for heading in ("nodes", "parameters", *Cost._fields):
-        table.add_column(heading, justify="right")
+    title = f"{_CLIENTS} nodes, seconds a round"
+    table = numbers_table("nodes", "parameters", *Cost._fields, title=title)
     for nodes in given.nodes:
         for size in given.sizes:
             with tempfile.TemporaryDirectory(prefix="engram-network-") as folder:

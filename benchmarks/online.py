@@ -1,152 +1,31 @@
-"""Regret of the universal ensemble and of gradient descent, and the time of a round.
+"""Times rounds of online learners: ``python -m benchmarks.online`` prints microseconds of a core.
 
-``python -m benchmarks.online`` prints mean regrets over draws of T rounds, each T played separately
-by learners that know T; checks of the ensemble's claims; and times of one thread.
+``python -m tests.evidence.online`` compares regrets.
 """
 
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
+from benchmarks.harness import in_turns, numbers_table
 from engram.arrays import Array
-from engram.online import games, loss_streams
 from engram.online.descent import ogd
 from engram.online.domains import ball
-from engram.online.games import Game
 from engram.online.learner import Learner
-from engram.online.loss_streams import LossStream
+from engram.online.loss_streams import directions
 from engram.online.metagrad import metagrad
 from engram.online.newton import online_newton_step
-from engram.online.play import game_regrets, least_totals, play_game, play_stream, regrets
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 
-Regrets = dict[str, dict[int, float]]  # mean regret, by learner and T
-
-HORIZONS: Final = (1000, 4000, 16_000)
+_HORIZON: Final = 16_000
 
 
-STREAMS: Final[Mapping[str, Callable[[np.random.Generator, int], LossStream]]] = {
-    "strongly convex": loss_streams.strongly_convex,
-    "absolute": loss_streams.absolute,
-    "logistic": loss_streams.logistic,
-    "logistic, |a| = 2": partial(loss_streams.logistic, length=2.0),
-    "random linear": loss_streams.linear,
-    "fixed": loss_streams.fixed,
-}
-
-
-def _pair(drawn: LossStream | Game, horizon: int) -> dict[str, Learner[Any]]:
-    """Returns the ensemble, and gradient descent with steps D / (G sqrt t)."""
-    bound = drawn.gradient_bound
-    return {
-        "ensemble": universal_ensemble(
-            drawn.domain, gradient_bound=bound, horizon=horizon, smoothness=drawn.smoothness
-        ),
-        "OGD": ogd(drawn.domain, gradient_bound=bound),
-    }
-
-
-def compare(
-    draw: Callable[[np.random.Generator, int], LossStream], horizons: Sequence[int], seeds: int
-) -> Regrets:
-    """Plays the first T rounds of streams, for each T."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for seed in range(seeds):
-        stream = draw(np.random.default_rng(seed), max(horizons))
-        for horizon in horizons:
-            drawn, last = stream.first(horizon), np.array([horizon])
-            least = least_totals(drawn, last)
-            for name, learner in _pair(drawn, horizon).items():
-                regret = regrets(drawn, play_stream(learner, drawn).points[:, 0], last, least)
-                found.setdefault(name, {}).setdefault(horizon, []).append(float(regret[0]))
-    return _means(found)
-
-
-def compare_game(
-    draw: Callable[[np.random.Generator], Game], horizons: Sequence[int], seeds: int
-) -> Regrets:
-    """Plays games of T rounds in which both players run the same learner; sums both regrets."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for seed in range(seeds):
-        game = draw(np.random.default_rng(seed))
-        transposed = game.transposed()
-        for horizon in horizons:
-            last, others = np.array([horizon]), _pair(transposed, horizon)
-            for name, learner in _pair(game, horizon).items():
-                played = play_game(game, learner, others[name], horizon)
-                xs, ys = (points[:, 0] for points in played)
-                both = game_regrets(game, xs, ys, last) + game_regrets(transposed, ys, xs, last)
-                found.setdefault(name, {}).setdefault(horizon, []).append(float(both[0]))
-    return _means(found)
-
-
-def _means(found: Mapping[str, Mapping[int, Sequence[float]]]) -> Regrets:
-    return {name: {t: float(np.mean(r)) for t, r in of.items()} for name, of in found.items()}
-
-
-class Claim(NamedTuple):
-    """A bound that the ensemble should meet."""
-
-    setting: str  # a name of ``STREAMS``, or ``bilinear game``
-    what: str  # the bounded quantity, in words
-    value: Callable[[Regrets], float]  # computes it from the results
-    limit: float  # the largest value allowed
-
-
-def _growth(late: int, early: int) -> Callable[[Regrets], float]:
-    return lambda found: found["ensemble"][late] / found["ensemble"][early]
-
-
-def _of_ogd(horizon: int) -> Callable[[Regrets], float]:
-    return lambda found: found["ensemble"][horizon] / found["OGD"][horizon]
-
-
-CLAIMS: Final = (
-    Claim("strongly convex", "R(16000) / R(4000)", _growth(16_000, 4000), 1.25),
-    Claim("strongly convex", "of OGD's", _of_ogd(16_000), 0.25),
-    Claim("absolute", "of OGD's", _of_ogd(16_000), 0.12),
-    Claim("logistic", "of OGD's", _of_ogd(16_000), 0.9),
-    Claim("logistic, |a| = 2", "of OGD's", _of_ogd(16_000), 0.9),
-    Claim("random linear", "of OGD's", _of_ogd(16_000), 1.4),
-    Claim("random linear", "R(16000) / R(4000)", _growth(16_000, 4000), 2.3),
-    Claim(
-        "fixed",
-        "R(16000) - R(1000)",
-        lambda found: found["ensemble"][16_000] - found["ensemble"][1000],
-        0.05,
-    ),
-    Claim("bilinear game", "R(4000) / R(1000)", _growth(4000, 1000), 1.2),
-    Claim("bilinear game", "of OGD's at 4000", _of_ogd(4000), 0.15),
-)
-
-
-def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float:
-    """Returns core microseconds a round: the median of turns, each from the first round on.
-
-    A turn acts and observes for each of the gradients (T, d); one more turn goes before, and is not
-    counted.
-    """
-    spent = []
-    for _ in range(turns + 1):
-        state = learner.init(None)
-        begun = time.thread_time()
-        for gradient in gradients:
-            learner.act(state)
-            state = learner.observe(state, gradient)
-        spent.append(1e6 * (time.thread_time() - begun) / len(gradients))
-    return statistics.median(spent[1:])
-
-
-def _timed(dim: int, horizon: int) -> dict[str, Learner[Any]]:
+def learners(dim: int, horizon: int) -> dict[str, Learner[Any]]:
     """Returns learners by name, for gradients of length 1."""
     domain = ball(dim, 1.0)
     if dim > 10:
@@ -164,43 +43,34 @@ def _timed(dim: int, horizon: int) -> dict[str, Learner[Any]]:
     }
 
 
-def _figures(seeds: int) -> list[Table]:
-    title = f"regret, d = 10, mean of {seeds} draws"
-    table = Table("setting", "learner", *(f"T = {t}" for t in HORIZONS), title=title)
-    found = {name: compare(draw, HORIZONS, seeds) for name, draw in STREAMS.items()}
-    found["bilinear game"] = compare_game(games.saddle_game, HORIZONS[:2], seeds)
-    for name, learners in found.items():
-        for learner, of in learners.items():
-            table.add_row(name, learner, *(f"{of[t]:.3f}" for t in HORIZONS if t in of))
-    claims = Table("setting", "the ensemble's regret", "measured", "at most")
-    for claim in CLAIMS:
-        value = claim.value(found[claim.setting])
-        claims.add_row(claim.setting, claim.what, f"{value:.3f}", f"{claim.limit:g}")
-    return [table, claims]
+def play(learner: Learner[Any], gradients: Array) -> None:
+    """Acts, and observes, for each of the gradients (T, d)."""
+    state = learner.init(None)
+    for gradient in gradients:
+        learner.act(state)
+        state = learner.observe(state, gradient)
 
 
-def _speed(turns: int) -> list[Table]:
-    table = Table("learner", "d", "us of a core a round", title="T = 16000, random linear losses")
-    for dim in (10, 100):
-        gradients = loss_streams.directions(np.random.default_rng(0), HORIZONS[-1], dim)
-        for name, learner in _timed(dim, HORIZONS[-1]).items():
-            table.add_row(name, str(dim), f"{time_rounds(learner, gradients, turns=turns):.0f}")
-    return [table]
+def time_rounds(dim: int, gradients: Array, *, turns: int) -> dict[str, float]:
+    """Returns each learner's microseconds of a core a round: the median of turns of T rounds."""
+    contenders = {
+        name: lambda _, learner=learner: play(learner, gradients)
+        for name, learner in learners(dim, len(gradients)).items()
+    }
+    ms = in_turns(contenders, turns, clock=time.thread_time)
+    return {name: 1000 * each / len(gradients) for name, each in ms.items()}
 
 
-_PARTS: Final = {"figures": _figures, "speed": _speed}
-
-
-def main(
-    part: Annotated[str, typer.Option(help=f"One of {', '.join(_PARTS)}; default both.")] = "",
-    times: Annotated[int, typer.Option(min=1, help="Draws of each setting, and turns.")] = 3,
-) -> None:
-    """Prints tables."""
-    if part not in ("", *_PARTS):
-        raise typer.BadParameter(f"must be one of {', '.join(_PARTS)}, got {part!r}")
+def main(turns: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 3) -> None:
+    """Prints a table."""
+    title = f"T = {_HORIZON}, random linear losses"
+    table = numbers_table("learner", "d", "us of a core a round", title=title)
     with threadpool_limits(1):
-        for name in [part] if part else list(_PARTS):
-            Console().print(*_PARTS[name](times), sep="\n")
+        for dim in (10, 100):
+            gradients = directions(np.random.default_rng(0), _HORIZON, dim)
+            for name, micros in time_rounds(dim, gradients, turns=turns).items():
+                table.add_row(name, str(dim), f"{micros:.0f}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

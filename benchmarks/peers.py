@@ -1,7 +1,6 @@
 """Other ways to run FedAvg on the same federation, each as a function of the round."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -9,110 +8,107 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.fedjax_rounds import fedjax_rounds, import_jax
 from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
 from federation.streams import Stream, generator, torch_generator
-from strategies.cohorts import draw_cohort
+from strategies.rounds import draw_cohort
 
-Round = Callable[[int], object]
+Round = Callable[[int], dict[str, Tensor]]  # runs a round, and returns its model
 
 
 class PeerMissing(Exception):
     """A peer cannot be timed; the message says why."""
 
 
-def torch_loop(e: Experiment, data: FederatedData) -> Round:
-    """FedAvg as it is usually written: a module, an optimizer, one client after the other."""
-    network = _module(e, tuple(data.train.x.shape[1:]), data.outputs).to(e.device)
+def drawn_rows(e: Experiment, data: FederatedData, server_round: int, client: int) -> Tensor:
+    """Returns the rows that a client trains on in a round, of shape (steps, batch size)."""
+    rows = data.train.rows[client]
+    rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
+    drawn = rows[rng.integers(len(rows), size=e.local_steps * e.batch_size)]
+    return torch.from_numpy(drawn).view(e.local_steps, e.batch_size)
+
+
+def plain_loop(
+    e: Experiment,
+    data: FederatedData,
+    network: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> Round:
+    """FedAvg as it is usually written: a module, an optimizer, one client after the other.
+
+    The module is changed. It starts with the weights of the experiment's network, in their order.
+    """
     start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
     leaves = (leaf.to(e.device) for leaf in start.values())
-    model = dict(zip(network.state_dict(), leaves, strict=True))
+    model = dict(zip(network.to(e.device).state_dict(), leaves, strict=True))
 
     def run(server_round: int) -> dict[str, Tensor]:
         nonlocal model
         total, merged = 0, {name: torch.zeros_like(leaf) for name, leaf in model.items()}
         for client in draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round):
-            rows = data.train.rows[client]
-            rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
             network.load_state_dict(model)
             optimizer = torch.optim.SGD(network.parameters(), lr=e.of(NetworkMethod).settings.eta)
-            for _ in range(e.local_steps):
-                drawn = torch.from_numpy(rows[rng.integers(len(rows), size=e.batch_size)])
-                x, y = data.train.take(drawn.to(e.device))
+            for some in drawn_rows(e, data, server_round, client):
+                x, y = data.train.take(some.to(e.device))
                 optimizer.zero_grad()
-                torch.autograd.backward(functional.cross_entropy(network(x), y))
+                torch.autograd.backward(loss(network(x), y))
                 optimizer.step()
-            total += len(rows)
+            count = len(data.train.rows[client])
+            total += count
             for name, leaf in network.state_dict().items():
-                merged[name] += len(rows) * leaf
+                merged[name] += count * leaf
         model = {name: leaf / total for name, leaf in merged.items()}
         return model
 
     return run
 
 
-def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
+def torch_loop(e: Experiment, data: FederatedData) -> Round:
+    """The plain loop, on a module of the same layers."""
+    return plain_loop(e, data, _module(e, tuple(data.train.x.shape[1:]), data.outputs))
+
+
+def fedjax_fedavg(e: Experiment, data: FederatedData) -> Callable[[int], None]:
     """FedJAX's own FedAvg, compiled, on a Haiku network of the same shape.
 
     Raises:
         PeerMissing: FedJAX is not installed, or JAX without the device.
     """
     try:
-        hk, jax, jnp = (import_module(name) for name in ("haiku", "jax", "jax.numpy"))
-        # FedJAX 0.0.17, its last release, calls this by a name that JAX has dropped since.
-        jax.__dict__["tree_map"] = jax.tree_util.tree_map
-        fedjax = import_module("fedjax")
+        hk, jax, _, _ = import_jax()
     except ImportError as error:
         raise PeerMissing(f"pip install -c constraints.txt -e '.[bench]' ({error})") from error
-
     if e.device != "cpu" and jax.default_backend() == "cpu":
         raise PeerMissing("JAX finds no GPU here, and a race against its CPU would say nothing")
 
-    def forward(batch: Any) -> Any:
-        x = batch["x"]
+    def forward(x: Any) -> Any:
         if e.model == "cnn":
             for channels in (32, 64):
                 x = jax.nn.relu(hk.Conv2D(channels, 5)(x))
                 x = hk.max_pool(x, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         return hk.nets.MLP([*e.hidden_widths, data.outputs])(x.reshape(x.shape[0], -1))
 
-    def loss(batch: Any, logits: Any) -> Any:
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["y"][:, None], 1)[:, 0]
-
     def rows_of(client: int) -> dict[str, Any]:
         x, y = data.train.take(torch.from_numpy(data.train.rows[client]).to(e.device))
         x = x.movedim(1, -1) if e.model == "cnn" else x
         return {"x": x.cpu().numpy(), "y": y.cpu().numpy().astype(np.int32)}
 
-    clients = {str(c).encode(): rows_of(c) for c in range(e.num_clients)}
-    federated = fedjax.InMemoryFederatedData(clients)
-    example = {"x": clients[b"0"]["x"][:1], "y": clients[b"0"]["y"][:1]}
-    model = fedjax.create_model_from_haiku(
-        hk.transform(forward), example, train_loss=loss, eval_metrics={}
+    run = fedjax_rounds(
+        forward,
+        {str(client): rows_of(client) for client in range(e.num_clients)},
+        eta=e.of(NetworkMethod).settings.eta,
+        batch=e.batch_size,
+        steps=e.local_steps,
+        seed=e.seed,
     )
-    method = fedjax.algorithms.fed_avg.federated_averaging(
-        fedjax.model_grad(model),
-        fedjax.optimizers.sgd(e.of(NetworkMethod).settings.eta),
-        fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(
-            batch_size=e.batch_size, num_epochs=None, num_steps=e.local_steps, seed=e.seed
-        ),
-    )
-    state = method.init(model.init(jax.random.PRNGKey(e.seed)))
 
-    def run(server_round: int) -> None:
-        nonlocal state
+    def run_cohort(server_round: int) -> None:
         cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
-        names = [str(client).encode() for client in cohort]
-        asked = [
-            (name, rows, jax.random.PRNGKey(client))
-            for client, (name, rows) in zip(cohort, federated.get_clients(names), strict=True)
-        ]
-        state, _ = method.apply(state, asked)
-        jax.block_until_ready(state.params)
+        run([*map(str, cohort)])
 
-    return run
+    return run_cohort
 
 
 PEERS: Final = {"torch loop": torch_loop, "FedJAX": fedjax_fedavg}

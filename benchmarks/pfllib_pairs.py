@@ -59,6 +59,7 @@ PAIRS: Final = {
         split=True,
         passes=2,
     ),
+    "fedrod": Pair("serverrod.FedROD", "personal", {"gamma": 1.0}, {}, split=True),
     "fedproto": Pair("serverproto.FedProto", "personal", {"lambda_": 1.0}, {"lamda": 1.0}, True),
     "fedpac": Pair(
         "serverpac.FedPAC",
@@ -75,12 +76,31 @@ PAIRS: Final = {
         {"kl_weight": 10.0, "momentum": 1.0},
         split=True,
     ),
+    "gpfl": Pair(
+        "servergpfl.GPFL",
+        "personal",
+        # Its distance is a norm over all rows of a batch, of which there are ten.
+        {"lambda_": 0.01 * 10**0.5, "mu": 0.1},
+        {"lamda": 0.01, "mu": 0.1},
+        split=True,
+    ),
     "fedala": Pair(
         "serverala.FedALA",
         "personal",
         {"weight_eta": 1.0, "weight_share": 0.5, "layers": 1},
         {"eta": 1.0, "rand_percent": 80, "layer_idx": 2},
         passes=2,
+    ),
+    "fedamp": Pair(
+        "serveramp.FedAMP",
+        "personal",
+        {"lambda_": 1.0, "attraction": 0.04, "sigma": 10.0},
+        # Its weights and its term are these of ours times sigma, as in the paper.
+        {"lamda": 0.4, "alphaK": 0.4, "sigma": 10.0},
+    ),
+    "fedfomo": Pair("serverfomo.FedFomo", "personal", {"models": 5}, {"M": 5}),
+    "fedas": Pair(
+        "serveras.FedAS", "personal", {"align_eta": 0.01, "align_share": 0.5}, {}, True, 2
     ),
     "fedbabu": Pair("serverbabu.FedBABU", "fine-tuned", {}, {"fine_tuning_epochs": 0}, True),
 }

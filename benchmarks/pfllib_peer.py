@@ -125,21 +125,37 @@ class Rounds:
         for client, leaves in zip(self._server.clients, personal, strict=True):
             if hasattr(client, "client_mean"):  # what FedDBE adds to the head's input
                 leaves[-1] = leaves[-1] + leaves[-2] @ client.client_mean
+            if hasattr(client, "opt_head"):  # FedRoD's own head, whose outputs are added
+                own = client.head.parameters()
+                leaves[-2:] = [a + b for a, b in zip(leaves[-2:], own, strict=True)]
         common = [*self._server.clients[0].model.parameters()]
         return {
             "common": [leaf.detach() for leaf in common],
             "personal": [[leaf.detach() for leaf in own] for own in personal],
+            "gates": [gate_of(c) for c in self._server.clients if hasattr(c, "CoV")],
         }
 
 
+def gate_of(client: Any) -> Tensor:
+    """Returns the gate of a client of GPFL, by which its head takes representations."""
+    valve, given = client.CoV, client.personalized_conditional_input
+    both = 1 + valve.Conditional_gamma(given), valve.Conditional_beta(given)
+    return torch.stack(both).detach()
+
+
 def drawing(client: Any, rows: int) -> Callable[..., Any]:
-    """Returns a client's loader of batches of so many rows in all, drawn with replacement."""
+    """Returns a client's loader of batches of so many rows in all, drawn with replacement.
+
+    FedFomo's comes with one of rows that are set apart, which stays as it is.
+    """
     load = client.load_train_data
 
     def loader(batch_size: int | None = None) -> Any:
         found = load(batch_size)
-        drawn = torch.utils.data.RandomSampler(found.dataset, replacement=True, num_samples=rows)
-        return torch.utils.data.DataLoader(found.dataset, found.batch_size, sampler=drawn)
+        train, *apart = found if isinstance(found, tuple) else (found,)
+        drawn = torch.utils.data.RandomSampler(train.dataset, replacement=True, num_samples=rows)
+        made = torch.utils.data.DataLoader(train.dataset, train.batch_size, sampler=drawn)
+        return (made, *apart) if apart else made
 
     return loader
 

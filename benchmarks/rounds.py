@@ -18,27 +18,28 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from benchmarks.harness import chosen, numbers_table, start
 from benchmarks.memory import forget_peak, peak
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.roofline import Roofline, count_flops, measure
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.data.dealing import has_device
-from federation.errors import EngramError, Refused
+from federation.errors import Refused
 from federation.methods import family
+
+Run = Callable[[int], object]  # does the round of a number
 
 _STEPS = {"alpha": 0.01, "eta": 0.01}
 _WARM_UP = 2
 
 
-class Contender(NamedTuple):
-    """A system that can run rounds."""
+class Spent(NamedTuple):
+    """Cost of each contender's rounds, by its name."""
 
-    name: str  # its name in the table
-    run: Callable[[int], object]  # runs a round
-    # Runs a round of only the trainer, without strategy and messages; None for peers.
-    bare: Callable[[int], object] | None = None
+    ms: dict[str, list[float]]  # of every timed round
+    bare: dict[str, list[float]]  # likewise, of only the trainer; none of peers
+    mib: dict[str, float]  # peak memory of the first round
 
 
 def time_workload(
@@ -47,62 +48,63 @@ def time_workload(
     """Times a workload: ``rows``, one per contender, and ``notes`` on peers left out."""
     workload = WORKLOADS[name]
     data = federation(workload, experiment(workload, device=device))
-    ours = [
-        Contender(label, platform.round, platform.bare())
+    platforms = {
+        label: Platform(experiment(workload, device=device, **settings), data)
         for label, settings in _variants(methods)
-        for platform in [Platform(experiment(workload, device=device, **settings), data)]
-    ]
-    peers, notes = [], []
+    }
+    peers, notes = dict[str, Run](), []
     for label, build in PEERS.items():
         try:
-            peers.append(
-                Contender(
-                    label,
-                    build(experiment(workload, device=device, method="fedavg", **_STEPS), data),
-                )
-            )
+            e = experiment(workload, device=device, method="fedavg", **_STEPS)
+            peers[label] = build(e, data)
         except PeerMissing as error:
             notes.append(f"{label} is left out: {error}")
-    times: dict[str, list[float]] = {c.name: [] for c in [*ours, *peers]}
-    bare: dict[str, list[float]] = {c.name: [] for c in ours}
-    peaks: dict[str, float] = {}
-    field = [*ours, *peers]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        for server_round in progress.track(range(1, _WARM_UP + rounds + 1), description=name):
-            # Rotated, so that none always follows the same one, whose threads may still spin.
-            turn = server_round % len(field)
-            for contender in [*field[turn:], *field[:turn]]:
-                if contender.bare and server_round % 2:
-                    bare[contender.name].append(_ms(contender.bare, server_round, device))
-                before = forget_peak(device) if server_round == 1 else 0.0
-                times[contender.name].append(_ms(contender.run, server_round, device))
-                peaks.setdefault(contender.name, peak(device) - before)
-                if contender.bare and not server_round % 2:
-                    bare[contender.name].append(_ms(contender.bare, server_round, device))
+    runs: dict[str, Run] = {label: ours.round for label, ours in platforms.items()}
+    bare: dict[str, Run] = {label: ours.bare() for label, ours in platforms.items()}
+    spent = _race(name, runs | peers, bare, rounds, device)
+    medians = {label: statistics.median(ms) for label, ms in spent.ms.items()}
     rows = []
-    for contender in field:
-        measured = times[contender.name][_WARM_UP:]
+    for label, ms in spent.ms.items():
+        others = [*peers, next(iter(platforms))]
         row = {
-            "name": contender.name,
-            "ms": statistics.median(measured),
-            "min-ms": min(measured),
-            "peak-mib": peaks[contender.name],
-            "ratios": {
-                other.name: statistics.median(measured)
-                / statistics.median(times[other.name][_WARM_UP:])
-                for other in [*peers, *ours[:1]]
-            },
+            "name": label,
+            "ms": medians[label],
+            "min-ms": min(ms),
+            "peak-mib": spent.mib[label],
+            "ratios": {other: medians[label] / medians[other] for other in others},
         }
-        if contender.bare:
-            alone = statistics.median(bare[contender.name][_WARM_UP:])
-            flops = count_flops(partial(contender.bare, 1))
-            row |= {
-                "bare-ms": alone,
-                "gflop": flops / 1e9,
-                "of-roofline": flops / roofline.flops / (alone / 1000),
-            }
+        if label in bare:
+            alone = statistics.median(spent.bare[label])
+            flops = count_flops(partial(bare[label], 1))
+            speed = flops / (alone / 1000)
+            row |= {"bare-ms": alone, "gflop": flops / 1e9, "of-roofline": speed / roofline.flops}
         rows.append(row)
     return {"rows": rows, "notes": notes}
+
+
+def _race(
+    title: str, runs: dict[str, Run], bare: dict[str, Run], rounds: int, device: str
+) -> Spent:
+    """Lets contenders take turns, round by round; ours also without strategy and messages."""
+    spent = Spent({label: [] for label in runs}, {label: [] for label in bare}, {})
+    field = list(runs)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for server_round in progress.track(range(1, _WARM_UP + rounds + 1), description=title):
+            # Rotated, so that none always follows the same one, whose threads may still spin.
+            turn = server_round % len(field)
+            for label in [*field[turn:], *field[:turn]]:
+                if label in bare and server_round % 2:
+                    spent.bare[label].append(_ms(bare[label], server_round, device))
+                before = forget_peak(device) if server_round == 1 else 0.0
+                spent.ms[label].append(_ms(runs[label], server_round, device))
+                spent.mib.setdefault(label, peak(device) - before)
+                if label in bare and not server_round % 2:
+                    spent.bare[label].append(_ms(bare[label], server_round, device))
+    ms, alone = (
+        {label: each[_WARM_UP:] for label, each in times.items()}
+        for times in (spent.ms, spent.bare)
+    )
+    return spent._replace(ms=ms, bare=alone)
 
 
 def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -120,21 +122,20 @@ def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return variants
 
 
-def _ms(run: Callable[[int], object], server_round: int, device: str) -> float:
-    start = time.perf_counter()
+def _ms(run: Run, server_round: int, device: str) -> float:
+    begun = time.perf_counter()
     run(server_round)
     if device != "cpu":
         torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) * 1000
+    return (time.perf_counter() - begun) * 1000
 
 
 def _show(name: str, found: dict[str, Any]) -> None:
     peers = [row["name"] for row in found["rows"] if "bare-ms" not in row]
-    table = Table(title=f"{name}: {WORKLOADS[name].meaning}", title_justify="left")
     first = found["rows"][0]["name"]
-    columns = ["", "ms a round", "min", "trainer", *(f"x {peer}" for peer in peers)]
-    for column in [*columns, f"x own {first}", "peak MiB", "GFLOP", "of roofline"]:
-        table.add_column(column, justify="right" if column else "left")
+    heads = ["ms a round", "min", "trainer", *(f"x {peer}" for peer in peers), f"x own {first}"]
+    title = f"{name}: {WORKLOADS[name].meaning}"
+    table = numbers_table("", *heads, "peak MiB", "GFLOP", "of roofline", title=title)
     for row in found["rows"]:
         ours = "bare-ms" in row
         table.add_row(
@@ -163,11 +164,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
     """Times rounds of the platform and of its peers, taking turns in this process."""
-    workloads, methods = workload.split(","), method.split(",")
-    for known, names in ((WORKLOADS, workloads), (family("local"), methods)):
-        for name in names:
-            if name not in known:
-                raise Refused(f"{name or 'nothing'} is not one of {', '.join(known)}")
+    workloads, methods = chosen(workload, WORKLOADS), chosen(method, family("local"))
     if cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     torch.set_num_threads(1)
@@ -201,7 +198,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except EngramError as error:
-        raise SystemExit(f"benchmarks: {error}") from error
+    start(main)

@@ -4,14 +4,11 @@
 they add only their index lists to memory.
 """
 
-import statistics
-import time
-
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import in_turns, numbers_table
 from benchmarks.memory import forget_peak, peak
 from benchmarks.workloads import WORKLOADS, Platform, experiment
 from federation.data.federated import FederatedData, Split
@@ -43,25 +40,21 @@ def time_federations(sizes: list[tuple[int, int]], *, rounds: int = 10) -> list[
         registered = forget_peak("cpu")
         platforms[-1].round(1)
         found.append({"registered-mib": registered - before, "peak-mib": peak("cpu") - registered})
-    times: list[list[float]] = [[] for _ in sizes]
-    for server_round in range(2, rounds + 3):
-        for platform, taken in zip(platforms, times, strict=True):
-            start = time.perf_counter()
-            platform.round(server_round)
-            taken.append((time.perf_counter() - start) * 1000)
-    return [
-        {"ms": statistics.median(taken[1:]), **memory}
-        for taken, memory in zip(times, found, strict=True)
-    ]
+    contenders = {
+        i: lambda turn, platform=platform: platform.round(turn + 2)
+        for i, platform in enumerate(platforms)
+    }
+    times = in_turns(contenders, rounds)
+    return [{"ms": times[i], **memory} for i, memory in enumerate(found)]
 
 
 def main() -> None:
     """Prints a table."""
     torch.set_num_threads(1)
     sizes = [(1_000, 100), (100_000, 100), (10_000, 1_000)]
-    table = Table(title="FedAvg, MLP 784-40-40-10, 10 steps of batch 5", title_justify="left")
-    for column in ("clients", "a round", "ms a round", "registered MiB", "peak MiB beside it"):
-        table.add_column(column, justify="right")
+    heads = "a round", "ms a round", "registered MiB", "peak MiB beside it"
+    title = "FedAvg, MLP 784-40-40-10, 10 steps of batch 5"
+    table = numbers_table("clients", *heads, title=title)
     for (clients, each_round), found in zip(sizes, time_federations(sizes), strict=True):
         numbers = (f"{found[key]:.0f}" for key in ("ms", "registered-mib", "peak-mib"))
         table.add_row(f"{clients:,}", f"{each_round:,}", *numbers)

@@ -7,15 +7,16 @@ is a run as `engram run` makes it, with messages, screening and a record.
     python -m benchmarks.tuning [--settings 32] [--seeds 3] [--rounds 80]
 """
 
-import argparse
 import logging
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+import typer
 
 from client.training.process import training_from_now_on
 from federation.experiment import Experiment
@@ -25,21 +26,19 @@ from simulations.tuning.runs import LockStep
 Losses = npt.NDArray[np.float64]
 
 
-def main() -> None:
+def main(
+    settings: Annotated[int, typer.Option(min=1, help="Step sizes.")] = 32,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 80,
+) -> None:
     """Prints both times, their ratio, and by how much clients' losses differ."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--settings", type=int, default=32)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=80)
-    given = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    runs = experiments(given.settings, given.seeds, given.rounds)
+    runs = experiments(settings, seeds, rounds)
     simulate(runs[0], Path(tempfile.mkdtemp()) / "warm-up")
     alone, expected = one_after_another(runs)
     together, found = stacked(runs)
     apart = [np.abs(a - b).max() for a, b in zip(expected, found, strict=True)]
-    what = f"{given.settings} step sizes, {given.seeds} seeds"
-    print(f"{len(runs)} runs of {given.rounds} rounds: {what}")
+    print(f"{len(runs)} runs of {rounds} rounds: {settings} step sizes, {seeds} seeds")
     print(f"one after another {alone:.1f} s, as one stack {together:.1f} s: {together / alone:.3f}")
     within = sum(value <= 1e-5 for value in apart)
     print(
@@ -82,4 +81,4 @@ def stacked(runs: Sequence[Experiment]) -> tuple[float, list[Losses]]:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

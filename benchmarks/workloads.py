@@ -1,18 +1,17 @@
 """Workloads to be timed: federations with random rows, and their rounds on the platform."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord
 
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.process import training_from_now_on
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
-from engram.core.rounds import sent_to
 from engram.core.slots import unflat
 from engram.types import Params
 from federation.data.arrays import Arrays
@@ -22,10 +21,10 @@ from federation.experiment import Experiment, read_by
 from federation.noise import secret_noise
 from federation.wire import to_params
 from server.roster import query_roster
-from server.run import train_round
+from simulations.direct import train_directly
 from simulations.grid import InProcessGrid
-from strategies.cohorts import draw_cohort
 from strategies.local import Federated
+from strategies.rounds import draw_cohort
 
 
 class Workload(NamedTuple):
@@ -90,29 +89,28 @@ class Platform:
         self._experiment = e
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
-        self._grid = InProcessGrid(LocalHost(self.trainer), [range(e.num_clients)])
-        roster = query_roster(self._grid, e.num_clients)
+        host = LocalHost(self.trainer)
+        self._directly = partial(train_directly, host)
+        roster = query_roster(InProcessGrid(host, [range(e.num_clients)]), e.num_clients)
         self._strategy = Federated.build(e, roster, secret_noise)
-        self._arrays = self._strategy.init()
+        self._slots = to_params(self._strategy.init())
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""
-        config = ConfigRecord({"durable": server_round - 1, "losses": False})
-        self._arrays, _ = train_round(
-            self._grid, self._strategy, server_round, self._arrays, config, timeout=3600
-        )
+        config = {"durable": server_round - 1, "losses": False, "way": ""}
+        self._slots, _ = self._directly(self._strategy, server_round, self._slots, config, None)
 
     @property
     def model(self) -> Params:
         """The common model after the last round."""
-        found: Params = unflat(to_params(self._arrays))["model"]
+        found: Params = unflat(self._slots)["model"]
         return found
 
     def scores(self, server_round: int) -> Scores:
         """Scores all clients after the last round."""
         everyone, method = range(self._experiment.num_clients), self._strategy.rounds.merge.method
-        slots = unflat(self._strategy.state | to_params(self._arrays), method.server.start)
-        common, own = sent_to(method, slots, everyone)
+        slots = unflat(self._strategy.state | self._slots, method.server.start)
+        common, own = method.server.send(slots, everyone)
         return self.trainer.evaluate(common, everyone, server_round=server_round, own=own)
 
     def bare(self) -> Callable[[int], None]:
@@ -122,7 +120,7 @@ class Platform:
 
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
-            common, own = sent_to(merge.method, merge.method.server.start, cohort)
+            common, own = merge.method.server.send(merge.method.server.start, cohort)
             self.trainer.train(
                 common,
                 [cohort],

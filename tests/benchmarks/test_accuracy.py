@@ -1,5 +1,6 @@
 """Races with PFLlib, in whose place is a system whose models stay as they begin."""
 
+import math
 import sys
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from benchmarks import accuracy
 from benchmarks.accuracy import Race, RunScore
 from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import PAIRS
-from benchmarks.pfllib_peer import Mlp, drawing, network
+from benchmarks.pfllib_peer import Mlp, drawing, gate_of, network
 from federation.data.dealing import federated_data
 from federation.data.federated import model_for
 from federation.data.in_memory import hold
@@ -105,6 +106,14 @@ def test_a_loader_draws_as_many_rows_as_asked_for():
     assert [len(batch) for (batch,) in loader(10)] == [10] * 4
 
 
+def test_rows_that_are_set_apart_stay_as_they_are():
+    rows, apart = (torch.utils.data.TensorDataset(torch.zeros(n, 1)) for n in (30, 7))
+    both = torch.utils.data.DataLoader(rows, 5), torch.utils.data.DataLoader(apart, 5)
+    train, other = drawing(SimpleNamespace(load_train_data=lambda batch_size: both), rows=40)()
+    assert [len(batch) for (batch,) in train] == [5] * 8
+    assert other is both[1]
+
+
 @pytest.mark.parametrize("method", ["local", "per-fedavg"])
 def test_a_system_that_does_nothing_has_the_accuracy_of_the_start(
     method, dataset, data, tmp_path, monkeypatch
@@ -152,6 +161,23 @@ def test_personal_models_are_scored_each_on_its_clients_rows(dataset, data):
     assert found == pytest.approx(np.mean(shares))
 
 
+def test_personal_models_are_scored_behind_their_gates(dataset, data):
+    # All of the network's representations are 0, and each client's gate shows another column.
+    still = {n: torch.zeros_like(leaf) for n, leaf in Mlp(784, 100, 10).named_parameters()}
+    columns, gates, shares = torch.zeros(10, 100), [], []
+    for client, rows in enumerate(data.test.rows):
+        counts = torch.bincount(data.test.y[rows], minlength=10)
+        columns[:, client] = counts
+        shares.append(float(counts.max() / counts.sum()))
+        shown = {"personalized_conditional_input": torch.eye(100)[client]}
+        valve = SimpleNamespace(Conditional_gamma=torch.zeros_like, Conditional_beta=lambda v: v)
+        gates.append(gate_of(SimpleNamespace(CoV=valve, **shown)))
+    personal = [[*(still | {"fc.weight": columns}).values()]] * len(gates)
+    left = {"common": personal[0], "personal": personal, "gates": gates}
+    found = accuracy.accuracy_of_theirs(PAIRS["gpfl"], left, experiment(dataset), data)
+    assert found == pytest.approx(np.mean(shares))
+
+
 def test_the_table_has_means_spreads_and_ratios():
     races = [
         Race("ditto", 0, RunScore(0.90, 0.010), RunScore(0.92, 0.040)),
@@ -163,8 +189,10 @@ def test_the_table_has_means_spreads_and_ratios():
         console.print(accuracy.table(races))
     lines = said.get().splitlines()
     ditto, fedavg = (next(line for line in lines if name in line) for name in ("ditto", "fedavg"))
-    # The standard deviation of 90 and 94 is sqrt(8), and that of the differences -2 and 2, too.
-    for cell in ("92.00 +- 2.83", "92.00 +- 0.00", "+0.00 +- 2.83", " 20 ", "0.50"):
+    # The standard deviation of 90 and 94 is sqrt(8), and that of the differences -2 and 2, too;
+    # Student's t with one degree of freedom is Cauchy's, with the quantile tan(0.475 pi).
+    half = f"+0.00 +- {math.tan(0.475 * math.pi) * math.sqrt(8 / 2):.2f}"
+    for cell in ("92.00 +- 2.83", "92.00 +- 0.00", half, " 20 ", "0.50"):
         assert cell in ditto
     for cell in ("50.00 ", "25.00 ", "+25.00 ", " 100 ", "0.50"):
         assert cell in fedavg
@@ -173,8 +201,8 @@ def test_the_table_has_means_spreads_and_ratios():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"method": "sgd"}, "'sgd' is none of local"),
-        ({"network": "rnn"}, "network must be mlp or cnn, got 'rnn'"),
+        ({"method": "sgd"}, "'sgd' is not one of local"),
+        ({"network": "rnn"}, "'rnn' is not one of mlp, cnn"),
         ({}, "--pfllib must be a checkout of PFLlib, got"),
     ],
 )
