@@ -3,31 +3,62 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.admission import (
+    check,
+    check_place,
+    of_bytes,
+    of_models,
+    of_now,
+    of_rows,
+    of_settings,
+    of_sources,
+)
+from client.approvals import Awaited
+from client.audit import AUDIT, Audit
+from client.disk import DiskStore
 from client.hosts import Host, Opening, host_of
-from client.memory import DiskStore
-from client.remembered import note_training
+from client.noted import note_training
+from client.policy import UNLIMITED, Policy, read_policy
 from client.replies import Replies
-from client.requests import Request, check_settings, check_source
+from client.requests import Request, check_settings, check_source, round_of
+from client.rounds import Exchanged, noted
+from client.scored import keep_scored, needs_received
 from client.sealed import read_key
+from client.terms import request_of, require_approval
 from client.training.process import training_from_now_on
 from client.trainings import prune
-from engram.units import Units
-from federation.bundle import bundle, is_bundled, unbundle
-from federation.data.source import HUB
-from federation.errors import DataError, EngramError, Refused
-from federation.experiment import Experiment
+from federation.bundle import bundle, bundled_size, is_bundled, unbundle
+from federation.clock import now
+from federation.data.describing import describe_table
+from federation.data.values import Columns
+from federation.errors import AWAITED, DataError, EngramError, Refused, one_line
+from federation.experiment import FIRST, Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
-from federation.plugins import load_plugins
-from federation.roster import Kind, read_entry
-from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of, units_of
+from federation.learning import server_side
+from federation.methods.network import NetworkMethod
+from federation.plugins import load_plugins, plugins
+from federation.roster import describe_node, read_entry
+from federation.schema import Kind
+from federation.wire import (
+    CLIENTS,
+    COLUMNS,
+    MODEL,
+    REFUSED,
+    ROSTER_QUERY,
+    SECONDS,
+    TRAINING,
+    config_of,
+    units_of,
+)
 
 __all__ = ["app"]
 
@@ -68,8 +99,15 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Scores the node's clients."""
-    return _answer(message, context, lambda node, request: node.host.evaluate([request])[0])
+    """Scores the node's clients, and keeps what served them."""
+
+    def answer(node: _Node, request: Request) -> Message:
+        (reply,) = node.host.evaluate([request])
+        if node.keeps is not None and reply.has_content():
+            node.keeps(request.message.content, reply.content)
+        return reply
+
+    return _answer(message, context, answer)
 
 
 class _Node(NamedTuple):
@@ -78,44 +116,183 @@ class _Node(NamedTuple):
     Attributes:
         host: The host of its clients.
         experiment: The settings that the host was opened with.
+        rows: Number of training rows of each of its clients, where it outlives its process.
         replies: The last replies.
         kind: The kind of its rows.
+        keeps: Keeps what served clients when they were scored, of a message and its answer; None
+            of a simulation's nodes, and of methods that train no network.
     """
 
     host: Host
     experiment: Experiment
+    rows: Mapping[int, int] = {}
     replies: Replies | None = None
     kind: Kind | None = None
+    keeps: Callable[[RecordDict, RecordDict], None] | None = None
 
 
 def _answer(
     message: Message, context: Context, answer: Callable[[_Node, Request], Message]
 ) -> Message:
-    bundled = is_bundled(message.content)
+    bundled, start = is_bundled(message.content), time.perf_counter()
+    received, begun = bundled_size(message.content), False
     try:
         load_plugins()
         message.content = unbundle(message.content)
-        check_source(message.content)  # before reading settings, which may differ between sources
-        config = read_node_config(context.node_config)
-        experiment = Experiment.from_run_config(context.run_config)
-        check_settings(message.content, experiment)
-        experiment = experiment.on_machine(_own(context.node_config, config))
-        clients = hosted_clients(experiment.num_clients, config)
-        training = str(config_of(message.content).get(TRAINING, ""))
-        folder = memory_folder(config, experiment, context.run_id, training)
-        # Ray's nodes take turns in a process: only the hosted clients depend on which node it is.
-        if config.state is None and not config.data:
-            config = config._replace(partition_id=0, num_partitions=1)
-        node = _node(experiment, config, folder)
-        units = units_of(message.content)
-        if node.kind is not None and units != Units():  # else noted when the node opened
-            _note(folder, node.experiment, node.kind._replace(units=units), config.data)
-        reply = answer(node, Request(message, clients))
+        asked = _asked(message, context, received)
+        begun = True
+        reply = _reply(message, context, answer, asked)
     except EngramError as error:  # one line for the server, instead of Flower's traceback
-        return Message(Error(REFUSED, str(error)), reply_to=message)
-    if bundled and reply.has_content():
-        reply.content = bundle(reply.content)
+        code = AWAITED if isinstance(error, Awaited) else REFUSED
+        reply = Message(Error(code, str(error)), reply_to=message)
+    packed = reply.content if reply.has_content() else RecordDict()
+    packed = bundle(packed) if bundled else packed
+    if "state" in context.node_config:  # else it is one of many nodes of a simulation
+        names = context.run_config.get("method", FIRST), config_of(message.content).get(TRAINING)
+        method, training = (one_line(str(name or "")) for name in names)
+        sizes = received, bundled_size(packed), time.perf_counter() - start
+        cost = Exchanged(context.run_id, training, method, *sizes)
+        folder = Path(str(context.node_config["state"])) / AUDIT
+        reply = noted(message, reply, cost, Audit(folder), begun=begun)
+    if reply.has_content():
+        reply.content = packed
     return reply
+
+
+class _Asked(NamedTuple):
+    """A message that the site's policy has let in.
+
+    Attributes:
+        config: The node's configuration.
+        policy: The policy.
+        received: Bytes of the message.
+        experiment: The run's settings; None where the node's table is to be described, or a given
+            model to be scored.
+    """
+
+    config: NodeConfig
+    policy: Policy
+    received: int
+    experiment: Experiment | None
+
+
+def _asked(message: Message, context: Context, received: int) -> _Asked:
+    """Reads what a message asks for; data are not read yet.
+
+    Raises:
+        EngramError: It is impossible, or the site's policy is against it.
+    """
+    check_source(message.content)  # before reading settings, which may differ between sources
+    config = read_node_config(context.node_config)
+    policy = read_policy(config.policy) if config.state is not None else UNLIMITED
+    if config_of(message.content).get(COLUMNS):
+        return _Asked(config, policy, received, None)
+    if MODEL in config_of(message.content):
+        scoring = of_now(policy, MessageType.EVALUATE, 0, now())
+        check(chain(scoring, of_bytes(policy, received)))
+        return _Asked(config, policy, received, None)
+    experiment = Experiment.from_run_config(context.run_config)
+    check_settings(message.content, experiment)
+    experiment = experiment.on_machine(_own(context.node_config, config))
+    if config.data and config.partition_id >= experiment.num_clients:  # it came later
+        experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
+    own, kind = bool(config.data), message.metadata.message_type
+    rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
+    check(
+        chain(
+            of_settings(policy, experiment, own=own, plugins=plugins()),
+            of_now(policy, kind, rounds, now()),
+            of_bytes(policy, received),
+        )
+    )
+    training = str(config_of(message.content).get(TRAINING, ""))
+    if policy.approval and (training or kind != ROSTER_QUERY):  # a check names no training
+        folder = memory_folder(config, experiment, context.run_id, training)
+        request = request_of(experiment, folder.name, context.run_id)
+        require_approval(folder.parents[1], request, round_of(message.content))
+    return _Asked(config, policy, received, experiment)
+
+
+def _reply(
+    message: Message,
+    context: Context,
+    answer: Callable[[_Node, Request], Message],
+    asked: _Asked,
+) -> Message:
+    """Returns the answer to a message.
+
+    Raises:
+        EngramError: It cannot be answered, or the site's policy is against it.
+    """
+    config, policy, received, experiment = asked
+    if experiment is None:
+        visits = MODEL in config_of(message.content)
+        found = (_visited if visits else _described)(message, context, config, policy)
+        return Message(found, reply_to=message)
+    clients = hosted_clients(experiment.num_clients, config)
+    training = str(config_of(message.content).get(TRAINING, ""))
+    folder = memory_folder(config, experiment, context.run_id, training)
+    # Ray's nodes take turns in a process: only the hosted clients depend on which node it is.
+    if config.state is None and not config.data:
+        config = config._replace(partition_id=0, num_partitions=1)
+    node = _node(experiment, config, folder, policy)
+    check(of_rows(policy, experiment, node.rows))
+    if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
+        kind = node.kind._replace(units=units_of(message.content))
+        _note(folder, node.experiment, kind, config.data, context.run_id)
+    reply = answer(node, Request(message, clients))
+    if reply.has_content():
+        check(of_bytes(policy, received + bundled_size(reply.content)))
+    return reply
+
+
+def _described(
+    message: Message, context: Context, config: NodeConfig, policy: Policy
+) -> RecordDict:
+    """Describes the columns of the node's own table, so far as it is readable.
+
+    Raises:
+        Refused: It has none, or does not describe it.
+    """
+    del message
+    if not config.data:
+        raise Refused("this node has no table of its own: it is started with --data csv:PATH")
+    if not config.describes:
+        raise Refused("this node does not describe its columns: it was started by --no-describe")
+    experiment = Experiment.from_run_config(context.run_config)
+    experiment = experiment.on_machine(_own(context.node_config, config))
+    (client,) = hosted_clients(experiment.num_clients, config)
+    columns, cache = Columns.of(experiment, alone=True), Path(experiment.data_dir)
+    try:
+        table = describe_table(config.data, columns, cache, policy.least_count)
+    except DataError as error:
+        _log.error("%s", error)
+        raise Refused("this node's data cannot be read: its log says why") from error
+    return describe_node({client: max(1, table.rows)}, Kind(), table=table)
+
+
+def _visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
+    """Scores a given model on the test rows of the node's clients.
+
+    Raises:
+        Refused: The site does not score it, or its rows cannot be read.
+    """
+    from client.visiting import (  # noqa: PLC0415 - loads what rounds do not need
+        check_visit,
+        read_visit,
+        score_visit,
+    )
+
+    visit = read_visit(message.content, config, _own(context.node_config, config))
+    check_visit(visit)
+    check(of_sources(policy, visit.experiment, own=bool(config.data)))
+    if config.state is not None and not config.data:
+        check_place(visit.experiment)
+    try:
+        return score_visit(visit, message.content)
+    except DataError as error:
+        _log.error("%s", error)
+        raise Refused("this node's data cannot be used: its log says why") from error
 
 
 def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
@@ -124,7 +301,7 @@ def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=1)  # a worker answers many messages of one training, maybe of several nodes
-def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
+def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Policy) -> _Node:
     key = read_key(config.memory_key) if config.memory_key is not None else None
     limit = int(config.memory_limit * 2**20) or None
     if config.state is not None:
@@ -132,25 +309,31 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
         own = experiment.own.on_a_node()
         experiment = experiment.model_copy(update={"own": own})
     if config.state is not None and not config.data:
-        _check_place(experiment)
+        check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
     training_from_now_on(experiment.cpu_threads)
-    host = _host(experiment, config, store)
+    host = _host(experiment, config, store, policy)
     if config.state is None:
         return _Node(host, experiment)
     hosted = hosted_clients(experiment.num_clients, config)
-    kind = read_entry(host.describe(hosted)).kind
-    _note(folder, experiment, kind, config.data)
-    return _Node(host, experiment, Replies(folder, key=key), kind)
+    entry = read_entry(host.describe(hosted))
+    keeps = None
+    if isinstance(experiment.own, NetworkMethod):
+        keeps = partial(keep_scored, store, needs_received(server_side(experiment, entry.kind)[0]))
+    return _Node(host, experiment, entry.clients, Replies(folder, key=key), entry.kind, keeps)
 
 
-@lru_cache(maxsize=1)  # written once, and again when the run's units are known
-def _note(folder: Path, experiment: Experiment, kind: Kind, data: str) -> None:
+@lru_cache(maxsize=1)  # written once a run
+def _note(folder: Path, experiment: Experiment, kind: Kind, data: str, run: int) -> None:
     with contextlib.suppress(OSError):  # without it, models cannot be exported from here
-        note_training(folder, experiment, kind, data)
+        note_training(folder, experiment, kind, data, run)
 
 
-def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
+def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: Policy) -> Host:
+    def admit(kind: Kind) -> None:
+        if policy != UNLIMITED:
+            check(of_models(policy, experiment, kind))
+
     opening = Opening(
         experiment,
         store,
@@ -159,6 +342,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         hosted=hosted_clients(experiment.num_clients, config),
         # Names stay on a node's own machine: they could be any column that the coordinator chooses.
         named=config.state is None,
+        admit=admit,
     )
     try:
         return host_of(opening)
@@ -170,17 +354,3 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         # The message may quote values of a row, which must not reach the coordinator.
         _log.error("%s", error)
         raise Refused("this node's data cannot be used: its log says why") from error
-
-
-def _check_place(experiment: Experiment) -> None:
-    """Refuses data sets that a coordinator must not make a node's machine read, or download."""
-    allowed = Path(experiment.data_dir).resolve()
-    for source in experiment.own.sources(experiment):
-        plain = source.unpermuted
-        if plain.kind == HUB:
-            raise Refused(f"{source} is not this node's: start it with --data {source}")
-        if plain.is_file and not plain.path.resolve().is_relative_to(allowed):
-            raise Refused(
-                f"{source} is not in this node's data-dir, {allowed}: other files are opened only "
-                "if the node is started with them by --data"
-            )

@@ -10,14 +10,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from client.confidence import of_draws, of_mean, of_proportion
-from client.training.scoring import measure
+from client.training.measures import measure
 from engram.metrics import Metric
 from engram.models.base import Outputs
 from federation.exported import Exported
 from federation.methods import METHODS
 from federation.settings.machine import MachineSettings
-
-__all__ = ["ScoreEstimate", "card", "cells", "mean_of", "scored"]
 
 _TRIED: Final = 5  # samples on which a metric may be a mean over rows
 _RANGES: Final = (
@@ -160,9 +158,7 @@ def card(
         notes: What else its users should know.
     """
     settings, method = exported.settings, METHODS[exported.settings["method"]]
-    inputs = ", ".join(column.name for column in exported.columns) or ", ".join(
-        exported.kind.columns
-    )
+    inputs = ", ".join(exported.kind.schema.names) if exported.kind.schema else ""
     about = {
         "method": f"{method.name}: {method.meaning}"
         + (f" ({method.source})" * bool(method.source)),

@@ -3,9 +3,9 @@
 import json
 import logging
 import os
+import shlex
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,9 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from client.policy import policy_file, read_policy
 from client.sealed import new_key, read_key
+from client.site_cli import state_of
 from federation.addresses import parse_address
 from federation.console import console
 from federation.credentials import read_node
@@ -82,22 +84,49 @@ def node(
             metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
         ),
     ] = 0,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="This site's limits; by default FOLDER/policy.toml, if it is there.",
+        ),
+    ] = None,
+    describe: Annotated[
+        bool,
+        typer.Option(
+            "--describe/--no-describe",
+            help="Whether engram schema learns names, types, values of text and ranges of --data.",
+        ),
+    ] = True,
     give_up: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
     ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
+        ),
+    ] = 0,
 ) -> None:
     """Serve a federation as one of its clients, until it is stopped."""
     credentials = read_node(folder)
+    from client.leaving import check_there
+
+    check_there(credentials)
     machine = _machine(sets or [])
     config: dict[str, Any] = {
         "partition-id": credentials.partition_id,
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
+        "policy": str((policy or folder).absolute()),
         "memory-limit": memory_limit,
         "memory-days": memory_days,
         **machine,
     }
+    if not describe:
+        config["describes"] = False
     if data is not None:
         config["data"] = str(_absolute(data))
     # The machine, not the coordinator, chooses where downloads go.
@@ -107,6 +136,13 @@ def node(
     if memory_key is not None:
         read_key(memory_key)
         config["memory-key"] = str(memory_key.absolute())
+    read_policy(policy or folder)
+    from federation.logs import begin_log
+
+    begin_log(as_json=log_json)
+    _log.info(
+        "policy: %s", policy_file(policy or folder) or "none of its own, so that defaults hold"
+    )
     if credentials.insecure:
         _log.warning(
             "this federation is insecure: anyone between this machine and %s can read and change "
@@ -120,14 +156,30 @@ def node(
         signal.signal(number, lambda signum, frame: stop.set())
     from client.node import run_node
 
-    _log.setLevel(logging.INFO)
+    _log.info("connecting to the SuperLink at %s", credentials.superlink)
     run_node(
         credentials,
         Path(config["state"]),
         config,
         max_message=int(max_message * 2**20),
+        metrics_port=metrics_port,
         give_up=give_up,
         stop=stop,
+    )
+
+
+@app.command()
+def leave(folder: _Folder, state: _State = None) -> None:
+    """Leave a federation: the key is refused from now on, and no run counts on this client."""
+    credentials = read_node(folder)
+    superlink = parse_address(credentials.superlink, "superlink")
+    os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
+    from client.leaving import leave as give_up_key
+
+    give_up_key(credentials, (state or folder / "state").absolute())
+    print(
+        f"client-{credentials.partition_id}: its key is refused from now on\n"
+        f"Its memories stay here, until: engram memory forget {shlex.quote(str(folder))}"
     )
 
 
@@ -169,27 +221,15 @@ def list_(
     state: _State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """List all memories: training, client, round, size, age."""
+    """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
-    from client.trainings import kept
+    from client.trainings import kept, listed
 
     found = list(kept(root))
     if as_json:
         print(json.dumps([entry._asdict() for entry in found]))
         return
-    table = Table()
-    for heading in ("training", "client", "round", "KiB", "hours old"):
-        table.add_column(heading, justify="left" if heading == "training" else "right")
-    for entry in found:
-        hours = (time.time() - entry.written) / 3600
-        table.add_row(
-            entry.training,
-            str(entry.client),
-            str(entry.server_round),
-            f"{entry.size / 1024:.1f}",
-            f"{hours:.1f}",
-        )
-    console().print(table if found else "nothing is remembered here")
+    console().print(listed(found) if found else "nothing is remembered here")
 
 
 @memory.command()
@@ -232,27 +272,28 @@ def export(
         typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
     ] = "safetensors",
 ) -> None:
-    """Write the model that a client remembers into a folder, or its memory to a file, decrypted.
+    """Write the model that serves a client into a folder, or its memory to a file, decrypted.
 
     The folder is as `engram export` writes it, and needs no coordinator.
     """
     if out.exists():
         raise Refused(f"{out} is there already: name a new one")
-    from client.remembered import ADAPT_THERE
-
-    nothing = f"; if the method keeps nothing on clients, {ADAPT_THERE}"
-    memory = _newest(folder, state, training, client, memory_key, nothing)
     if out.suffix == ".safetensors":
-        _write_memory(out, memory)
+        _write_memory(out, _newest(folder, state, training, client, memory_key))
         print(f"{out}: memory of client {client}")
         return
-    from client.remembered import read_training, remembered_package
+    from client.disk import DiskStore
+    from client.noted import read_training
+    from client.remembered import remembered_package
     from federation.exported import check_format
     from federation.plugins import load_plugins
 
     load_plugins()
-    about, chosen = read_training(_root(folder, state) / training), check_format(format_)
-    remembered_package(about, client, memory).write(out, chosen)
+    chosen, root = check_format(format_), _root(folder, state)
+    if not (place := root / training).is_dir():
+        raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
+    store = DiskStore(place, key=read_key(memory_key) if memory_key else None)
+    remembered_package(read_training(place), client, store).write(out, chosen)
     print(f"{out}: model of client {client}; next: engram predict {out} ROWS")
 
 
@@ -300,7 +341,7 @@ def encrypt(
     state: _State = None,
 ) -> None:
     """Encrypt memories that were written without a key. The node must not be running."""
-    from client.memory import DiskStore
+    from client.disk import DiskStore
     from client.node import only_one
 
     root, key = _root(folder, state), read_key(memory_key)
@@ -323,20 +364,17 @@ def make_key(
 
 
 def _root(folder: Path, state: Path | None) -> Path:
-    where = state or folder / "state"
-    if not where.is_dir():
-        raise Refused(f"{where} is not there: name a client's folder, or its --state")
-    return where / "memory"
+    return state_of(folder, state) / "memory"
 
 
 def _newest(
-    folder: Path, state: Path | None, training: str, client: int, key: Path | None, advice: str = ""
+    folder: Path, state: Path | None, training: str, client: int, key: Path | None
 ) -> dict[str, Any]:
-    from client.memory import DiskStore
+    from client.disk import DiskStore
 
     root = _root(folder, state)
     store = DiskStore(root / training, key=read_key(key) if key else None)
     versions = store.versions(client)
     if not versions:
-        raise Refused(f"{root} has no memory of client {client} in training {training}{advice}")
+        raise Refused(f"{root} has no memory of client {client} in training {training}")
     return store.read(client, max(versions))

@@ -15,9 +15,7 @@ from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from federation.methods.molar import Molar
 from federation.methods.molar_bandit import MolarBandit
-from federation.roster import Kind
-
-__all__ = ["Coefficients", "linear", "remembered"]
+from federation.schema import Kind
 
 
 class Coefficients(NamedTuple):

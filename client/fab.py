@@ -10,8 +10,6 @@ from typing import Any, Final
 from federation.errors import Refused, one_line
 from federation.flower import flatten_dict, fuse_dicts
 
-__all__ = ["read_project", "read_run_config"]
-
 _PROJECT: Final = "pyproject.toml"
 _LARGEST_BUNDLE: Final = 10 * 2**20  # bytes; `flwr build` makes no larger one
 _LARGEST_PROJECT: Final = 2**20  # bytes; Engram's has about ten thousand

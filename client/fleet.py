@@ -16,6 +16,7 @@ import grpc
 
 from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
+from client.signing import Signing
 from federation.clock import in_words, now, sent_time, stamp
 from federation.credentials import NodeCredentials
 from federation.errors import REFUSED, EngramError, Refused, one_line
@@ -24,9 +25,7 @@ from federation.flower import (
     ApiErrorCode,
     FleetStub,
     FlowerError,
-    NodeAuthClientInterceptor,
     Parcel,
-    RuntimeVersionClientInterceptor,
     create_channel,
     fab_from_proto,
     fab_pb2,
@@ -54,7 +53,7 @@ __all__ = [
 ]
 
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
-_CALL = 20.0  # seconds that a call may take
+CALL = 20.0  # seconds that a call may take
 _TRANSFER = 300.0  # seconds that a call with a part of a model may take
 _MOST_OBJECTS = 10_000  # in a message; in pieces of 4 MiB, these are 40 GiB
 _LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
@@ -114,6 +113,9 @@ class Fleet:
         credentials: The SuperLink's address, and the node's identity.
         on_beat: Called after every heartbeat that the SuperLink has acknowledged.
         max_message: Most bytes of a message; 0 for an eighth of the free memory.
+
+    Attributes:
+        credentials: As given.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Fleet:
         on_beat: Callable[[], None] = lambda: None,
         max_message: int = 0,
     ) -> None:
-        self._credentials = credentials
+        self.credentials = credentials
         self._on_beat = on_beat
         self._max_message = max_message
         self._key = read_node_key(credentials.private_key)
@@ -149,19 +151,8 @@ class Fleet:
             ClockRefused: Its clock and this machine's differ too much.
             KeyRefused: It does not accept the node.
         """
-        self.close()
-        c = self._credentials
-        self._channel = create_channel(
-            server_address=c.superlink,
-            insecure=c.insecure,
-            root_certificates=self._root,
-            max_message_length=_LARGEST,
-            interceptors=[
-                RuntimeVersionClientInterceptor(component_name="SuperNode"),
-                NodeAuthClientInterceptor(self._key, self._key.public_key()),
-            ],
-        )
-        self._stub = FleetStub(self._channel)
+        c = self.credentials
+        self._dial()
         if c.insecure:
             if speaks_tls(c.superlink):
                 raise Untrusted(
@@ -184,6 +175,43 @@ class Fleet:
         threading.Thread(target=self._beat, args=(self._stop,), daemon=True).start()
         return int(self._node.node_id)
 
+    def leave(self, node_id: int | None) -> None:
+        """Has the SuperLink refuse this node's key from now on.
+
+        Args:
+            node_id: The id of this node's last session; None if it has had none.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            Untrusted: What answers is not the SuperLink that the node was set up for.
+            ClockRefused: Its clock and this machine's differ too much.
+            KeyRefused: It does not accept the node.
+        """
+        number = self.open(None) if node_id is None else node_id
+        if node_id is not None:
+            self._dial()
+        self._stop.set()
+        request = fleet_pb2.UnregisterNodeFleetRequest(node_id=number)
+        try:
+            self._call(self._stub.UnregisterNode, request)
+        except Unreachable:
+            self._check_certificate()
+            raise
+        finally:
+            self._channel.close()
+
+    def _dial(self) -> None:
+        self.close()
+        c = self.credentials
+        self._channel = create_channel(
+            server_address=c.superlink,
+            insecure=c.insecure,
+            root_certificates=self._root,
+            max_message_length=_LARGEST,
+            interceptors=[Signing(self._key)],
+        )
+        self._stub = FleetStub(self._channel)
+
     def close(self) -> None:
         """Ends the session, if there is one, and logs out if the SuperLink can be reached."""
         if self._node.node_id and not self._stop.is_set():
@@ -193,8 +221,8 @@ class Fleet:
 
     def _check_certificate(self) -> None:
         """Raises a more helpful error if the connection fails because of the certificate."""
-        root = self._credentials.root_certificate
-        fault = None if root is None else find_fault(self._credentials.superlink, root)
+        root = self.credentials.root_certificate
+        fault = None if root is None else find_fault(self.credentials.superlink, root)
         if fault is not None:
             raise _FAULTS[fault.kind](f"{self._where} {fault.text}")
 
@@ -285,7 +313,7 @@ class Fleet:
                 if hashlib.sha256(content).hexdigest() != name:
                     raise Unusable("a part of the message has other bytes than its name says")
                 return content
-            if not answer.object_found or wait > _CALL:
+            if not answer.object_found or wait > CALL:
                 raise Unusable("a part of the message is not there (any more)")
             self._stop.wait(wait)  # its sender is still uploading it
             wait *= 2
@@ -360,19 +388,17 @@ class Fleet:
 
     # --- Calls ---------------------------------------------------------------------------------
 
-    def _call(self, method: Callable[..., Any], request: Any, *, timeout: float = _CALL) -> Any:
+    def _call(self, method: Callable[..., Any], request: Any, *, timeout: float = CALL) -> Any:
         try:
             return method(request, timeout=timeout)
         except grpc.RpcError as error:
             raise self._explain(error) from error
         except ValueError as error:  # another thread has closed the channel
             raise Unreachable("the session has ended") from error
-        except RecursionError as error:  # in Flower's interceptors, as in _flower
-            raise Unreachable(f"{self._where} answers with what cannot be read") from error
 
     @property
     def _where(self) -> str:
-        return f"the SuperLink at {self._credentials.superlink}"
+        return f"the SuperLink at {self.credentials.superlink}"
 
     def _explain(self, error: grpc.RpcError) -> EngramError:
         code, details = error.code(), one_line(str(error.details() or ""))

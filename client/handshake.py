@@ -14,8 +14,6 @@ from cryptography import x509
 from federation.addresses import Address, parse_address
 from federation.clock import now, outside
 
-__all__ = ["Fault", "find_fault", "speaks_tls"]
-
 _PATIENCE: Final = 5.0  # seconds for a connection, and again for the handshake
 _RENEW: Final = "on the server, `engram init-federation FOLDER --renew"
 # OpenSSL's numbers of faults in a certificate (x509_vfy.h).

@@ -6,25 +6,27 @@ import math
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from client.audit import AUDIT, Audit
 from client.fleet import Fleet, KeyRefused, Unreachable, Untrusted
 from client.session import Session
-from client.worker import Worker
+from client.worker import COUNTED, Worker
+from federation.counters import Counters, serve_counters
 from federation.credentials import NodeCredentials
 from federation.errors import EngramError, Refused
 from federation.files import locked, replace_file, sweep
-
-__all__ = ["only_one", "run_node"]
 
 _log = getLogger("flwr.engram")
 
 _NODE = "node.json"  # holds this node's id at the SuperLink
 _RETRY, _LONGEST = 0.25, 30.0  # seconds until the next attempt, doubled each time up to _LONGEST
+_SILENT = 60.0  # seconds after which a node should have heard of its SuperLink
 _TAKEN = 25.0  # seconds after which a SuperLink notices that a node has died
 
 
@@ -34,6 +36,7 @@ def run_node(
     node_config: Mapping[str, Any],
     *,
     max_message: int = 0,
+    metrics_port: int = 0,
     give_up: float | None = None,
     stop: threading.Event,
 ) -> None:
@@ -44,6 +47,7 @@ def run_node(
         state: Folder of the node's persistent state: its id, and its clients' memories.
         node_config: The node's configuration, for its ClientApp.
         max_message: Most bytes of a message; 0 for an eighth of the free memory.
+        metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
         give_up: Seconds without a SuperLink after which to end; None for never.
         stop: Event that ends the node.
 
@@ -54,10 +58,15 @@ def run_node(
     """
     with only_one(state):
         sweep(state)
+        counters = Counters(COUNTED)
+        serve_counters(counters, metrics_port, lambda: silence(state))
         fleet = Fleet(credentials, on_beat=lambda: _touch(state), max_message=max_message)
-        worker = Worker(node_config)
+        worker = Worker(node_config, counters)
         try:
-            _stay(fleet, worker, state, give_up, stop)
+            policy = Path(node_config["policy"]) if "policy" in node_config else None
+            audit = Audit(state / AUDIT)
+            opened = partial(Session, fleet, worker, stop=stop, policy=policy, audit=audit)
+            _stay(fleet, opened, state, give_up, stop)
         finally:
             worker.close()
             fleet.close()
@@ -80,7 +89,11 @@ def only_one(state: Path) -> Iterator[None]:
 
 
 def _stay(
-    fleet: Fleet, worker: Worker, state: Path, give_up: float | None, stop: threading.Event
+    fleet: Fleet,
+    opened: Callable[[int], Session],
+    state: Path,
+    give_up: float | None,
+    stop: threading.Event,
 ) -> None:
     """Opens one session after another."""
     known, pause = False, _RETRY
@@ -91,7 +104,7 @@ def _stay(
         known, start = True, time.monotonic()
         _log.info("node %d is connected", node_id)
         try:
-            Session(fleet, worker, node_id, stop).serve()
+            opened(node_id).serve()
         except EngramError as error:
             _log.warning("%s; connecting again", error)
         # Sessions that end soon may all end alike, so the pauses grow.
@@ -102,15 +115,18 @@ def _stay(
 def _connect(
     fleet: Fleet, state: Path, give_up: float | None, stop: threading.Event, *, known: bool
 ) -> int | None:
-    """Tries, with growing waits, until a session is open; returns None if it is stopped."""
+    """Tries, with growing waits, until a session is open; returns None if it is to end."""
     start, wait, refused = time.monotonic(), _RETRY, math.inf
     told: type[EngramError] | None = None
     while True:
         try:
-            node_id = fleet.open(_last_node_id(state))
+            node_id = fleet.open(last_node_id(state))
             _keep(state, node_id)
             return node_id
         except KeyRefused as error:
+            if fleet.credentials.has_left:
+                _log.info("this client has left the federation: its node ends")
+                return None
             # The key may be unknown; or this node died and lost its id, and still seems alive.
             refused = min(refused, time.monotonic())
             if known:
@@ -120,6 +136,9 @@ def _connect(
                     f"{error} Either its key is not registered (on the server: engram register), "
                     "or another node uses it"
                 ) from error
+            elif told is not KeyRefused:
+                told = KeyRefused
+                _log.warning("%s; trying again for %.0f s", error, _TAKEN)
         except Untrusted as error:
             if not known:
                 raise Refused(str(error)) from error
@@ -149,7 +168,16 @@ def _touch(state: Path) -> None:
         (state / "alive").touch()
 
 
-def _last_node_id(state: Path) -> int | None:
+def silence(state: Path) -> str:
+    """Returns how long a node has heard nothing of its SuperLink, if too long; "" if not."""
+    with contextlib.suppress(OSError):
+        seconds = time.time() - (state / "alive").stat().st_mtime
+        return f"nothing heard of the SuperLink for {seconds:.0f} s" if seconds > _SILENT else ""
+    return "nothing heard of the SuperLink yet"
+
+
+def last_node_id(state: Path) -> int | None:
+    """Returns a node's id in its last session; None if that is not known."""
     try:
         number = json.loads((state / _NODE).read_text(encoding="utf-8"))["node-id"]
     except (OSError, ValueError, KeyError, TypeError):

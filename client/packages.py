@@ -9,8 +9,6 @@ from torch import nn
 from federation.errors import Refused
 from federation.exported import Exported, Format
 
-__all__ = ["Package", "check_free"]
-
 _CARD: Final = "card.md"
 _COEFFICIENTS: Final = "coefficients.csv"
 

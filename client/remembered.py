@@ -1,166 +1,219 @@
-"""Exports the model that a client remembers of a training, without the coordinator.
+"""Exports the model that serves a client of a node, without the coordinator."""
 
-When a node opens a training, it writes ``training.json`` beside the training's memories. The file
-describes the models in these memories.
-"""
-
-import json
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
 
 from torch import nn
 
-from client.card import card
-from client.coefficients import remembered
+from client.card import card, cells
+from client.coefficients import Coefficients, remembered
+from client.disk import DiskStore
+from client.evidence import Evidence, of_client, of_test
 from client.memory import RamStore
+from client.noted import Training
 from client.packages import Package
-from client.serving import is_settled, plain_module
+from client.scored import Scored, read_scored
+from client.serving import RECALLS, check_finite, form_of, plain_module, settled
 from client.training.recollection import Recollection
-from engram.core.rounds import received_by, sent_to
+from client.training.trainer import Trainer
+from engram.core.method import Served
+from engram.core.rounds import received_by
 from engram.core.served import is_known, unknown
-from engram.models.plain import layered
+from engram.core.slots import flat, unflat
+from engram.models.plain import Recalling, layered
 from engram.tasks import TASKS
 from engram.types import Params
-from federation.checksums import checked, summed
+from engram.units import Units
 from federation.data.federated import FederatedData, model_for
-from federation.data.new_rows import InputColumn, input_columns
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
+from federation.data.standards import own_units
+from federation.data.tables import own_table, table_data
+from federation.errors import UNNAMED, DataError, Refused
 from federation.exported import Exported
-from federation.files import read_json, replace_file
-from federation.fingerprint import fingerprint
 from federation.learning import server_side
+from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
-from federation.roster import Kind
-from federation.stored import readable
-from federation.streams import Stream, torch_generator
+from federation.schema import Kind, Schema
+from federation.streams import Stream, torch_generator, unseen
+from federation.tensors import difference
 
-__all__ = ["ADAPT_THERE", "Training", "note_training", "read_training", "remembered_package"]
-
-ADAPT_THERE: Final = (
-    "copy the run's folder from the coordinator to the node, and make a model of the node's rows "
-    "by engram adapt RUN --data ROWS"
+_EVER: Final = 2**62  # after any round
+_WITHOUT_ROWS: Final = (
+    "Its scores and the ranges of its inputs are not known, since its rows cannot be read here: {}"
 )
-"""Advice where the coordinator has the common model, and the node has the rows."""
-
-_ABOUT = "training.json"
 
 
-class Training(NamedTuple):
-    """A training, as far as a node knows it.
+def remembered_package(training: Training, client: int, store: DiskStore) -> Package:
+    """Returns the model that serves a client, with its card.
 
-    Attributes:
-        experiment: Its settings, with the node's own data as the data set.
-        kind: The kind of the node's rows.
-        source: Fingerprint of the source code that trains.
-    """
-
-    experiment: Experiment
-    kind: Kind
-    source: str
-
-
-def note_training(folder: Path, experiment: Experiment, kind: Kind, dataset: str) -> None:
-    """Describes a training's models in a file beside its memories.
+    Of networks it is the one that was scored last; where it depends on nothing but the client's
+    memory, and of coefficients, the newest one.
 
     Args:
-        folder: The training's folder.
-        experiment: The settings.
-        kind: The kind of the node's rows.
-        dataset: The node's own data set; empty for the experiment's.
+        training: The training.
+        client: The client.
+        store: The training's memories.
 
     Raises:
-        OSError: If it cannot be written.
+        Refused: If nothing is kept of the client, or only a part of its model; or its rows are
+            needed, and cannot be read.
     """
-    settings = experiment.to_config() | ({"dataset": dataset} if dataset else {})
-    about = {"settings": settings, "kind": kind.to_json(), "source": fingerprint()}
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(folder / _ABOUT, json.dumps(summed(about)).encode())
-
-
-def read_training(folder: Path) -> Training:
-    """Reads what ``note_training`` wrote.
-
-    Raises:
-        Refused: If the file is missing, or damaged.
-    """
-    path = folder / _ABOUT
-    if not path.is_file():
-        raise Refused(
-            f"{path} is not there: the memories are of an earlier version, whose networks are not "
-            "known here; export to a .safetensors file for their arrays"
-        )
-    about = checked(read_json(path))
-    if about is None:
-        raise Refused(f"{path} is damaged: its checksum is missing or wrong")
-    with readable(folder):
-        experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
-        return Training(experiment, Kind.from_json(about["kind"]), about["source"])
-
-
-def remembered_package(training: Training, client: int, memory: Params) -> Package:
-    """Returns the model that a client remembers, with its card.
-
-    Raises:
-        Refused: If it remembers none, or only a part of one.
-    """
-    e = training.experiment
+    e, scored = training.experiment, read_scored(store, client)
+    if scored is None:
+        newest = store.newest(client, before=_EVER)
+        if not newest:
+            raise Refused(
+                f"{store.folder} has no memory of client {client}: it had no part in the training "
+                "yet; once a round has been scored, or it has trained, there is one"
+            )
+        scored = Scored(newest, {}, store.read(client, newest))
     known: dict[str, Any] = {
         "what": f"personal model of {client}",
         "settings": e.to_config(),
         "client": str(client),
         "source": training.source,
     }
+    made = {"run": f"{training.run or store.folder.name}, after round {scored.server_round}"}
     if isinstance(e.own, NetworkMethod):
-        module, table = _network(training, client, memory), ""
-        classes, columns = training.kind.class_names, _columns(training)
-        known |= {"kind": training.kind, "form": "network", "outputs": TASKS[e.task].targets}
-    else:
-        found = remembered(e, training.kind, memory)
-        module, table = layered(found.state, getattr(e.own, "family", "linear")), found.table
-        classes, columns = found.outputs, []
-        kind = Kind(columns=tuple(found.columns))
-        known |= {"kind": kind, "form": "layers", "outputs": "values"}
-    exported = Exported(classes=classes, columns=columns, **known)
+        return _network(training, client, scored, known, made)
+    return _table(training, client, scored.memory or {}, known, made)
+
+
+def _packed(
+    training: Training,
+    known: dict[str, Any],
+    module: nn.Module,
+    evidence: Evidence,
+    made: dict[str, str],
+    notes: list[str],
+) -> Package:
+    e, client = training.experiment, known["client"]
+    exported = Exported(**known, ranges=evidence.ranges, intervals=evidence.intervals)
     # Only the coordinator knows how much privacy was spent.
     spent: dict[str, Any] | None = {} if e.privacy == "none" else None
-    text = card(exported, made={}, rows=e.source.described, scores={}, privacy=spent)
-    return Package(exported, module, text, [], table=table)
+    rows = f"{e.source.described}: rows of client {client}, and others'"
+    text = card(exported, made=made, rows=rows, scores=evidence.scores, privacy=spent, notes=notes)
+    return Package(exported, module, text, cells(evidence.scores), notes)
 
 
-def _network(training: Training, client: int, memory: Params) -> nn.Module:
-    e, network = training.experiment, model_for(training.experiment, training.kind)
+# --- Coefficients --------------------------------------------------------------------------------
+
+
+def _table(
+    training: Training, client: int, memory: Params, known: dict[str, Any], made: dict[str, str]
+) -> Package:
+    e = training.experiment
+    found = remembered(e, training.kind, memory)
+    module = layered(found.state, getattr(e.own, "family", "linear"))
+    known |= {"kind": Kind.of_table(found.columns), "classes": found.outputs}
+    known |= {"form": "layers", "outputs": "values"}
+    evidence, notes = Evidence({}), list[str]()
+    if e.own.plug_in == Molar.plug_in:
+        try:
+            evidence = _of_rows(training, client, found)
+        except DataError as error:
+            notes.append(_WITHOUT_ROWS.format(error))
+    return _packed(training, known, module, evidence, made, notes)._replace(table=found.table)
+
+
+def _of_rows(training: Training, client: int, found: Coefficients) -> Evidence:
+    """Returns what a client's rows say of its coefficients.
+
+    Raises:
+        DataError: If they cannot be read.
+    """
+    e = training.experiment
+    data = own_table(e, e.source, client) if training.own else table_data(e, [client])
+    scores, intervals = of_test(e, found, data.test[client])
+    train = data.train[client]
+    assert train is not None  # for mypy: it has rows here
+    return Evidence.of_table(scores, train.x, found.columns, intervals)
+
+
+# --- Networks ------------------------------------------------------------------------------------
+
+
+def _network(
+    training: Training, client: int, scored: Scored, known: dict[str, Any], made: dict[str, str]
+) -> Package:
+    e, data = training.experiment, cache(lambda: training.data(client))
+
+    def rows() -> FederatedData:
+        try:
+            return data()
+        except DataError as error:
+            raise Refused(
+                f"the model of client {client} is made of its rows, too, which cannot be read: "
+                f"{error}"
+            ) from error
+
+    kind = training.kind._replace(units=_units(training, client, rows))
+    network = model_for(e, kind)
+    served = _served(training, client, scored)
+    served = settled(served, lambda: Trainer(e, rows(), RamStore(), engine="sequential"), client)
+    check_finite(e, served, str(client))
+    module = plain_module(network, served, TASKS[e.task].targets, rows, client)
+    notes = [RECALLS] if isinstance(module, Recalling) else []
+    evidence = Evidence({})
+    try:
+        schema = _schema(training, client, data())
+        evidence = of_client(e, data(), module, client, schema)
+    except DataError as error:
+        schema = _without_medians(training.kind.schema)
+        notes.append(_WITHOUT_ROWS.format(error))
+    known |= {"kind": kind._replace(schema=schema), "classes": kind.class_names}
+    known |= {"form": form_of(module), "outputs": TASKS[e.task].targets}
+    return _packed(training, known, module, evidence, made, notes)
+
+
+def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
+    """Returns the units of a client's rows, which are its own where columns are standardized so."""
+    e = training.experiment
     table = e.privacy != "none" and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
-        raise Refused(
-            f"client {client} has learned from columns standardized by its own rows, which "
-            f"are not in its memory: {ADAPT_THERE}"
-        )
+        return own_units(e, rows(), client)
+    return training.kind.units
+
+
+def _served(training: Training, client: int, scored: Scored) -> Served:
+    """Returns what serves a client, as its method says.
+
+    Raises:
+        Refused: If that depends on what it received, which is not here.
+        MemoryMismatch: If its memory is another method's or network's.
+    """
+    e = training.experiment
+    network = model_for(e, training.kind)
     (method, _, _), store = server_side(e, training.kind), RamStore()
-    store.save(client, memory, server_round=1, durable=0)
+    if scored.memory is not None:
+        store.save(client, scored.memory, server_round=scored.server_round, durable=0)
     initial = network.init(torch_generator(e.seed, Stream.MODEL))
-    nobody = frozenset[int]()
-    recollection = Recollection(store, method, initial, False, "cpu", nobody)
-    kept = recollection.recall(client, before=2).kept
-    received = unknown(received_by(*sent_to(method, method.server.start, [client]), 0))
-    served = method.serve(received, kept, True)
-    # A client's own model does not depend on the common one, nor on rows.
-    if served.neighbors or not (is_settled(served) and is_known(served)):
+    recollection = Recollection(store, method, initial, False, "cpu", unseen(e, UNNAMED))
+    memory = recollection.recall(client, before=scored.server_round + 1)
+    start = received_by(method, method.server.start, client)
+    received = unflat(scored.received, start) if scored.received else unknown(start)
+    if (wrong := difference(flat(received), flat(start))) is not None:
         raise Refused(
-            f"client {client} remembers no whole model: it is served by what is made of the common "
-            f"one, which the coordinator has; {ADAPT_THERE}; or export the memory as it is to a "
-            ".safetensors file"
+            f"client {client} was served by another network than the one called {e.model} here: "
+            f"{wrong}"
         )
+    served = method.serve(received, memory.kept, memory.trained)
+    if not is_known(served):
+        raise Refused(
+            f"client {client} remembers no whole model, and nothing is kept here of what it "
+            "received: a node keeps that each time that it scores a round (its log says so if "
+            "--memory-limit leaves no room)"
+        )
+    return served
 
-    def no_rows() -> FederatedData:
-        raise AssertionError("no rows vote")
 
-    return plain_module(network, served, TASKS[e.task].targets, no_rows, client)
+def _schema(training: Training, client: int, data: FederatedData) -> Schema | None:
+    """Returns the schema of inputs, with what stands for a missing value in the client's rows."""
+    by_task = not training.own and training.experiment.partition == "natural"
+    return data.schema_of(client if by_task else None)
 
 
-def _columns(training: Training) -> list[InputColumn]:
-    """Returns the names of input columns, if the data can still be read."""
-    try:
-        return input_columns(training.experiment)
-    except DataError:
-        return []
+def _without_medians(schema: Schema | None) -> Schema | None:
+    """Returns a schema that refuses missing values, if medians of rows elsewhere stand for them."""
+    return replace(schema, missing="refuse") if schema and schema.missing == "median" else schema

@@ -13,8 +13,6 @@ from federation.errors import Refused
 from federation.files import read_file, replace_file
 from federation.flower import Parcel, pack, unpack
 
-__all__ = ["Replies"]
-
 _LABEL = "reply"
 
 

@@ -1,26 +1,16 @@
 """Requests to hosts: a server's messages, and the node's clients that they are about."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from federation.errors import EngramError, few
+from federation.errors import EngramError, few, one_line
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint, source_root
 from federation.wire import REFUSED, SETTINGS, config_of, read_list
 
-__all__ = [
-    "Request",
-    "answered",
-    "asked_clients",
-    "check_settings",
-    "check_source",
-    "durable_of",
-    "read_whole",
-    "round_of",
-    "split",
-]
+_T = TypeVar("_T")
 
 
 class Request(NamedTuple):
@@ -34,7 +24,8 @@ class Request(NamedTuple):
             to train; by default all hosted); ``most-examples`` (most rows of a client that count
             in the node's mean; 1: clients count alike); ``combine`` (false: each client's model,
             stacked, instead of their mean); ``durable`` (the round of the coordinator's oldest
-            checkpoint); ``fingerprint`` (of the server's source); ``settings`` (digest of the
+            checkpoint); ``way`` (in which the run was trained before it was resumed);
+            ``fingerprint`` (of the server's source); ``settings`` (digest of the
             server's).
         hosted: The node's clients.
     """
@@ -119,6 +110,20 @@ def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Mes
         return Message(answer(asked_clients(request)), reply_to=request.message)
     except EngramError as error:
         return Message(Error(REFUSED, str(error)), reply_to=request.message)
+
+
+def by_client(
+    clients: Iterable[int], answer: Callable[[int], _T]
+) -> tuple[dict[int, _T], dict[int, str]]:
+    """Returns the answers of clients, and the reasons of those that have none."""
+    found: dict[int, _T] = {}
+    failed: dict[int, str] = {}
+    for client in clients:
+        try:
+            found[client] = answer(client)
+        except ValueError as error:
+            failed[client] = one_line(str(error))
+    return found, failed
 
 
 def split(

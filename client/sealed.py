@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from federation.errors import EngramError, Refused
 from federation.files import open_file, replace_file
 
-__all__ = ["Damaged", "Unencrypted", "new_key", "read_key", "seal", "unseal"]
-
 _MAGIC: Final = b"engram sealed 1\n"  # 1: version of this format
 _PLAIN: Final = b"p"  # then SHA-256 of label and body, then the body
 _ENCRYPTED: Final = b"e"  # then a nonce, then the body by AES-256-GCM, bound to the label

@@ -1,6 +1,7 @@
 """The model that serves a client, as ``Method.serve`` says, as one plain module."""
 
 from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import nn
@@ -9,15 +10,30 @@ from client.training.trainer import Trainer
 from engram.core.method import Served
 from engram.metrics import Targets
 from engram.models import Model
-from engram.models.plain import Mixture, Recalling, shifted
+from engram.models.plain import Mixture, Recalling, Shifted, shifted
 from engram.tree import is_finite
 from federation.data.federated import FederatedData
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.exported import Form
 
-__all__ = ["check_finite", "is_settled", "plain_module", "settled"]
+RECALLS: Final = (
+    "It holds representations and targets of the client's training rows, by which it predicts: "
+    "whoever has the file has these."
+)
+"""The note of a model that is a ``Recalling``."""
 
 _BLOCK = 1024  # rows that are represented at once
+
+
+def form_of(module: nn.Module) -> Form:
+    """Returns the form of a network that ``plain_module`` returned."""
+    kinds: dict[type[nn.Module], Form] = {
+        Mixture: "mixture",
+        Recalling: "recalling",
+        Shifted: "shifted",
+    }
+    return kinds.get(type(module), "network")
 
 
 def is_settled(served: Served) -> bool:

@@ -4,23 +4,25 @@ Work whose reply is no longer awaited is ended, so that it does not delay other 
 another run's message is answered by an error that says that the node is busy.
 """
 
+import contextlib
 import time
 from collections import deque
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from logging import getLogger
+from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from flwr.app import Error, Message
+from flwr.app import Error, Message, MessageType
 
+from client.audit import ENDED, Audit
 from client.fleet import Fleet, KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
+from client.policy import USUAL, read_policy
 from client.worker import Work, Worker, WorkerDied
-from federation.errors import BUSY, REFUSED, EngramError, one_line
+from federation.errors import BUSY, REFUSED, EngramError, Refused, one_line
 from federation.flower import ErrorCode, Parcel, error_instead, metadata_of, pack
 from federation.pause import Pauses
-
-__all__ = ["Session"]
 
 _log = getLogger("flwr.engram")
 
@@ -44,10 +46,11 @@ class _Letter(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """The message that the worker is answering, since when, and its future reply."""
+    """The message that the worker is answering, since when, for how long, and its future reply."""
 
     letter: _Letter
     since: float
+    seconds: float  # that the site's policy allows
     reply: Future[Parcel]
 
     def __str__(self) -> str:
@@ -67,9 +70,22 @@ class Session:
         worker: Answers the messages.
         node_id: The node's id.
         stop: Event that ends the session.
+        policy: The site's policy, as for ``read_policy``.
+        audit: Where work that did not come to its end is noted; None for nowhere.
     """
 
-    def __init__(self, fleet: Fleet, worker: Worker, node_id: int, stop: Event) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        worker: Worker,
+        node_id: int,
+        stop: Event,
+        *,
+        policy: Path | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        self._policy = policy
+        self._audit = audit
         self._fleet = fleet
         self._worker = worker
         self._node_id = node_id
@@ -130,9 +146,16 @@ class Session:
             self._refuse(letter, REFUSED, str(error))
             return
         reply = self._worker.begin(Work(message, self._run, self._node_id))
-        job = _Job(letter, time.monotonic(), reply)
+        job = _Job(letter, time.monotonic(), self._seconds(), reply)
         if self._wait(job):
-            self._push(letter, _reply(job))
+            self._push(letter, self._reply(job))
+
+    def _seconds(self) -> float:
+        """Returns how many seconds of work for a message the site's policy allows."""
+        try:
+            return read_policy(self._policy).seconds
+        except Refused:  # by which the worker refuses the message
+            return USUAL.seconds
 
     def _run_info(self, run_id: int) -> RunInfo:
         try:
@@ -164,6 +187,11 @@ class Session:
                 return False
             if now > job.letter.until:
                 return self._end(job, "its round is over")
+            if now > job.since + job.seconds:
+                why = f"this site's policy allows {job.seconds:g} s of work for a round"
+                self._end(job, why)
+                self._push(job.letter, _error(job.letter, REFUSED, f"{why}, which it has taken"))
+                return False
             try:
                 if now > look:
                     look = now + min(_SELDOM, max(_RUN, (now - job.since) / 10))
@@ -182,7 +210,25 @@ class Session:
         seconds = time.monotonic() - job.since
         _log.warning("work for run %d ended after %.0f s: %s", job.letter.run_id, seconds, why)
         self._worker.stop_work()
+        self._note(job, f"after {seconds:.0f} s: {why}")
         return False
+
+    def _reply(self, job: _Job) -> Parcel:
+        try:
+            return job.reply.result()
+        except WorkerDied as error:
+            _log.warning("%s", error)
+            self._note(job, str(error))
+            return _error(job.letter, ErrorCode.CLIENT_APP_CRASHED, str(error))
+
+    def _note(self, job: _Job, why: str) -> None:
+        """Adds a line to the audit; it counts as a round if it was to train."""
+        if self._audit is None:
+            return
+        kind = metadata_of(job.letter.message).message_type
+        line = {"kind": ENDED, "run": job.letter.run_id, "why": why}
+        with contextlib.suppress(OSError):  # the worker says so, with the next message
+            self._audit.append(line, trained=kind == MessageType.TRAIN)
 
     def _look_aside(self, job: _Job) -> bool:
         """Takes one further message while the worker is busy; returns whether there was one.
@@ -226,14 +272,6 @@ def _lifetime(message: Parcel) -> float:
     if not left > 0:  # or not a number
         raise RunOver(f"its round has been over for {-left:.0f} s, by this machine's clock")
     return min(left, _LONGEST)
-
-
-def _reply(job: _Job) -> Parcel:
-    try:
-        return job.reply.result()
-    except WorkerDied as error:
-        _log.warning("%s", error)
-        return _error(job.letter, ErrorCode.CLIENT_APP_CRASHED, str(error))
 
 
 def _error(letter: _Letter, code: int, reason: str) -> Parcel:

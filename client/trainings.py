@@ -2,20 +2,31 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from client.memory import DiskStore
+from rich.table import Table
 
-__all__ = ["Kept", "kept", "prune"]
+from client.disk import DiskStore
+from federation.checksums import checked
+from federation.errors import Refused, one_line
+from federation.files import read_json
+
+ABOUT: Final = "training.json"
+"""The file beside a training's memories that describes it."""
+
+_NUMBERS: Final = ("client", "round", "KiB")  # columns of a table
 
 
 class Kept(NamedTuple):
-    """A client's newest memory in one training.
+    """A client's newest memory in one training, or what serves it, where it keeps no memory.
 
     Attributes:
         training: The training's name.
+        run: Number of its last run here; 0 if that is not known.
+        method: Its method; empty if that is not known.
         client: The client.
         server_round: The round that made it.
         size: Its bytes on the disk.
@@ -23,6 +34,8 @@ class Kept(NamedTuple):
     """
 
     training: str
+    run: int
+    method: str
     client: int
     server_round: int
     size: int
@@ -32,13 +45,43 @@ class Kept(NamedTuple):
 def kept(root: Path) -> Iterator[Kept]:
     """Yields every client's newest memory in every training under a folder."""
     for folder in sorted(path for path in root.glob("*") if path.is_dir()):
-        store = DiskStore(folder)
+        store, about = DiskStore(folder), _about(folder)
         for client in store.clients():
-            versions = store.versions(client)
+            versions = store.versions(client) or store.serving(client)
             if versions:
                 newest = max(versions)
                 stat = versions[newest].lstat()
-                yield Kept(folder.name, client, newest, stat.st_size, stat.st_mtime)
+                yield Kept(folder.name, *about, client, newest, stat.st_size, stat.st_mtime)
+
+
+def _about(folder: Path) -> tuple[int, str]:
+    """Returns a training's run and method, as far as its node has noted them."""
+    try:
+        match checked(read_json(folder / ABOUT)):
+            case {"settings": {"method": str(method)}, "run": int(run)}:
+                return run, method
+    except Refused:  # of an earlier version, or damaged
+        pass
+    return 0, ""
+
+
+def listed(found: Iterable[Kept]) -> Table:
+    """Returns a table of memories."""
+    table = Table()
+    for heading in ("run", "method", "client", "round", "KiB", "written (UTC)", "training"):
+        table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
+    for entry in found:
+        at = datetime.fromtimestamp(entry.written, UTC)
+        table.add_row(
+            str(entry.run or "?"),
+            one_line(entry.method or "?"),
+            str(entry.client),
+            str(entry.server_round),
+            f"{entry.size / 1024:.1f}",
+            f"{at:%Y-%m-%d %H:%M}",
+            one_line(entry.training),
+        )
+    return table
 
 
 def prune(folder: Path, *, days: float | None) -> None:

@@ -9,21 +9,38 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flwr.app import Error, Message
 
 from client.fab import read_run_config
 from client.fleet import RunInfo
+from federation.counters import Counters
 from federation.errors import REFUSED, EngramError
-from federation.flower import ErrorCode, Parcel, error_instead, node_context, pack, unpack
+from federation.flower import (
+    ErrorCode,
+    Parcel,
+    error_instead,
+    is_error,
+    node_context,
+    pack,
+    unpack,
+)
+from federation.logs import begin_log
 from federation.safe_path import safe_path
 
-__all__ = ["Work", "Worker", "WorkerDied"]
+COUNTED: Final = {
+    "messages": "Messages that the node has worked on: rounds, scores, questions who is there",
+    "received_bytes": "Bytes of these messages",
+    "sent_bytes": "Bytes of its replies",
+    "work_seconds": "Seconds of its work, from the message to the reply",
+    "failures": "Messages that it has refused, or that its worker did not survive",
+}
 
 _PATIENCE = 5.0  # seconds that a process may take to end
 _FIRST_TO_GO = "500"  # Linux's oom_score_adj, up to 1000
@@ -46,9 +63,11 @@ class Worker:
 
     Args:
         node_config: The node's configuration, for the ClientApp.
+        counters: Where messages are counted, if anywhere.
     """
 
-    def __init__(self, node_config: Mapping[str, Any]) -> None:
+    def __init__(self, node_config: Mapping[str, Any], counters: Counters | None = None) -> None:
+        self._counters = counters
         self._node_config = dict(node_config)
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._changing = threading.Lock()  # held while the process is replaced or ended
@@ -70,7 +89,10 @@ class Worker:
             The ClientApp's reply or its error; raises ``WorkerDied`` if the process ended instead,
             in which case the next message gets a new process.
         """
-        return self._thread.submit(self._answer, work)
+        start, done = time.monotonic(), self._thread.submit(self._answer, work)
+        if (counters := self._counters) is not None:
+            done.add_done_callback(lambda reply: _count(counters, work, reply, start))
+        return done
 
     def _answer(self, work: Work) -> Parcel:
         if not self._process.is_alive():  # it died while idle
@@ -113,6 +135,16 @@ class Worker:
         self._pipe.close()
 
 
+def _count(counters: Counters, work: Work, reply: Future[Parcel], start: float) -> None:
+    counters.add("messages")
+    counters.add("received_bytes", work.message.size)
+    counters.add("work_seconds", time.monotonic() - start)
+    if reply.exception() is None:
+        counters.add("sent_bytes", reply.result().size)
+    if reply.exception() is not None or is_error(reply.result()):
+        counters.add("failures")
+
+
 def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     """Runs in the worker, until its node is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes, but meant for the node
@@ -120,6 +152,7 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(OSError):  # out of memory, end the worker, not the node
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+    begin_log()
     from client.app import app  # noqa: PLC0415 - loads torch
 
     while True:

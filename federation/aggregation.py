@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.func import vmap
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 from engram.checks import must
 from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
-from engram.core.rounds import Mean, merged, received_by, sent_to
+from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker
 from engram.privacy import epsilon
@@ -22,51 +22,44 @@ from federation.noise import Noise, secret_noise
 from federation.settings.protection import ProtectionSettings
 from federation.streams import Stream
 
-__all__ = ["Merge", "leave_client", "merge_of", "server_step_notes", "spent"]
 
-
-class Merge(NamedTuple):
+class Merge:
     """The server's merge of a method.
 
-    Attributes:
+    Args:
         method: The method, with the server step of the settings.
         walker: Clips and noises its updates.
         settings: The experiment.
         noise: Source of the noise of central privacy.
+
+    Attributes:
+        method: As given.
+        walker: As given.
+        settings: As given.
+        noise: As given.
+        by: Weights of updates in the mean: ``rows`` or ``clients``.
+        combines: Whether a node may send the mean of its clients' updates in their place.
+        bounded: Whether the influence of a single update is bounded, however far it lies from
+            others.
     """
 
-    method: Method
-    walker: Walker
-    settings: Experiment
-    noise: Noise
-
-    @property
-    def by(self) -> str:
-        """Weights of updates in the mean: ``rows`` or ``clients``."""
-        e, merge = self.settings, self.method.server.merge
-        if not isinstance(merge, FromMean):
-            return "rows"  # which its server sees
-        return merge.by if e.privacy != "central" and e.merge == "mean" else "clients"
-
-    @property
-    def combines(self) -> bool:
-        """Whether a node may send the mean of its clients' updates in their place."""
-        return isinstance(self.method.server.merge, FromMean) and self.settings.merge == "mean"
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the influence of a single update is bounded, however far it lies from others."""
-        if self.settings.merge != "mean":
-            return True
-        slots = [x for x in self.method.server.start.values() if isinstance(x, dict)]
-        averages = any(self.walker.running & x.keys() for x in slots)  # which no clip bounds
-        return bool(self.settings.clip) and not averages
+    def __init__(self, method: Method, walker: Walker, settings: Experiment, noise: Noise) -> None:
+        self.method, self.walker, self.settings, self.noise = method, walker, settings, noise
+        merge, plain = method.server.merge, settings.merge == "mean"
+        self.by = "rows"  # which a server sees that takes each update
+        if isinstance(merge, FromMean):
+            self.by = merge.by if settings.privacy != "central" and plain else "clients"
+        self.combines = isinstance(merge, FromMean) and plain
+        slots = [x for x in method.server.start.values() if isinstance(x, dict)]
+        averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
+        self.bounded = not plain or (bool(settings.clip) and not averages)
+        self._checked = False
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round.
 
         Raises:
-            RunStopped: The method's merge breaks its contract.
+            RunStopped: The method's merge breaks its contract, which its first result tells.
         """
         e = self.settings
         mean: Mean = mean_of
@@ -77,10 +70,12 @@ class Merge(NamedTuple):
         if e.clip and e.privacy != "central":  # whose mean clips by itself
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
         after = merged(self.method, server, updates, mean)
-        try:
-            check_merged(e.method, server, after)
-        except SlotFault as fault:
-            raise RunStopped(str(fault)) from fault
+        if not self._checked:
+            try:
+                check_merged(e.method, server, after)
+            except SlotFault as fault:
+                raise RunStopped(str(fault)) from fault
+            self._checked = True
         return after
 
     def _private(
@@ -106,9 +101,9 @@ class Merge(NamedTuple):
         a probability below exp(-t^2 / 2).
         """
         if update.client is None:
-            received, _ = sent_to(self.method, server, [])
+            received, _ = self.method.server.send(server, [])
         else:
-            received = received_by(*sent_to(self.method, server, [update.client]), 0)
+            received = received_by(self.method, server, update.client)
         size, deviation = self.walker.size(update.slots), _deviation(self.settings)
         reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
         return self.walker.clip(received, update.slots, reach)
@@ -133,7 +128,10 @@ def merge_of(
     Raises:
         Refused: ``server-step`` is universal, and the method's server has a step of its own.
     """
-    e, merge = settings, method.server.merge
+    e = settings
+    if e.weighting != "paper":
+        method = weighed(method, e.weighting)
+    merge = method.server.merge
     if e.server_step == "universal":
         if isinstance(merge, FromMean) and merge.steps:
             expected = f"replace for {e.method}, whose server has a step of its own"

@@ -6,8 +6,6 @@ from typing import Final
 
 from cryptography import x509
 
-__all__ = ["TIME", "in_words", "now", "outside", "sent_time", "stamp"]
-
 TIME: Final = "engram-time"
 """The name under which a SuperLink sends its time, in ISO format, with an answer."""
 

@@ -6,7 +6,12 @@ from typing import Final, NamedTuple
 
 from engram.metrics import Metric
 
-__all__ = ["LARGEST", "Column", "columns_of"]
+COMMON, TUNED = "-common", "-tuned"
+"""Column suffixes: the common model as it is, and the served model after fine-tuning. Without one,
+a column is of the model that serves the client."""
+
+VALIDATION, UNSEEN = "validation-", "unseen-"
+"""Column prefixes: rows that are held out for validation, and clients that never train."""
 
 LARGEST: Final = 3.4028234663852886e38  # of float32: sums of finite values are finite
 _ROUNDING: Final = 1e-6  # of values at an end of the range

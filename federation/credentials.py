@@ -40,6 +40,16 @@ class NodeCredentials(NamedTuple):
     # The file of the authority's certificate, for ``--root-certificates``; None when insecure.
     root_certificate: Path | None
 
+    @property
+    def left(self) -> Path:
+        """The file that notes that the site has left: a copy of the key that it gave up."""
+        return self.public_key.with_name("left")
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the site has given up its key."""
+        return self.left.is_file() and self.left.read_bytes() == self.public_key.read_bytes()
+
 
 class FederationSettings(NamedTuple):
     """Contents of ``federation.toml``."""

@@ -5,10 +5,10 @@ from logging import LogRecord, getLogger
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from engram.brief import brief
-from engram.checks import Fault
+from engram.checks import Fault, brief
 
 __all__ = [
+    "AWAITED",
     "BUSY",
     "REFUSED",
     "UNFINISHED",
@@ -16,6 +16,7 @@ __all__ = [
     "UNUSABLE",
     "DataError",
     "EngramError",
+    "Names",
     "Refused",
     "RunStopped",
     "brief",
@@ -34,8 +35,13 @@ REFUSED: Final = 1002  # a node cannot do what it is asked, and says why
 BUSY: Final = 1003  # a node is training for another run
 UNUSABLE: Final = 1004  # in place of a reply that is too large or cannot be read
 UNFINISHED: Final = 1005  # in place of a reply some of whose parts did not arrive
+AWAITED: Final = 1006  # a node's site has yet to approve the training
 
-UNNAMED: Final[Mapping[int, str]] = MappingProxyType({})  # names of clients that have none
+Names = Mapping[int, str]
+"""Names by client; clients without one are shown by their numbers."""
+
+UNNAMED: Final[Names] = MappingProxyType({})
+"""Names of clients that have none."""
 
 T = TypeVar("T")
 
@@ -115,7 +121,7 @@ def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
     return found
 
 
-def few(clients: Sequence[int], names: Mapping[int, str] = UNNAMED) -> str:
+def few(clients: Sequence[int], names: Names = UNNAMED) -> str:
     """Lists clients for a message: all of them, or the first 20 and how many there are.
 
     Args:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from engram.checks import Fault
 from federation.errors import Refused, brief, one_line
 from federation.methods import METHODS, Method, unknown_method
+from federation.methods.network import NetworkMethod
 from federation.settings.data import DataSettings
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Scalar, Settings, closest, key_of, nearest, wrong_values
@@ -151,6 +152,11 @@ class Experiment(SharedSettings):
         return self.own
 
     @property
+    def network(self) -> NetworkMethod:
+        """The method with its own settings, if it trains networks; else a ``TypeError``."""
+        return self.of(NetworkMethod)
+
+    @property
     def rounds(self) -> int:
         """Number of rounds in the run."""
         return self.own.rounds(self)
@@ -220,6 +226,8 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in config.items() if key in keys}
     others = {key: value for key, value in config.items() if key not in keys and key != "method"}
     shared, invalid, wrong = validated(SharedSettings, given)
+    if shared.unseen and "unseen-clients" not in given:
+        shared = shared.model_copy(update={"unseen_clients": len(shared.unseen_names)})
     if method is None:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
         raise Refused(unknown_method("method", name), *wrong, *_strange(unowned, None))

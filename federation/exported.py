@@ -26,7 +26,6 @@ from engram.tasks import TASKS
 from engram.types import Params
 from federation.checksums import checked, summed
 from federation.data.federated import model_for, parameters_for
-from federation.data.new_rows import InputColumn
 from federation.data.ranges import Range
 from federation.errors import Refused, brief, one_line
 from federation.experiment import Experiment
@@ -36,8 +35,8 @@ from federation.machine import check_room
 from federation.model_json import ModelJson
 from federation.onnx import check_onnx, on_tensors, to_onnx
 from federation.predicted import Interval
-from federation.roster import Kind
 from federation.saved import tensors_from_saved, tensors_to_saved
+from federation.schema import Kind
 from federation.stored import of_kind
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
@@ -82,7 +81,6 @@ class Exported(NamedTuple):
         form: What the model is.
         outputs: What it predicts: see ``federation.predicted``.
         classes: What classes are called.
-        columns: The inputs, where rows are those of a table with a header.
         client: Whose it is; empty if it is nobody's.
         source: Fingerprint of the source that trained it.
         ranges: Where most values of each input lie in the rows that it has learned from, as far as
@@ -96,7 +94,6 @@ class Exported(NamedTuple):
     form: Form
     outputs: str
     classes: list[str]
-    columns: list[InputColumn]
     client: str
     source: str
     ranges: Sequence[Range] = ()
@@ -114,7 +111,6 @@ class Exported(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns what ``from_json`` reads."""
         lists = {
-            "columns": [column._asdict() for column in self.columns],
             "ranges": [each._asdict() for each in self.ranges],
             "intervals": [each._asdict() for each in self.intervals],
         }
@@ -131,7 +127,6 @@ class Exported(NamedTuple):
         known = {n: found[n] for n in cls._fields if n in found or n not in cls._field_defaults}
         kind = Kind.from_json(known["kind"])
         lists = {
-            "columns": [InputColumn.from_json(column) for column in known["columns"]],
             "ranges": [Range.from_json(each) for each in known.get("ranges", ())],
             "intervals": [Interval.from_json(each) for each in known.get("intervals", ())],
         }

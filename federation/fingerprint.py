@@ -7,8 +7,6 @@ from pathlib import Path
 
 from federation.plugins import plugins, source_of
 
-__all__ = ["ROOMS", "fingerprint", "source_root"]
-
 # What server and clients both execute. simulations and benchmarks do not travel in a FAB.
 ROOMS = ("engram", "federation", "client", "strategies", "server")
 

@@ -1,6 +1,7 @@
-"""Every name of Flower that is not public API. Written for flwr 1.39.0.
+"""Every name of Flower that is not public API, and all that differs between its releases.
 
-For a later release, check that each import still exists, and that
+Written for flwr 1.39.0 and 1.42.0. For a later release, check that each import still exists, and
+that
 
 - ``Message`` still takes its sender from ``TaskIdentity``, and ``Metadata`` still keeps its id in
   ``_message_id``;
@@ -8,10 +9,12 @@ For a later release, check that each import still exists, and that
   assumes, and ``HttpGrid`` still uses httpx, whose hooks ``Inbox`` uses;
 - a message still travels as its metadata, a tree of object ids, and the objects, each under the
   SHA-256 of its bytes (``pack`` and ``unpack``);
-- ``flwr.client.grpc_rere_client.connection`` still makes the same Fleet API calls in the same
-  order as client/fleet.py;
+- a SuperLink still has a Fleet API over gRPC (``_GRPC_FLEET``), whose calls are signed as
+  client/signing.py does, and are made in the order of client/fleet.py;
 - ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its SuperExec still
   starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
+- nodes still call a SuperLink over HTTP below ``/v1/fleet/`` (server/http_fleet.py), with the
+  headers that ``_sender_fault`` reads, and its router calls ``fleet_handlers`` by name;
 - a SuperLink still reports its nodes' activation times and names (``activations``, ``names``), and
   ``HttpGrid`` still fetches a reply as ``Inbox`` does, from ``_addr``, where the Control API
   listens as well (``api_of``).
@@ -21,18 +24,29 @@ import importlib
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from logging import Formatter
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
-from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import flatten_dict, fuse_dicts
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SUPERLINK_NODE_ID, ErrorCode
-from flwr.common.logger import update_console_handler
+from flwr.common.constant import (
+    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    SUPERLINK_NODE_ID,
+    TIMESTAMP_HEADER,
+    ErrorCode,
+)
+from flwr.common.logger import console_handler, update_console_handler
 from flwr.common.serde import (
     fab_from_proto,
     message_from_proto,
@@ -64,8 +78,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -75,16 +88,17 @@ from federation.memory_budget import MemoryBudget
 __all__ = [
     "CHUNK",
     "CLOCK_REFUSED",
+    "PUBLIC_KEY_HEADER",
     "PUSH_SESSION",
+    "SIGNATURE_HEADER",
     "SUPERLINK",
+    "TIMESTAMP_HEADER",
     "ApiErrorCode",
     "ErrorCode",
     "FleetStub",
     "FlowerError",
-    "NodeAuthClientInterceptor",
     "Parcel",
     "Run",
-    "RuntimeVersionClientInterceptor",
     "activations",
     "api_of",
     "create_channel",
@@ -97,8 +111,10 @@ __all__ = [
     "fuse_dicts",
     "heartbeat_pb2",
     "instead",
+    "is_error",
     "iterate_object_tree",
     "local_run",
+    "log_as",
     "log_plainly",
     "message_pb2",
     "metadata_of",
@@ -106,16 +122,19 @@ __all__ = [
     "names",
     "node_context",
     "node_pb2",
+    "nodes_over_http",
     "pack",
     "public_key_to_bytes",
     "recorddict_from_bytes",
     "recorddict_to_bytes",
+    "remove_node",
     "run_from_proto",
     "run_pb2",
     "run_superexec",
     "run_superlink",
     "runtime_client",
     "runtime_pb2",
+    "sign_message",
     "simulated",
     "unpack",
 ]
@@ -124,6 +143,9 @@ CLOCK_REFUSED: Final = "Invalid timestamp"  # by a SuperLink, of a node whose cl
 CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
 PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # how long a SuperLink awaits a part
 SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's own node id
+_HTTP_FLEET: Final = "flwr.superlink.routers.fleet"  # where later releases serve nodes
+_HTTP_PUBLIC_KEY: Final = "flwr-public-key"  # the header of a call of theirs with the node's key
+_GRPC_FLEET: Final = "FLWR_INTERNAL_GRPC_FLEET_API"  # whether nodes are served over gRPC; from 1.40
 _PROTOBUF: Final[dict[str, Any]] = {  # a message's protobuf parts; others but chunks are JSON
     "Message": message_pb2.Message,
     "MetricRecord": recorddict_pb2.MetricRecord,
@@ -230,6 +252,11 @@ def metadata_of(parcel: Parcel) -> Metadata:
     return message_from_proto(message_pb2.Message.FromString(parcel.header)).metadata
 
 
+def is_error(parcel: Parcel) -> bool:
+    """Whether a parcel is of a message that carries an error."""
+    return bool(message_pb2.Message.FromString(parcel.header).HasField("error"))
+
+
 def error_instead(parcel: Parcel, code: int, reason: str) -> Message:
     """Returns a message with a parcel's metadata that carries an error."""
     return make_message(metadata=metadata_of(parcel), error=Error(code, reason))
@@ -269,6 +296,12 @@ def log_plainly() -> None:
     """Keeps color codes out of Flower's log where no terminal shows it."""
     if sys.stderr is None or not sys.stderr.isatty():
         update_console_handler(colored=False)
+
+
+def log_as(formatter: Formatter) -> None:
+    """Has Flower's log, and the logs below it, written to standard error by a formatter."""
+    console_handler.stream = sys.stderr
+    vars(console_handler)["format"] = formatter.format  # the handler's own ignores formatters
 
 
 def simulated(grid: Grid) -> bool:
@@ -327,12 +360,18 @@ def name_message(message: Message, message_id: str) -> None:
 # These import Flower's servers and a database, which nodes and simulations do not need.
 
 
+def nodes_over_http() -> bool:
+    """Whether a SuperLink serves nodes over HTTP, too, at the port of its Control API."""
+    return find_spec(_HTTP_FLEET) is not None
+
+
 def run_superlink(
     arguments: Sequence[str],
     *,
     serve: Callable[..., None],
     superexec: Sequence[str],
     fleet: Callable[[Any], Any],
+    http_fleet: Callable[[Any, Callable[[Mapping[str, str]], str]], Any],
     authentication: Callable[[Any], Any],
     largest: int,
     pragmas: Mapping[str, str],
@@ -343,7 +382,10 @@ def run_superlink(
         arguments: The command's arguments.
         serve: Called instead of ``uvicorn.run`` with its arguments.
         superexec: The command that starts a SuperExec, without its arguments.
-        fleet: Wraps Flower's Fleet API.
+        fleet: Wraps Flower's Fleet API. Nodes that are served over HTTP, too, as by releases from
+            1.40, get the same.
+        http_fleet: Wraps the app that serves them, if one does; also given what says, of a call's
+            headers, why no node of this SuperLink can have sent it, or "".
         authentication: Wraps Flower's interceptor that authenticates nodes.
         largest: Bytes of the longest message that the Fleet API receives or sends.
         pragmas: Further settings of each connection with its SQLite database.
@@ -351,23 +393,85 @@ def run_superlink(
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
     database = importlib.import_module("flwr.supercore.sql_mixin")
     command, servicer = flower._get_superexec_command, flower.FleetServicer
-    interceptor = flower.NodeAuthServerInterceptor
+    interceptor, over_http = flower.NodeAuthServerInterceptor, nodes_over_http()
+
+    def guarded(**given: Any) -> Any:
+        made = fleet(servicer(**given))
+        if over_http:
+            _answer_over_http(made)
+        return made
+
+    def run(app: Any, **options: Any) -> None:
+        serve(http_fleet(app, partial(_sender_fault, app)) if over_http else app, **options)
+
     changes: dict[str, Any] = {
-        "uvicorn": SimpleNamespace(run=serve),
+        "uvicorn": SimpleNamespace(run=run),
         "_get_superexec_command": lambda *a, **given: [*superexec, *command(*a, **given)[1:]],
-        "FleetServicer": lambda **given: fleet(servicer(**given)),
+        "FleetServicer": guarded,
         "NodeAuthServerInterceptor": lambda *given: authentication(interceptor(*given)),
         "GRPC_MAX_MESSAGE_LENGTH": largest,
     }
     vars(flower).update(changes)
+    os.environ[_GRPC_FLEET] = "1"
     vars(database)["SQLITE_PRAGMAS"] = (*database.SQLITE_PRAGMAS, *pragmas.items())
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
 
 
+def _answer_over_http(fleet: Any) -> None:
+    """Has pushes that come over HTTP answered by a Fleet API."""
+    router = importlib.import_module(f"{_HTTP_FLEET}.router")
+    changes = {
+        "push_messages": lambda request, state: fleet.PushMessages(request, _HttpContext),
+        "push_object": lambda request, state: fleet.PushObject(request, _HttpContext),
+    }
+    vars(router)["fleet_handlers"] = SimpleNamespace(**vars(router.fleet_handlers) | changes)
+
+
+class _HttpContext:
+    """The part of gRPC's context that a Fleet API uses, for a call over HTTP."""
+
+    @staticmethod
+    def abort(code: Any, details: str) -> NoReturn:
+        """Ends a call as one that is not allowed, at which a node drops its reply."""
+        del code
+        raise importlib.import_module("fastapi").HTTPException(403, details)
+
+
+def _sender_fault(app: Any, headers: Mapping[str, str]) -> str:
+    """Returns why no node of a SuperLink can have sent a call with these headers; "" if one can.
+
+    A call is signed as over gRPC, but the SuperLink looks only after it has read its body.
+    """
+    check = importlib.import_module(f"{_HTTP_FLEET}.node_auth").authenticate_node
+    try:
+        key = b64decode(headers.get(_HTTP_PUBLIC_KEY, ""), validate=True)
+    except ValueError:
+        return "its key cannot be read"
+    # Of a call that names a key, Flower's check asks no more than what is in the headers.
+    body = fleet_pb2.ActivateNodeRequest(public_key=key)
+    try:
+        check(SimpleNamespace(headers=headers, state=SimpleNamespace(protobuf_request=body)))
+    except Exception as error:  # whatever stands in the headers
+        return one_line(str(getattr(error, "detail", error)))
+    known = app.state.linkstate_factory.state().get_node_id_by_public_key(key) is not None
+    return "" if known or not app.state.enable_supernode_auth else "its key is not registered"
+
+
 def forget_push(fleet: Any, session: str) -> None:
     """Deletes a reply that a node has begun to push, with the parts stored so far."""
     fleet.state_factory.state()._cleanup_push_session(session, cleanup_messages=True)
+
+
+def remove_node(fleet: Any, node_id: int) -> None:
+    """Removes a node from a SuperLink's database, which refuses its key from then on.
+
+    Raises:
+        ValueError: It is not there.
+    """
+    state = fleet.state_factory.state()
+    for node in state.get_node_info(node_ids=[node_id]):
+        state.delete_node(node.owner_aid, node_id)
 
 
 def run_superexec(start: Callable[..., Any]) -> None:

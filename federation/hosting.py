@@ -26,6 +26,8 @@ class NodeConfig(NamedTuple):
         memory_limit: Most MiB that the memories of a training may take; 0 for no bound.
         memory_days: Days after which the memories of a training that has ended are removed;
             0 for never.
+        describes: Whether it describes the columns of ``data`` to a coordinator that asks.
+        policy: The file of the site's policy, or a folder that may have one; None for defaults.
     """
 
     partition_id: int
@@ -35,6 +37,8 @@ class NodeConfig(NamedTuple):
     memory_key: Path | None = None
     memory_limit: float = 0.0
     memory_days: float = 0.0
+    describes: bool = True
+    policy: Path | None = None
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
@@ -57,6 +61,8 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         memory_key=_path(config, "memory-key"),
         memory_limit=_bound(config, "memory-limit"),
         memory_days=_bound(config, "memory-days"),
+        describes=config.get("describes", True) is True,
+        policy=_path(config, "policy"),
     )
 
 
@@ -83,22 +89,16 @@ def hosted_clients(num_clients: int, node: NodeConfig) -> Sequence[int]:
     """Returns the clients that a node hosts: one with as many nodes as clients, none if spare.
 
     Raises:
-        Refused: ``partition_id`` does not lie in 0..num_partitions-1, or a node with data of its
-            own is not one of the clients.
+        Refused: ``partition_id`` does not lie in 0..num_partitions-1.
     """
     if not 0 <= node.partition_id < node.num_partitions:
         raise Refused(
             f"partition-id must be in 0..{node.num_partitions - 1} (num-partitions is "
             f"{node.num_partitions}), got {node.partition_id}"
         )
-    if not node.data:
-        return range(node.partition_id, num_clients, node.num_partitions)
-    if node.partition_id >= num_clients:
-        raise Refused(
-            f"num-clients must be more than {node.partition_id}, the number of a client with data "
-            f"of its own, got {num_clients}"
-        )
-    return [node.partition_id]
+    if node.data:  # which may come while a run goes on, with a number beyond its first clients
+        return [node.partition_id]
+    return range(node.partition_id, num_clients, node.num_partitions)
 
 
 def memory_folder(node: NodeConfig, experiment: Experiment, run_id: int, training: str) -> Path:

@@ -45,7 +45,11 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     Raises:
         Refused: If it is missing or not such a key.
     """
-    data = _read(path)
+    return public_key_of(_read(path), path)
+
+
+def public_key_of(data: bytes, path: Path) -> ec.EllipticCurvePublicKey:
+    """Returns a client's public key from the contents of a file; raises as ``read_public_key``."""
     with _readable(path, "OpenSSH public key"):
         key = load_ssh_public_key(data)
     if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _NIST)):

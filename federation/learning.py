@@ -1,7 +1,11 @@
-"""The method of an experiment on its network, without data."""
+"""The method of an experiment on its network, without data, and the memory that it takes.
+
+On torch's meta device arrays have shapes and no values. The functions that make a method's slots
+run there as they are, so that no method needs a formula of its own.
+"""
 
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Generator
@@ -10,23 +14,34 @@ from torch.utils._pytree import tree_map
 from engram.checks import must
 from engram.cohort.problem import network_of
 from engram.core.contract import Contract
-from engram.core.method import Method, Network
+from engram.core.method import FromMean, Method, Network
 from engram.core.shapes import Shapes, shapes_of, without_data
+from engram.core.slots import flat
 from engram.models import Model
+from engram.types import Params
 from federation.data.federated import model_for
-from federation.demand import check_client, check_server
 from federation.errors import Refused, one_line
-from federation.experiment import Experiment
-from federation.methods.network import NetworkMethod
-from federation.roster import Kind
+from federation.machine import check_room
+from federation.schema import Kind
 from federation.streams import Stream, torch_generator
 
-__all__ = ["check_fit", "server_side", "shapes_on"]
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
+__all__ = [
+    "check_fit",
+    "check_kept",
+    "check_server",
+    "client_axes",
+    "server_side",
+    "shapes_on",
+]
+
+_COPIES: Final = 2  # of what a client works on, at least: a gradient, and the next
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
 
-def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
+def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
     """Builds the method of an experiment for a server.
 
     Args:
@@ -52,18 +67,35 @@ def server_side(experiment: Experiment, kind: Kind) -> tuple[Method, Shapes, fro
     return method, shapes, network.running
 
 
-def check_fit(experiment: Experiment, kind: Kind) -> None:
+def client_axes(experiment: "Experiment", kind: Kind) -> dict[str, list[int]]:
+    """Returns the axes of the server's arrays that have an entry for each client, by path."""
+    sizes = []
+    for clients in (experiment.num_clients, experiment.num_clients + 1):
+        e = experiment.model_copy(update={"num_clients": clients})
+        start = shapes_on(e, model_for(e, kind), kind.outputs).method.server.start
+        sizes.append({path: leaf.shape for path, leaf in flat(start).items()})
+    one, more = sizes
+    return {
+        path: [axis for axis, size in enumerate(shape) if size != more[path][axis]]
+        for path, shape in one.items()
+        if shape != more[path]
+    }
+
+
+def check_fit(experiment: "Experiment", kind: Kind) -> None:
     """Checks that the network, and a client of the method, fit such data and into memory.
 
     Raises:
         Refused: One of them does not.
     """
+    from federation.methods.network import NetworkMethod  # noqa: PLC0415 - settings load others
+
     model = model_for(experiment, kind)
     if isinstance(experiment.own, NetworkMethod):
         shapes_on(experiment, model, kind.outputs)
 
 
-def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
+def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     """Returns the shapes of one client's slots, without taking memory for them.
 
     Args:
@@ -76,7 +108,7 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
             not fit into memory.
     """
     e = experiment
-    if e.of(NetworkMethod).personal and e.share and not model.personal - model.running:
+    if e.network.personal and e.share and not model.personal - model.running:
         raise Refused(must("share", e.share, f"less than all for {e.method}"))
     initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
     network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
@@ -104,11 +136,65 @@ def shapes_on(experiment: Experiment, model: Model, outputs: int) -> Shapes:
     return shapes
 
 
-def _built(e: Experiment, network: Network, outputs: int) -> Method:
+def _built(e: "Experiment", network: Network, outputs: int) -> Method:
     return without_data(
-        e.of(NetworkMethod).settings,
+        e.network.settings,
         network,
         outputs=outputs,
         clients=e.num_clients,
         generator=partial(torch_generator, e.seed, Stream.HYPERNETWORK),
     )
+
+
+def check_client(experiment: "Experiment", shapes: Shapes) -> None:
+    """Checks that a client's slots fit into memory, and into ``memory-budget`` if it is set.
+
+    Raises:
+        Refused: The slots do not fit.
+    """
+    e = experiment
+    # A node builds the server's slots, as they start, too.
+    held = max(_size(flat(shapes.received)), _size(flat(shapes.method.server.start)))
+    size = held + _COPIES * _size(flat(shapes.work))
+    most = int(e.memory_budget * 2**30)
+    check_room(f"a client of {e.method}", size, _advice(e), most=most)
+
+
+def check_server(experiment: "Experiment", shapes: Shapes) -> None:
+    """Checks that the server's slots, and the updates of a round, fit into memory.
+
+    Raises:
+        Refused: The slots do not fit.
+    """
+    e, server = experiment, shapes.method.server
+    # Updates of a round, until they are merged.
+    held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
+    size = _size(flat(server.start)) + held * _size(flat(shapes.sent))
+    size += e.num_clients * _size(flat(shapes.own))
+    check_room(f"the server of {e.method}", size, _advice(e))
+
+
+def check_kept(experiment: "Experiment", shapes: Shapes) -> None:
+    """Checks that clients' memories fit into this machine's, where they are not on disk.
+
+    Raises:
+        Refused: They do not fit.
+    """
+    e = experiment
+    clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
+    what = f"what {clients} clients of {e.method} keep between rounds"
+    check_room(what, clients * _size(flat(shapes.kept)), _advice(e))
+
+
+def _size(params: Params) -> int:
+    return sum(leaf.nbytes for leaf in params.values())
+
+
+def _advice(experiment: "Experiment") -> str:
+    """Names settings to lower: those of the method that are above their defaults, if any."""
+    e, own = experiment, experiment.own
+    numbers = [(n, f) for n, f in type(own).model_fields.items() if f.annotation is int]
+    raised = [field.alias for name, field in numbers if getattr(own, name) > field.default]
+    if raised:
+        return f"lower {' or '.join(f'{e.method}.{key}' for key in raised)}"
+    return "take a smaller network, or fewer clients"

@@ -13,15 +13,6 @@ import psutil
 
 from federation.errors import DataError, Refused
 
-__all__ = [
-    "available",
-    "check_room",
-    "check_rows",
-    "check_threads",
-    "cores",
-    "rows_in_memory",
-]
-
 _log = logging.getLogger("flwr.engram")
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")

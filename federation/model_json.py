@@ -2,13 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from federation.schema import Schema
 from federation.stored import Settings, Stored
 
-__all__ = ["ModelJson"]
-
 _Text = Annotated[str, Field(max_length=10**5)]
+
+
+_Schema = Annotated[Schema | None, BeforeValidator(Schema.from_json)]
 
 
 class _Standard(Stored):
@@ -17,18 +19,11 @@ class _Standard(Stored):
 
 
 class _Kind(Stored):
-    inputs: _Text = ""
-    outputs: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    columns: Annotated[list[str], Field(default_factory=list)]
+    inputs: _Text
+    outputs: Annotated[int, Field(ge=0, lt=2**31)]
     classes: Annotated[list[str], Field(default_factory=list)]
-    features: Annotated[list[str], Field(default_factory=list)]
+    schema_: Annotated[_Schema, Field(alias="schema")] = None
     units: Annotated[dict[str, _Standard], Field(default_factory=dict)]
-
-
-class _Column(Stored):
-    name: str
-    values: list[str] | None
-    fill: float | str | None
 
 
 class _Range(Stored):
@@ -51,7 +46,6 @@ class ModelJson(Stored):
     form: Literal["network", "shifted", "mixture", "recalling", "layers"]
     outputs: Literal["classes", "labels", "tokens", "values"]
     classes: list[str]
-    columns: list[_Column]
     client: _Text
     source: _Text
     format: Literal["safetensors", "torch", "onnx"]

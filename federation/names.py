@@ -1,15 +1,14 @@
 """Clients' names, where their data give them some."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from federation.errors import one_line
+from engram.checks import must
+from federation.errors import Names, Refused, few, one_line
+from federation.streams import unseen
 
-__all__ = ["Names", "checked_names", "shown_name"]
-
-Names = Mapping[int, str]
-"""Names by client; clients without one are shown by their numbers."""
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 _LONGEST: Final = 60  # characters of a name
 
@@ -43,6 +42,19 @@ def checked_names(given: Names, num_clients: int) -> dict[int, str]:
         # Names changed in one pass differ from each other, so each further pass changes a name
         # that had no suffix yet: the loop ends.
         names |= {client: _with_number(name, client) for client, name in taken.items()}
+
+
+def all_unseen(experiment: "Experiment", names: Names) -> frozenset[int]:
+    """Returns the clients that never train, where all clients' names are known.
+
+    Raises:
+        Refused: The setting ``unseen`` lists what no client is called.
+    """
+    found, e = unseen(experiment, names), experiment
+    if strange := e.unseen_names - {names.get(client, str(client)) for client in found}:
+        expected = f"some of the clients: {few(range(e.num_clients), names)}"
+        raise Refused(must("unseen", ",".join(sorted(strange)), expected))
+    return found
 
 
 def _with_number(name: str, client: int) -> str:

@@ -15,7 +15,7 @@ from engram.models.base import called
 from engram.process import filtering
 from federation.errors import Refused, one_line
 from federation.graphs import Runs, session
-from federation.roster import Kind
+from federation.schema import Kind
 from federation.shapes import example
 
 __all__ = ["check_onnx", "on_tensors", "to_onnx"]

@@ -20,17 +20,6 @@ from federation.errors import Refused, one_line
 from federation.files import read_file
 from federation.settings.files import flat
 
-__all__ = [
-    "MOVING",
-    "VARIABLE",
-    "add_plugins",
-    "load_plugins",
-    "plugins",
-    "project_plugins",
-    "project_settings",
-    "source_of",
-]
-
 VARIABLE: Final = "ENGRAM_PLUGINS"
 """Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
 

@@ -5,8 +5,6 @@ from typing import Final
 
 from federation.addresses import LOOPBACK
 
-__all__ = ["direct"]
-
 _ASKED: Final = "grpc_proxy"
 """Variable of gRPC alone: whoever sets it wants a federation's connections to go through it."""
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["SAFE", "safe_path"]
-
 _VARIABLE: Final = "PYTHONSAFEPATH"
 SAFE: Final = {_VARIABLE: "1"}
 """Environment of Python in which a module beside its start hides none of the standard library."""

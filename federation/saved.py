@@ -18,8 +18,6 @@ from engram.types import Params
 from federation.data.npz import UNREADABLE
 from federation.errors import one_line
 
-__all__ = ["tensors_from_saved", "tensors_to_saved"]
-
 _PICKLE: Final = "data.pkl"
 _ENTRY: Final = 2**12  # bytes of it for a member of the archive
 _OPERATIONS: Final = frozenset(

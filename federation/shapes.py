@@ -12,8 +12,6 @@ from torch.utils._pytree import tree_map
 
 from engram.models.base import Inputs
 
-__all__ = ["check", "described", "example", "size"]
-
 _DTYPES: Final = {"float32": torch.float32, "int64": torch.int64}
 _LEAF: Final = re.compile(r"(float32|int64)\[((?:\d{1,9}(?:,\d{1,9}){0,7})?)\]", re.ASCII)
 _MOST_LEAVES: Final = 64

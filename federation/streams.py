@@ -4,10 +4,15 @@ Whatever is drawn for client 7 in round 3 is the same on every engine, whoever e
 whichever node hosts the client, and whether or not the run was resumed in between.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 
 class Stream(IntEnum):
@@ -42,9 +47,21 @@ def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
     return np.random.default_rng([seed, stream, *keys])
 
 
-def unseen(seed: int, clients: int, count: int) -> frozenset[int]:
-    """Returns which of the clients never train: so many of them."""
-    return frozenset(generator(seed, Stream.UNSEEN).permutation(clients)[:count].tolist())
+def unseen(experiment: "Experiment", names: Mapping[int, str]) -> frozenset[int]:
+    """Returns the clients that never train: those that ``unseen`` lists, or drawn ones.
+
+    A node knows the names of its own clients alone: names that no client has are left out.
+
+    Args:
+        experiment: The settings.
+        names: Clients' names; clients without one go by their numbers.
+    """
+    e = experiment
+    if e.unseen:
+        everyone, wanted = range(e.num_clients), e.unseen_names
+        return frozenset(c for c in everyone if names.get(c, str(c)) in wanted)
+    drawn = generator(e.seed, Stream.UNSEEN).permutation(e.num_clients)[: e.unseen_clients]
+    return frozenset(drawn.tolist())
 
 
 def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:

@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 from engram.core.method import Slots
 from engram.core.slots import over_slots
 
-__all__ = ["Trained"]
-
 _TOLD: Final = 2  # most clients whose failures are told
 
 

@@ -18,9 +18,11 @@ __all__ = [
     "ARRAYS",
     "BUSY",
     "CLIENTS",
+    "COLUMNS",
     "CONFIG",
     "DIVERGED",
     "METRICS",
+    "MODEL",
     "OWN",
     "REFUSED",
     "ROSTER",
@@ -46,9 +48,11 @@ __all__ = [
 _T = TypeVar("_T", int, float, str)
 
 ARRAYS: Final = "arrays"  # the name in Flower's own strategies
+COLUMNS: Final = "columns"  # config key of the roster query: whether tables are described
 CONFIG: Final = "config"
 OWN: Final = "own"  # slots of which each client receives its own: a leading axis of clients
 METRICS: Final = "metrics"
+MODEL: Final = "model"  # config key: description of a given model, which nodes are to score
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings

@@ -19,7 +19,7 @@ class PrivacyAccountant:
     counts again, since it releases new information about the clients.
 
     Args:
-        experiment: The settings. Without privacy nothing is counted.
+        experiment: The settings of a private run.
         done: The round of the last checkpoint: rounds 1 to this one are done.
         file: Where each round's clients are recorded before they are asked; None if a repeated
             round has the same noise, and so releases nothing new.
@@ -41,8 +41,6 @@ class PrivacyAccountant:
         self._file = file
         self._asked: Counter[int] = Counter()
         e = experiment
-        if e.privacy == "none":
-            return
         if file is None:
             cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
             for server_round in range(1, done + 1):
@@ -59,8 +57,6 @@ class PrivacyAccountant:
 
     def note(self, clients: Sequence[int]) -> None:
         """Records the clients of a round, before they are asked."""
-        if self._experiment.privacy == "none":
-            return
         if self._file is not None:
             with self._file.open("a") as file:
                 file.write(" ".join(map(str, clients)) + "\n")
@@ -72,10 +68,8 @@ class PrivacyAccountant:
     def spent(self) -> dict[str, float]:
         """The ``epsilon`` of the client that was asked most often, and its ``delta``.
 
-        Empty without privacy. Every other client's epsilon is at most this one. Cohorts do not
-        depend on data, so that rounds without a client cost it nothing.
+        Every other client's epsilon is at most this one. Cohorts do not depend on data, so that
+        rounds without a client cost it nothing.
         """
         e = self._experiment
-        if e.privacy == "none":
-            return {}
         return {"epsilon": spent(e, max(self._asked.values(), default=0)), "delta": e.delta}

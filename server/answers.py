@@ -8,11 +8,11 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import UNFINISHED, UNUSABLE, few, one_line
+from federation.errors import AWAITED, UNFINISHED, UNUSABLE, few, one_line
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.flower import names
 from federation.roster import NodeEntry, read_entry
-from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, SETTINGS, TRAINING
+from federation.wire import BUSY, COLUMNS, CONFIG, REFUSED, ROSTER_QUERY, SETTINGS, TRAINING
 from server.grid import PatientGrid
 from strategies.reading import Rejected, first_answers, read_reply
 
@@ -31,21 +31,33 @@ class Answers:
     Where the SuperLink knows nodes by name, a node hosts the clients of its name only, whatever
     it says.
 
+    Args:
+        grid: The nodes.
+        training: The training's name, which nodes keep memories under.
+        settings: Digest of the run's settings.
+        columns: Whether nodes describe their tables, in place of their clients' data.
+
     Attributes:
         entries: Answers of nodes that serve, in the order in which they came.
         refusals: Why other nodes do not serve: the end of a sentence that begins with the node.
         fixed: Whether all nodes are there from the beginning, as in a simulation.
     """
 
-    def __init__(self, grid: Grid, training: str, settings: str = "") -> None:
+    def __init__(
+        self, grid: Grid, training: str, settings: str = "", *, columns: bool = False
+    ) -> None:
         self.entries: dict[int, NodeEntry] = {}
         self.refusals: dict[int, str] = {}
         self._grid = grid
+        self._columns = columns
+        self._asked: dict[str, str | bool]
         self._asked = {"fingerprint": fingerprint(), TRAINING: training, SETTINGS: settings}
+        self._asked |= {COLUMNS: True} if columns else {}
         self._membership = grid.membership if isinstance(grid, PatientGrid) else None
         self.fixed = isinstance(grid, PatientGrid) and grid.fixed
         self._again: dict[int, float] = {}  # when nodes that do not serve are asked again
-        self._busy: set[int] = set()  # those of them that train for another run
+        self._busy: set[int] = set()  # those of them that may serve later
+        self._awaited: set[int] = set()  # those of them whose sites have yet to approve the run
         self._names: Mapping[int, str] = {}
 
     def ask(self) -> bool:
@@ -65,11 +77,16 @@ class Answers:
         known = len(self.entries), len(self.refusals)
         for node, reply in self._replies(nodes):
             try:
-                self.entries[node] = self._own(node, _read(reply))
+                entry = self._own(node, _read(reply))
+                if (entry.table is not None) != self._columns:
+                    self._again[node] = now + _SOON  # it answers another question
+                    continue
+                self.entries[node] = entry
                 self.refusals.pop(node, None)
                 self._busy.discard(node)
+                self._awaited.discard(node)
             except ValueError as error:
-                self._refused(node, str(error), busy=_is_busy(reply))
+                self._refused(node, str(error), reply)
         return known != (len(self.entries), len(self.refusals))
 
     def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
@@ -89,9 +106,12 @@ class Answers:
             if message.metadata.message_id in replies
         ]
 
-    def _refused(self, node: int, reason: str, *, busy: bool) -> None:
+    def _refused(self, node: int, reason: str, reply: Message) -> None:
+        awaited = _has_code(reply, AWAITED)
+        busy = awaited or _has_code(reply, BUSY)
         self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
         (self._busy.add if busy else self._busy.discard)(node)
+        (self._awaited.add if awaited else self._awaited.discard)(node)
         if self.refusals.get(node) != reason:
             self.refusals[node] = reason
             _log.warning("%s %s; it is asked again", self.called(node), reason)
@@ -119,6 +139,10 @@ class Answers:
         unscored = {c: why for c, why in entry.unscored.items() if c in own}
         return entry._replace(clients=own, left_out=left_out, unscored=unscored)
 
+    def forget(self, node: int) -> None:
+        """Forgets the answer of a node whose client is no member any more."""
+        self.entries.pop(node, None)
+
     def called(self, node: int) -> str:
         """Returns a node's name for messages."""
         name = self._names.get(node)
@@ -144,6 +168,11 @@ class Answers:
         return self.refusals.get(node, "has not answered")
 
     @property
+    def awaits_approval(self) -> bool:
+        """Whether the site of an online node has yet to approve the run."""
+        return bool(self._awaited & self.on_line())
+
+    @property
     def silent(self) -> set[int]:
         """Online nodes that have not answered yet."""
         return self.on_line() - self.entries.keys() - self.refusals.keys()
@@ -162,7 +191,7 @@ class Answers:
             return False
         heard = self.entries.keys() | (self.refusals.keys() - self._busy)
         there = {self._membership.number(self._names.get(node, "")) for node in heard}
-        return there.issuperset(range(self._membership.clients)) and not self.silent
+        return there.issuperset(self._membership.members()) and not self.silent
 
     def in_words(self) -> tuple[str, str]:
         """Returns what is known of nodes that do not serve, and a remedy; either may be empty."""
@@ -181,8 +210,10 @@ def _read(reply: Message) -> NodeEntry:
     ours = f"this coordinator runs {fingerprint()} from {source_root()}"
     if reply.has_error():
         reason = one_line(_last_line(reply.error.reason or ""))
-        if _is_busy(reply):
+        if _has_code(reply, BUSY):
             raise ValueError(f"is busy: {reason}")
+        if _has_code(reply, AWAITED):
+            raise ValueError(reason)
         if reply.error.code in _SAID:  # from our own source, so the reason explains itself
             raise ValueError(f"cannot serve this run: {reason}")
         raise ValueError(f"cannot serve this run: {reason}{_decoy()}; {ours}")
@@ -196,8 +227,8 @@ def _read(reply: Message) -> NodeEntry:
     return entry
 
 
-def _is_busy(reply: Message) -> bool:
-    return reply.has_error() and reply.error.code == BUSY
+def _has_code(reply: Message, code: int) -> bool:
+    return reply.has_error() and reply.error.code == code
 
 
 def _decoy() -> str:

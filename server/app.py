@@ -6,12 +6,9 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from federation.errors import EngramError
-from federation.experiment import Experiment
-from federation.hosting import run_folder
-from federation.plugins import load_plugins
 from server.grid import PatientGrid
 from server.membership import membership_of
+from server.opened import opened
 from server.run import run
 from strategies import STRATEGIES
 
@@ -27,12 +24,9 @@ def main(grid: Grid, context: Context) -> None:
     Raises:
         EngramError: If it cannot be run; logged in one line before it is raised.
     """
-    try:
-        load_plugins()
-        experiment = Experiment.from_run_config(context.run_config)
-        folder = run_folder(experiment, context.run_id)
+    with opened(grid, context) as (experiment, folder):
         membership = membership_of(grid)
-        patient = PatientGrid(grid, least=experiment.min_clients, membership=membership)
+        patient = PatientGrid(grid, least=experiment.least_clients, membership=membership)
         strategy = STRATEGIES[experiment.own.plug_in]
 
         def report(row: dict[str, Any]) -> None:
@@ -41,9 +35,6 @@ def main(grid: Grid, context: Context) -> None:
                 _log.info("round %d: %s", row["round"], words)
 
         found = run(patient, experiment, folder, engine="flower", on_round=report)
-    except EngramError as error:
-        _log.error("engram: %s", error)
-        raise
     _log.info(
         "%s: %s, %.1f ms a round; recorded in %s",
         experiment.method,

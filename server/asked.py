@@ -7,9 +7,7 @@ from flwr.app import Message
 from federation.bundle import unbundle
 from federation.errors import BUSY, UNUSABLE, Refused
 from federation.flower import instead
-from federation.wire import CLIENTS, SECONDS, TRAINING, config_of, read_list
-
-__all__ = ["Asked", "is_busy", "opened", "trained_for"]
+from federation.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, read_list
 
 
 class Asked(NamedTuple):
@@ -20,6 +18,7 @@ class Asked(NamedTuple):
         clients: How many clients it asks; 1 if it does not say.
         named: Which clients it names.
         training: The name that clients keep memories of the run under.
+        columns: Whether it asks for a description of the node's table.
         activated: Its node's activation time when it was sent.
     """
 
@@ -27,6 +26,7 @@ class Asked(NamedTuple):
     clients: int
     named: list[int]
     training: str
+    columns: bool = False
     activated: str = ""
 
     @classmethod
@@ -39,6 +39,7 @@ class Asked(NamedTuple):
             len(clients) if isinstance(clients, list) else 1,
             read_list(config, CLIENTS, int) if CLIENTS in config else [],
             str(config.get(TRAINING, "")),
+            bool(config.get(COLUMNS)),
         )
 
     @property

@@ -5,7 +5,6 @@ out the tokens of running ones. So on a shared host the SuperLink looks up each 
 in the kernel's /proc/net/tcp, and serves its own user and root only. Nobody needs a password.
 """
 
-import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from federation.addresses import Address, as_ip
+from server.http_fleet import FLEET, refuse
 
 SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 """Linux's tables of TCP sockets, with their users."""
@@ -78,13 +78,16 @@ def _comparable(address: Address) -> Address:
 
 
 def private(protocol: type[Any], users: Collection[int]) -> type[Any]:
-    """Returns a uvicorn protocol that serves these users of this machine, and refuses all others.
+    """Returns a uvicorn protocol that serves these users of this machine.
 
-    It checks each connection once, when it opens, by its real addresses rather than by those that
-    a request's headers may claim.
+    All others are served as nodes are, and refused everything else. It checks each connection
+    once, when it opens, by its real addresses rather than by those that a request's headers may
+    claim.
     """
 
     class Private(protocol):  # type: ignore[misc]  # a base that uvicorn chooses at run time
+        app: Any
+
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             if not (
@@ -92,15 +95,18 @@ def private(protocol: type[Any], users: Collection[int]) -> type[Any]:
                 and self.server
                 and is_from(users, Address(*self.client), Address(*self.server))
             ):
-                self.app = _refuse
+                self.app = _fleet_alone(self.app)
 
     return Private
 
 
-async def _refuse(scope: Any, receive: Any, send: Any) -> None:
-    """Answers a request with 403, in the form from which Flower's command shows the reason."""
-    del scope, receive
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
-    body = json.dumps({"detail": _REFUSAL}).encode()
-    await send({"type": "http.response.body", "body": body})
+def _fleet_alone(app: Any) -> Any:
+    """Returns an app that takes calls of nodes alone, and refuses all others."""
+
+    async def taken(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"].startswith(FLEET):
+            await app(scope, receive, send)
+        else:
+            await refuse(send, 403, detail=_REFUSAL)
+
+    return taken

@@ -1,24 +1,22 @@
 """The coordinator's subcommands: a federation's folder, its SuperLink, its clients."""
 
 import contextlib
-import json
 import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from federation.addresses import CONTROL, Address, check_host
-from federation.console import console
 from federation.credentials import read_server
-from federation.errors import Refused, one_line
-from federation.stored import readable
+from federation.errors import Refused
+from federation.logs import VARIABLE
 from server.identity import add_client, init_federation, new_client_key, renew_server
+from server.invitations import admit, invite, join
 from server.launch import (
     ReplyLimits,
     check_free,
@@ -26,9 +24,8 @@ from server.launch import (
     superlink_command,
     warnings,
 )
-from server.record import RunRecord
-from server.registration import register_clients, unregister_client
-from server.status import costs, members, participation
+from server.registration import register_clients, remove_client
+from server.stopping import stop_run
 
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
@@ -36,7 +33,6 @@ _DAYS = 365
 _LIMITS = ReplyLimits()
 
 app = typer.Typer()
-_out = console()
 
 _Server = Annotated[
     Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
@@ -85,11 +81,33 @@ def init(
     renew: Annotated[
         bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")
     ] = False,
+    invites: Annotated[
+        bool,
+        typer.Option("--invite", help="Instead: print an invitation for a site to FOLDER."),
+    ] = False,
+    invitation: Annotated[
+        Path | None,
+        typer.Option(
+            "--join", metavar="INVITATION", help="Instead: make FOLDER for a site by an invitation."
+        ),
+    ] = None,
 ) -> None:
     """Make a federation: certificates, and a folder for the server and each client."""
-    options = {"--clients": clients, "--superlink": superlink, "--insecure": insecure}
+    options: dict[str, Any] = {
+        "--clients": clients,
+        "--superlink": superlink,
+        "--insecure": insecure,
+    }
     others = options | {"--host": host, "--days": days, "--renew": renew}
-    if add:
+    asked = {"--add-client": add, "--new-key": new_key is not None}
+    if invites or invitation is not None:
+        _refuse(others | asked, "--invite" if invites else "--join")
+        if invitation is None:
+            print(invite(folder).decode(), end="")
+            return
+        _refuse({"--invite": invites}, "--join")
+        print(_joined(folder, join(invitation, folder)))
+    elif add:
         _refuse(others | {"--new-key": new_key is not None}, "--add-client")
         print(_added(folder, add_client(folder)))
     elif new_key is not None:
@@ -150,6 +168,15 @@ def start(
     max_reply: Annotated[
         int, typer.Option(metavar="MIB", min=1, help="Largest size of a client's reply.")
     ] = _LIMITS.mebibytes,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log lines of JSON, the coordinator's as well.")
+    ] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
+        ),
+    ] = 0,
 ) -> None:
     """Start a federation's SuperLink, to which its clients and its users connect."""
     credentials = read_server(server)
@@ -168,26 +195,37 @@ def start(
     name = credentials.settings.federation
     print(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}", flush=True)
     os.chdir(launch.cwd)
-    os.execve(launch.argv[0], launch.argv, launch.env)
+    env = launch.env | ({VARIABLE: "json"} if log_json else {})
+    os.execve(launch.argv[0], [*launch.argv, "--metrics-port", str(metrics_port)], env)
 
 
 @app.command()
-def register(server: _Server, control: _Control = None) -> None:
+def register(
+    server: _Server,
+    request: Annotated[
+        Path | None,
+        typer.Argument(metavar="[REQUEST]", help="A site's request to be admitted."),
+    ] = None,
+    control: _Control = None,
+) -> None:
     """Register all clients' keys with the running SuperLink; known ones stay."""
+    if request is not None:
+        name, fingerprint = admit(server, request)
+        print(f"{name}: its key is {fingerprint}")
     for client, node in register_clients(server, control=control):
         print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
 
 
 @app.command()
-def unregister(
+def remove(
     server: _Server,
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="The client, such as `client-3` or `3`.")
     ],
     control: _Control = None,
 ) -> None:
-    """Remove a client's key from the running SuperLink, which refuses it for good."""
-    name, node = unregister_client(server, client, control=control)
+    """Remove a client from a federation: its key is refused, and no run counts on it."""
+    name, node = remove_client(server, client, control=control)
     number = name.removeprefix("client-")
     print(
         f"{name}: its key (node {node}) is refused from now on\n"
@@ -196,45 +234,18 @@ def unregister(
 
 
 @app.command()
-def status(
-    target: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A federation's `server`, or the folder of a run."),
-    ],
+def stop(
+    server: _Server,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="Number of the run, as `engram run` says; default: the only one."
+        ),
+    ] = None,
     control: _Control = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show who is in a federation, or who took part in a run, and its cost."""
-    if (target / "config.json").is_file():
-        with readable(target):
-            rows = RunRecord.open(target).rows()
-            shares, cost = participation(rows), costs(rows)
-        if as_json:
-            print(json.dumps({"clients": [share._asdict() for share in shares], "costs": cost}))
-            return
-        done = rows[-1]["round"] if rows else 0
-        table = Table(title=f"{target}: {done} rounds", title_justify="left")
-        for heading in ("client", "asked", "took part", "did not, because"):
-            table.add_column(heading, justify="left" if "did" in heading else "right")
-        for share in shares:
-            why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
-            counts = str(share.asked), str(share.took_part)
-            table.add_row(one_line(share.name), *counts, one_line(why))
-        _out.print(table)
-        for kind, total in cost.items():
-            unit = f"{total / 2**20:.2f} MiB" if "bytes" in kind else f"{total:.1f} s"
-            _out.print(f"{kind:<20}{unit:>12}")
-        return
-    found = members(target, control=control)
-    if as_json:
-        print(json.dumps([member._asdict() for member in found]))
-        return
-    table = Table(title=str(target), title_justify="left")
-    for heading in ("client", "node", "status", "since (UTC)"):
-        table.add_column(heading)
-    for member in found:
-        table.add_row(*map(one_line, (member.name or "?", str(member.node_id), *member[2:])))
-    _out.print(table if found else f"{target}: the SuperLink knows no node")
+    """Stop a run on a federation after its current round; it can be resumed."""
+    print(f"run {stop_run(server, run, control=control)}: it ends after its current round")
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:
@@ -282,6 +293,15 @@ def _with_new_key(folder: Path, own: Path) -> str:
         f"{own}: client.key and client.pub for the client's machine, and for nobody else",
         f"{server}/clients/{own.name}.pub: for the coordinator's machine; engram register "
         f"{shlex.quote(str(server))} admits the new key, and removes the old one",
+    ]
+    return "\n".join(lines)
+
+
+def _joined(folder: Path, fingerprint: str) -> str:
+    lines = [
+        f"{folder}: its key is {fingerprint}",
+        f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
+        f"then: engram node {shlex.quote(str(folder))}",
     ]
     return "\n".join(lines)
 

@@ -8,8 +8,6 @@ from pydantic import Field, StringConstraints, model_validator
 from engram.checks import require
 from federation.stored import Clients, Count, Figure, Name, Seed, Settings, Stored
 
-__all__ = ["Config", "MetricsRow", "Progress", "Results", "ScoresRow"]
-
 _Client = Annotated[str, StringConstraints(pattern=r"^\d{1,7}$")]
 _Clients = list[Annotated[int, Field(ge=0, lt=10**6)]]
 
@@ -39,6 +37,7 @@ class Config(Stored):
     versions: dict[str, str]
     metrics: dict[Name, _Metric]
     damaged: list[dict[str, Any]] = Field([])
+    clients: Clients = 1
 
 
 class _Suspended(Stored):
@@ -52,6 +51,7 @@ class MetricsRow(Stored):
     round: Count
     scored: Count = 0
     cohort: _Clients = Field([])
+    members: _Clients = Field([])
     absent: dict[_Client, str] = Field({})
     names: dict[_Client, str] = Field({})
     suspended: dict[str, _Suspended] = Field({})

@@ -4,8 +4,6 @@ from typing import Any
 
 from federation.clock import TIME, now
 
-__all__ = ["Dated"]
-
 
 class Dated:
     """Flower's authentication of nodes, whose every answer comes with the time.

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size
-from federation.errors import UNFINISHED, UNUSABLE, one_line
+from federation.errors import UNFINISHED, UNUSABLE, few, one_line
 from federation.flower import (
     CHUNK,
     PUSH_SESSION,
@@ -23,11 +23,12 @@ from federation.flower import (
 )
 from federation.inbox import Limits, replies
 from federation.pause import Pauses
-from federation.wire import CONFIG, ROSTER_QUERY, TRAINING
+from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
 from server.asked import Asked, is_busy, opened, trained_for
 from server.costs import Exchange
 from server.membership import Membership
 from server.progress import RunProgress
+from server.stopping import is_stopping
 from server.suspensions import Suspensions
 
 _log = getLogger("flwr.engram")
@@ -39,6 +40,7 @@ _SHORTEST = 15.0  # seconds that any reply may be in transit
 _PARTS = 100  # objects that a reply may consist of: _PARTS, and _TIMES the model's
 _LOOK = 1.0  # seconds between polls of which nodes are online
 _SOON = 5.0  # seconds until a node that is busy is asked again
+_SILENT, _SLOW = 4.0, 60.0  # seconds until it is said which nodes are waited for: gone, at work
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
@@ -99,6 +101,13 @@ class PatientGrid(Grid):
     def run(self) -> Run:
         """The run that the grid operates in."""
         return self._grid.run
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `engram stop` has asked for an end of the run after its current round."""
+        if self.membership is None:
+            return False
+        return is_stopping(self.membership.folder, self.run.run_id)
 
     def create_message(
         self,
@@ -167,8 +176,9 @@ class PatientGrid(Grid):
         """Notes which nodes missed the round or were busy; returns the barred nodes."""
         barred = self._barred()
         for asked in waiting:
-            if asked.node not in barred:
-                self._absent[asked.node] = self._question(asked)
+            if asked.node not in barred:  # a roster query is still answered
+                query = asked.message.metadata.message_type == ROSTER_QUERY
+                self._absent[asked.node] = asked if query else self._question(asked)
         self._absent |= {asked.node: asked for asked in busy}  # asked again when due
         return barred
 
@@ -186,17 +196,16 @@ class PatientGrid(Grid):
         another run is asked again until then. A reply that is too large, unreadable or incomplete
         is replaced by a message with an error.
         """
-        start = time.monotonic()
+        start, self._sent = time.monotonic(), 0
         end = start + (timeout if timeout is not None else math.inf)
-        self._sent = 0
         asked_for, kind = self._opened_by(messages)
-        waiting = self._send(asked_for, end)
+        # A roster query outlives its exchange: a node may have to load data first.
+        lives, told = (math.inf, None) if kind == ROSTER_QUERY else (end, set[int]())
+        waiting = self._send(asked_for, lives)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
         found: list[Message] = []
         busy: list[Asked] = []
-        latencies: dict[int, float] = {}
-        training: dict[int, float] = {}
-        received = 0
+        received, latencies, training = 0, dict[int, float](), dict[int, float]()
         pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
         pauses.begin()
         while (waiting or busy) and time.monotonic() < end:
@@ -228,7 +237,8 @@ class PatientGrid(Grid):
             if wanted <= 0 and all(map(self._is_off_line, others)):  # or there are none
                 break
             if time.monotonic() - self._looked > _LOOK:
-                waiting = self._send_again(waiting, end)
+                waiting = self._send_again(waiting, lives)
+                self._tell(waiting.values(), time.monotonic() - start, told)
         self.progress.end(late.node for late in [*waiting.values(), *busy])
         barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
@@ -238,6 +248,27 @@ class PatientGrid(Grid):
         self.last = Exchange(seconds, latencies, training, self._sent, received, out)
         self.spent.update(self.last.costs())
         return found
+
+    def _tell(self, waiting: Iterable[Asked], seconds: float, told: set[int] | None) -> None:
+        """Logs the nodes that are waited for, once each, if they are off line or take long.
+
+        Args:
+            waiting: The messages without a reply.
+            seconds: Since when.
+            told: Nodes of which it is said already; others are added. None to say nothing.
+        """
+        if told is None:
+            return
+        gone = {asked.node for asked in waiting if self._is_off_line(asked)} - told
+        slow = {asked.node for asked in waiting} - gone - told
+        for nodes, after, why in (
+            (gone, _SILENT, "their node is off line"),
+            (slow, _SLOW, "at work"),
+        ):
+            if nodes and seconds > after:
+                told |= nodes
+                clients = sorted(c for node in nodes for c in self._hosted.get(node, ()))
+                _log.warning("waiting for clients %s: %s", few(clients), why)
 
     def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
         """Returns an exchange's messages and their kind, and notes both in ``progress``."""
@@ -296,7 +327,9 @@ class PatientGrid(Grid):
 
     def _question(self, missed: Asked) -> Asked:
         """Sends a roster query, which a node answers only once it is free."""
-        content = RecordDict({CONFIG: ConfigRecord({TRAINING: missed.training})})
+        config: dict[str, str | bool] = {TRAINING: missed.training}
+        config |= {COLUMNS: True} if missed.columns else {}
+        content = RecordDict({CONFIG: ConfigRecord({**config})})
         message = Message(content, dst_node_id=missed.node, message_type=ROSTER_QUERY)
         (asked,) = self._send([missed._replace(message=message)], math.inf).values()
         return asked

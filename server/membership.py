@@ -12,8 +12,9 @@ from flwr.serverapp import Grid
 
 from federation.credentials import read_federation
 from federation.errors import EngramError
+from federation.experiment import Experiment
 from federation.flower import api_of
-from server.registration import unregistered
+from server.registration import roll
 from server.status import members
 
 
@@ -21,7 +22,7 @@ class Membership(NamedTuple):
     """A federation, as seen by its coordinator."""
 
     folder: Path  # the coordinator's folder
-    clients: int  # how many clients the federation has
+    clients: int  # how many clients the federation had when the coordinator began
     insecure: bool = False  # whether it admits any node, without names
     control: str | None = None  # HOST:PORT of its SuperLink's Control API
 
@@ -34,13 +35,24 @@ class Membership(NamedTuple):
         """Whether a node is registered as the host of this client.
 
         A run may have more clients than the federation's M: a node then hosts every M-th client,
-        from its own number.
+        from its own number. One that was added since hosts the client of its number.
         """
-        return client % self.clients == self.number(name)
+        number = self.number(name)
+        added = number is not None and number >= self.clients
+        return number == (client if added else client % self.clients)
 
     def barred(self) -> set[int]:
-        """Returns the nodes whose keys were removed by `engram unregister`."""
-        return set(unregistered(self.folder))
+        """Returns the nodes whose keys are refused for good."""
+        return set(roll(self.folder).gone)
+
+    def is_whole(self, experiment: Experiment) -> bool:
+        """Whether a new run's clients are those of the federation, one for each node."""
+        return experiment.num_clients == self.clients and not experiment.unseen_clients
+
+    def members(self) -> frozenset[int]:
+        """Returns the clients that are members now: those that have a key in the folder."""
+        listed = roll(self.folder)
+        return listed.members if listed.members or listed.gone else frozenset(range(self.clients))
 
     def known(self) -> tuple[str, str]:
         """Returns how many of the federation's nodes the SuperLink knows, and a remedy if too few.
@@ -52,9 +64,10 @@ class Membership(NamedTuple):
         except EngramError:  # this is for a message about another error
             return "", ""
         gone = found.pop("unregistered", 0)
-        here = f"on line: {found['online']}" + (f", unregistered: {gone}" if gone else "")
-        told = f"the SuperLink knows {found.total()} of the federation's {self.clients} nodes"
-        if self.insecure or found.total() >= self.clients:
+        here = f"on line: {found['online']}" + (f", removed: {gone}" if gone else "")
+        clients = len(self.members())
+        told = f"the SuperLink knows {found.total()} of the federation's {clients} nodes"
+        if self.insecure or found.total() >= clients:
             return f"{told} ({here})", ""
         command = f"engram register {shlex.quote(str(self.folder))}"
         return f"{told} ({here})", f"register the others' keys: `{command}`"

@@ -15,8 +15,6 @@ from federation.files import NEW
 from federation.stored import read_stored
 from server.contents import Progress
 
-__all__ = ["PROGRESS", "RunProgress"]
-
 PROGRESS: Final = "progress.json"
 _EVERY: Final = 0.5  # least seconds between two writes while replies come in
 _ZEROS: Final[dict[str, float]] = {

@@ -9,7 +9,8 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
@@ -17,12 +18,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from engram.metrics import Metric
-from federation.checksums import Row, checked, summed
+from federation.checksums import Journal, Row, checked, summed
 from federation.errors import Refused, brief
 from federation.experiment import Experiment
 from federation.files import NEW, is_locked, locked, read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods import METHODS
+from federation.plugins import plugins
 from federation.stored import of_kind
 from server.checkpoints import (
     DamagedCheckpoint,
@@ -33,7 +35,6 @@ from server.checkpoints import (
     write_checkpoint,
 )
 from server.contents import Config, MetricsRow, Results, ScoresRow
-from server.journal import Journal
 
 if TYPE_CHECKING:
     from engram.types import Params
@@ -46,6 +47,10 @@ _CONFIG, _LOCK = "config.json", "lock"
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PICKED = "picked"  # folder of the checkpoints of picked rounds, in a folder for each key
 _MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
+_CLIENTS = "clients"  # a checkpoint's file of their number
+
+Like = Callable[[int | None], tuple["Params | None", "Params | None"]]
+"""Model and state of a run, by its number of clients, whose names, shapes and types are wanted."""
 
 
 class Memories(Protocol):
@@ -66,6 +71,7 @@ class Checkpoint(NamedTuple):
         model: The model after it.
         state: The aggregate's state.
         memories: The clients' memories from ``Memories.dump``, if they are kept here.
+        clients: Number of clients that the state is of, if clients come while the run goes on.
         damaged: What is wrong with later, damaged checkpoints, by name.
     """
 
@@ -73,6 +79,7 @@ class Checkpoint(NamedTuple):
     model: "Params"
     state: "Params"
     memories: bytes | None = None
+    clients: int | None = None
     damaged: Mapping[str, str] = _NONE
 
 
@@ -80,12 +87,18 @@ _NOTHING: Mapping[str, Checkpoint] = MappingProxyType({})
 
 
 class RunRecord:
-    """One run's folder. Get one from ``create`` or ``open``."""
+    """One run's folder. Get one from ``create`` or ``open``.
+
+    Attributes:
+        folder: The folder.
+        append: Adds a round's metrics.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
         self._scores = Journal(folder / "scores.jsonl", ScoresRow)
+        self.append = self._metrics.append
         self._told = 0  # number of lost rounds that was warned of
 
     @classmethod
@@ -145,11 +158,26 @@ class RunRecord:
             "engine": engine,
             "training": training,
             "sources": self._sources(),
+            "plug-ins": [plugin.rpartition("/")[2] for plugin in plugins()],
             "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
             "metrics": {m.name: m.to_config() for m in experiment.own.metrics(experiment)},
             "damaged": self._before("damaged"),
         }
+        clients = self.clients if (self.folder / _CONFIG).is_file() else 0
+        if clients > experiment.num_clients:
+            config["clients"] = clients
         self._write_config(config)
+
+    def admit(self, clients: int) -> None:
+        """Notes that the run has so many clients from now on; never fewer than before."""
+        if clients > self.clients:
+            self._write_config(self.config | {"clients": clients})
+
+    @property
+    def clients(self) -> int:
+        """Number of clients that have been in the run, as far as it has come."""
+        config = self.config
+        return max(int(config["settings"]["num-clients"]), int(config.get("clients", 0)))
 
     def _sources(self) -> list[str]:
         """Returns the fingerprints of all sources that have executed the run, the present last."""
@@ -214,8 +242,8 @@ class RunRecord:
             raise Refused(
                 f"{path} is damaged: its checksum is missing or wrong; --resume makes it again"
             )
-        last, clients = of_kind(Results, results, path).last_client, self.config["settings"]
-        if last >= clients.get("num-clients", last + 1):
+        last = of_kind(Results, results, path).last_client
+        if last >= self.clients:
             raise Refused(f"{path} is damaged: client {last} is none of this run's")
         return results
 
@@ -272,10 +300,6 @@ class RunRecord:
 
     # --- Metrics ---------------------------------------------------------------------------
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a round's metrics."""
-        self._metrics.append(row)
-
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far; warns if there are checkpoints of later ones.
 
@@ -321,6 +345,7 @@ class RunRecord:
             server_round: The last round that stays.
             damaged: What is wrong with damaged checkpoints, which is noted in the record.
         """
+        vars(self).pop("durable", None)  # it is looked up again
         (self.folder / "results.json").unlink(missing_ok=True)
         if damaged:
             config = self.config
@@ -347,6 +372,8 @@ class RunRecord:
         state: "Params",
         memories: Memories | None,
         picked: Mapping[str, Checkpoint] = _NOTHING,
+        *,
+        clients: int | None = None,
     ) -> Checkpoint:
         """Adds a checkpoint atomically, and keeps the last two.
 
@@ -358,11 +385,13 @@ class RunRecord:
             picked: What there was after rounds since the last checkpoint that validation rows pick,
                 by key of the results. Of each key, the last two are kept, since a run may go on
                 from the checkpoint before.
+            clients: As in ``Checkpoint``.
         """
         for key, pick in picked.items():
             write_checkpoint(self.folder / _PICKED / key, pick.server_round, _files(pick))
         kept = None if memories is None else memories.dump()
-        checkpoint = Checkpoint(server_round, model, state, kept)
+        checkpoint = Checkpoint(server_round, model, state, kept, clients)
+        vars(self).pop("durable", None)  # it is looked up again
         write_checkpoint(self.folder / "checkpoints", server_round, _files(checkpoint))
         return checkpoint
 
@@ -382,18 +411,16 @@ class RunRecord:
         server_round = int(results[key]["round"])
         folder = self.folder / _PICKED / key / f"round-{server_round}"
         try:
-            return self._load(server_round, folder, None, None)
+            return self._load(server_round, folder, lambda clients: (None, None))
         except DamagedCheckpoint as error:
             raise Refused(f"{folder} is damaged, or missing: {error}") from error
 
-    def load_checkpoint(
-        self, *, model: "Params | None" = None, state: "Params | None" = None
-    ) -> Checkpoint | None:
+    def load_checkpoint(self, like: "Like" = lambda clients: (None, None)) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
         Args:
-            model: The names, shapes and types that the model must have; None to take any.
-            state: Those that the aggregate's state must have, likewise.
+            like: Returns what has the names, shapes and types that its model and the aggregate's
+                state must have; None to take any.
 
         Raises:
             Refused: If all checkpoints are damaged.
@@ -401,7 +428,7 @@ class RunRecord:
         found, damaged = self.checkpoints(), {}
         for number in reversed(found):
             try:
-                checkpoint = self._load(number, found[number], model, state)
+                checkpoint = self._load(number, found[number], like)
             except DamagedCheckpoint as error:
                 damaged[f"round-{number}"] = str(error)
                 continue
@@ -419,20 +446,20 @@ class RunRecord:
             f"remove {root}, and the run begins anew when it is resumed"
         )
 
-    def _load(
-        self, server_round: int, folder: Path, model: "Params | None", state: "Params | None"
-    ) -> Checkpoint:
+    def _load(self, server_round: int, folder: Path, like: Like) -> Checkpoint:
         files = read_checkpoint(folder, server_round)
+        clients = int(files[_CLIENTS]) if _CLIENTS in files else None
+        model, state = like(clients)
         found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
         if server_round and not any(row["round"] == server_round for row in self._metrics.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
-        return Checkpoint(server_round, *found, files.get(_MEMORIES))
+        return Checkpoint(server_round, *found, files.get(_MEMORIES), clients)
 
     def checkpoints(self) -> dict[int, Path]:
         """Returns the checkpoints' folders, by round in ascending order."""
         return there(self.folder / "checkpoints")
 
-    @property
+    @cached_property
     def durable(self) -> int:
         """The round of the oldest checkpoint, the earliest from which a run may be resumed."""
         return min(self.checkpoints(), default=0)
@@ -447,6 +474,8 @@ def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
 
     files = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
     found = {name: tensors_to_bytes(params) for name, params in files.items()}
+    if checkpoint.clients is not None:
+        found[_CLIENTS] = str(checkpoint.clients).encode()
     return found if checkpoint.memories is None else found | {_MEMORIES: checkpoint.memories}
 
 

@@ -1,8 +1,9 @@
-"""Registers clients' public keys with a federation's SuperLink, and unregisters them.
+"""Registers clients' public keys with a federation's SuperLink, and removes them.
 
-In ``clients/`` of the coordinator's folder are ``client-N.pub``, the client's key;
-``client-N.node``, its node id at the SuperLink; and, for every key that was unregistered,
-``client-N.NODE_ID.unregistered``, the renamed ``client-N.pub``.
+In ``clients/`` of the coordinator's folder are ``client-N.pub``, the key of a member;
+``client-N.node``, its node id at the SuperLink; and, for every key that is refused for good,
+the renamed ``client-N.pub``: ``client-N.NODE_ID.removed`` if it was removed here, and
+``client-N.NODE_ID.left`` if its site has left. A client that has no other key is no member.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # most bytes of a file with a node id
 _IN_USE = "23"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 _NOT_FOUND = "24"  # Flower's NODE_NOT_FOUND
-_GONE = re.compile(r"(client-\d+)\.(\d+)\.unregistered")
+_GONE = re.compile(r"client-(\d{1,9})\.(\d+)\.(removed|left)")
+_KEY = re.compile(r"client-(\d{1,9})\.pub")
 
 
 class Registration(NamedTuple):
@@ -32,14 +34,13 @@ class Registration(NamedTuple):
 
 
 def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Registration]:
-    """Registers every client's key with a running SuperLink, one after the other.
+    """Registers every member's key with a running SuperLink, one after the other.
 
     ``control`` is HOST:PORT of its Control API; by default that of ``superlink_command``.
 
     Yields:
         The outcome for each, in the order of the clients. A key that is already registered is left
-        alone. Unregistered keys, which are refused for good, are skipped: their clients need new
-        ones.
+        alone. Removed keys, which are refused for good, are skipped: their clients need new ones.
 
     Raises:
         Refused: If the folder is not in order, or belongs to an insecure federation.
@@ -54,8 +55,8 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
         yield Registration(path.stem, _register(folder, path, control))
 
 
-def unregister_client(folder: Path, client: str, *, control: str | None = None) -> tuple[str, int]:
-    """Unregisters a client's key with a running SuperLink, which then refuses it for good.
+def remove_client(folder: Path, client: str, *, control: str | None = None) -> tuple[str, int]:
+    """Removes a client's key from a running SuperLink, which then refuses it for good.
 
     An interrupted call can be repeated. ``client`` is a number or ``client-N``.
 
@@ -82,26 +83,68 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
     if number is None:
         raise Refused(
             f"{name} was not registered from {folder}, which has no {name}.node, the file with its "
-            "node id: unregister it where that file is"
+            "node id: remove it where that file is"
         )
     _take(folder, name, number, control)
-    try:
-        public.rename(_aside(public, number))
-        public.with_suffix(".node").unlink()
-    except OSError as error:
-        raise Refused(f"{public} cannot be set aside: {error.strerror}") from error
+    set_aside(public, number, "removed")
     return name, number
 
 
-def unregistered(folder: Path) -> dict[int, str]:
-    """Returns the clients whose keys were unregistered, by their Flower node ids."""
-    found = map(_GONE.fullmatch, (path.name for path in (folder / "clients").glob("client-*")))
-    return {int(match[2]): match[1] for match in found if match}
+def set_aside(public: Path, number: int, why: str) -> None:
+    """Renames a client's key, which its SuperLink refuses from now on.
+
+    Args:
+        public: The file of the key.
+        number: The client's Flower node id.
+        why: ``removed``, or ``left``.
+
+    Raises:
+        Refused: If it cannot be renamed.
+    """
+    try:
+        public.rename(_aside(public, number, why))
+        public.with_suffix(".node").unlink(missing_ok=True)
+    except OSError as error:
+        raise Refused(f"{public} cannot be set aside: {error.strerror}") from error
+
+
+def note_left(folder: Path, number: int) -> None:
+    """Notes that the site of a node has left, by the node's Flower node id.
+
+    Raises:
+        Refused: If it cannot be noted.
+    """
+    public = folder / "clients" / f"{names(folder).get(number)}.pub"
+    if public.is_file() and _number(public) == number:
+        set_aside(public, number, "left")
+
+
+class Roll(NamedTuple):
+    """The clients that a federation's folder lists.
+
+    Attributes:
+        members: Numbers of those that have a key.
+        gone: Numbers and ends (``removed`` or ``left``) of keys that are refused for good, by
+            Flower node id.
+    """
+
+    members: frozenset[int]
+    gone: dict[int, tuple[int, str]]
+
+
+def roll(folder: Path) -> Roll:
+    """Returns the members of a federation, and the keys that are refused for good."""
+    files = [path.name for path in (folder / "clients").glob("client-*")]
+    keys, gone = map(_KEY.fullmatch, files), map(_GONE.fullmatch, files)
+    return Roll(
+        frozenset(int(match[1]) for match in keys if match),
+        {int(match[2]): (int(match[1]), match[3]) for match in gone if match},
+    )
 
 
 def names(folder: Path) -> dict[int, str]:
     """Returns the clients that are or were registered from this folder, by Flower node id."""
-    found = unregistered(folder)
+    found = {node: f"client-{number}" for node, (number, _) in roll(folder).gone.items()}
     for path in (folder / "clients").glob("client-*.node"):
         with contextlib.suppress(OSError, ValueError):  # shown without a name
             found[int(read_file(path, most=_DIGITS))] = path.stem
@@ -124,16 +167,16 @@ def _register(folder: Path, path: Path, control: str | None) -> int | None:
         raise
     before, node_id = _number(path), int(answer["node-id"])
     if before is not None and _take(folder, path.stem, before, control):  # a client has one key
-        replace_file(_aside(path, before), b"")
+        replace_file(_aside(path, before, "removed"), b"")
     replace_file(path.with_suffix(".node"), str(node_id).encode())
     return node_id
 
 
 def _take(folder: Path, name: str, number: int, control: str | None) -> bool:
-    """Unregisters a node with the SuperLink; returns whether it was registered."""
+    """Removes a node from the SuperLink; returns whether it was registered."""
     words = ("supernode", "unregister", str(number))
     try:
-        ask(folder, *words, control=control, what=f"{name} cannot be unregistered")
+        ask(folder, *words, control=control, what=f"{name} cannot be removed")
     except Declined as error:
         if _NOT_FOUND not in error.codes:
             raise
@@ -150,5 +193,5 @@ def _number(public: Path) -> int | None:
         raise Refused(f"{path} must hold a node's number: remove it") from error
 
 
-def _aside(public: Path, number: int) -> Path:
-    return public.with_suffix(f".{number}.unregistered")
+def _aside(public: Path, number: int, why: str) -> Path:
+    return public.with_suffix(f".{number}.{why}")

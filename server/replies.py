@@ -10,16 +10,32 @@ import threading
 from collections.abc import Iterator
 from itertools import islice
 from logging import getLogger
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import grpc
 
+from federation.counters import Counters
 from federation.errors import REFUSED, UNUSABLE
-from federation.flower import Parcel, error_instead, fleet_pb2, forget_push, message_pb2, pack
+from federation.flower import (
+    Parcel,
+    error_instead,
+    fleet_pb2,
+    forget_push,
+    message_pb2,
+    pack,
+    remove_node,
+)
 from server.launch import ReplyLimits
+from server.registration import note_left
 
 _log = getLogger("flwr.engram")
 
+COUNTED: Final = {
+    "replies": "Replies that nodes have pushed, including those that they pushed again",
+    "reply_bytes": "Bytes of their parts",
+    "refused_replies": "Replies, and parts of some, that were refused",
+}
 _HEADER = 2**20  # most bytes of a reply's header, which includes its error
 
 
@@ -33,10 +49,25 @@ class _Reply:
 
 
 class GuardedFleet:
-    """Flower's Fleet API, with checks on what nodes push."""
+    """Flower's Fleet API, with checks on what nodes push, and with sites that leave.
 
-    def __init__(self, fleet: Any, limits: ReplyLimits) -> None:
+    Args:
+        fleet: Flower's own.
+        limits: Of replies.
+        counters: Counts replies and bytes.
+        folder: The coordinator's folder of the federation.
+    """
+
+    def __init__(
+        self,
+        fleet: Any,
+        limits: ReplyLimits,
+        counters: Counters | None = None,
+        folder: Path = Path(),
+    ) -> None:
         self._fleet = fleet
+        self._folder = folder
+        self._counters = counters or Counters(COUNTED)
         self._limits = limits
         self._replies: dict[int, _Reply] = {}  # by node, one at a time
         self._counting = threading.Lock()
@@ -47,11 +78,20 @@ class GuardedFleet:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fleet, name)
 
+    def UnregisterNode(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
+        """Lets a node's site leave the federation: its key is refused from then on."""
+        if not self._fleet.enable_supernode_auth:
+            return self._fleet.UnregisterNode(request, context)
+        note_left(self._folder, request.node_id)  # first, so that a repeated call completes it
+        remove_node(self._fleet, request.node_id)
+        _log.info("node %d has left the federation", request.node_id)
+        return fleet_pb2.UnregisterNodeFleetResponse()
+
     def PushMessages(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
         """Takes a reply's header and the ids of its parts."""
         fault = _fault(request)
         if fault:
-            _refuse(request.node, context, fault)
+            self._refuse(request.node, context, fault)
         (header,), (tree,) = request.messages_list, request.message_object_trees
         most = self._limits.records
         if next(islice(_parts(tree), most, None), None):
@@ -59,6 +99,7 @@ class GuardedFleet:
             self._answer_instead(request.node, header, context, f"{reason} (--max-records)")
         with self._storing:
             answer = self._fleet.PushMessages(request, context)
+        self._counters.add("replies")
         with self._counting:
             reply = self._replies.get(request.node.node_id)
             if reply is None or reply.header.metadata.message_id != tree.object_id:
@@ -70,10 +111,11 @@ class GuardedFleet:
     def PushObject(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
         """Takes a part of a reply."""
         size = len(request.object_content)
+        self._counters.add("reply_bytes", size)
         with self._counting:
             reply = self._replies.get(request.node.node_id)
             if reply is None or request.session_id != reply.session:
-                _refuse(request.node, context, "a part must belong to the node's last reply")
+                self._refuse(request.node, context, "a part must belong to the node's last reply")
             reply.left -= size
             if reply.left < 0:
                 del self._replies[request.node.node_id]
@@ -111,6 +153,10 @@ class GuardedFleet:
                     ),
                     context,
                 )
+        self._refuse(node, context, reason)
+
+    def _refuse(self, node: Any, context: Any, reason: str) -> NoReturn:
+        self._counters.add("refused_replies")
         _refuse(node, context, reason)
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import cache
 from itertools import chain
 from logging import getLogger
@@ -10,18 +10,39 @@ from logging import getLogger
 from flwr.serverapp import Grid
 
 from engram.units import Moments, Units, comparable, merged
-from federation.errors import RunStopped, few
+from federation.errors import Names, RunStopped, few
 from federation.experiment import Experiment
-from federation.names import Names, checked_names
+from federation.names import checked_names
 from federation.noise import secret_noise
-from federation.roster import Kind, Roster, Told
+from federation.roster import Roster
+from federation.schema import Kind, Told
 from server.answers import Answers
 from server.grid import PatientGrid
+from server.membership import Membership
 from strategies import STRATEGIES
 
 _log = getLogger("flwr.engram")
 
+_SILENT = 3.0  # seconds of a wait until it is said whom it is for
 _TOLD = 10  # reasons that an error names
+_DECISION = 7 * 86400.0  # seconds that sites have to approve a run
+
+
+class Waiting:
+    """A wait for clients: logs whom it is for, once it lasts, and again when that changes."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + _SILENT
+        self._told = ""
+
+    def tell(self, whom: Callable[[], str]) -> None:
+        """Logs the clients that are waited for, and why, if it is time to."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _SILENT
+        if (found := whom()) and found != self._told:
+            self._told = found
+            _log.warning("waiting for %s", found)
 
 
 class Attendance:
@@ -32,7 +53,7 @@ class Attendance:
 
     Args:
         grid: The nodes.
-        num_clients: Number of clients in the run.
+        num_clients: Number of clients in the run; those that come later have numbers from there on.
         training: The training's name, which nodes keep memories under.
         settings: Digest of the run's settings, which nodes compare with theirs.
         kind: Kind of the run's data, if known from before. None: the kind that most nodes have; if
@@ -41,6 +62,13 @@ class Attendance:
         patience: Seconds without news after which the run begins with the clients that have joined.
         usable: Whether the run can be of a kind of data, asked where nodes' kinds differ: what a
             node claims to have may be impossible.
+        roll: Returns who is a member of the federation now, and so counted on; None if all of
+            ``num_clients`` are, from beginning to end.
+
+    Attributes:
+        clients: Number of clients that the run has had until the last look.
+        members: Those that were counted on at the last look; None if all are, always.
+        away: Clients that could not be asked at the last look, and why.
     """
 
     def __init__(
@@ -53,11 +81,15 @@ class Attendance:
         kind: Kind | None = None,
         patience: float = 60,
         usable: Callable[[Kind], bool] = lambda kind: True,
+        roll: Callable[[], Set[int]] | None = None,
     ) -> None:
         self._grid = grid
         self._usable = usable
         self._patience = patience
-        self._num_clients = num_clients
+        self._roll = roll
+        self.clients = num_clients
+        self.members: Set[int] | None = None
+        self._call()
         self._answers = Answers(grid, training, settings)
         self._given = kind and kind._replace(units=Units())
         self._kind = self._given or Kind()
@@ -66,7 +98,8 @@ class Attendance:
         self._nodes: frozenset[int] = frozenset()  # those that host a client
         self._rivals: list[int] = []  # nodes that claim clients of other nodes
         self._left_out: dict[int, str] = {}  # clients that have too few rows, and why
-        self._absent: dict[int, str] = {}  # clients absent at the last look, and why
+        self.away: dict[int, str] = {}
+        self._everyone = self.fixed  # whether all clients with enough rows are needed
         self._settled: set[int] = set()  # nodes whose ignored claims were warned of
 
     @property
@@ -74,31 +107,46 @@ class Attendance:
         """Whether all nodes are there from the beginning, as in a simulation."""
         return self._answers.fixed
 
-    def wait(self, least: int, *, timeout: float = 600) -> None:
+    @property
+    def grows(self) -> bool:
+        """Whether nodes may join later, as those of other machines do."""
+        return not self.fixed and bool(getattr(self._grid, "joins", True))
+
+    def wait(self, least: int, *, everyone: bool = False, timeout: float = 600) -> None:
         """Waits until all clients have joined, or enough of them and no others for a while.
+
+        While there are not enough, it waits for sites that have yet to approve the run.
 
         Args:
             least: Minimum number of clients. A simulation needs all that have enough rows, since
                 its nodes do not join later.
+            everyone: Whether all that have enough rows are needed here, too.
             timeout: Seconds that nodes have to answer as long as fewer clients have joined; they
                 may have to load data first.
 
         Raises:
             RunStopped: If fewer join; it says what is known of the others.
         """
+        self._everyone = everyone or self.fixed
         now = time.monotonic()
-        deadline, end = now + self._patience, now + timeout
+        deadline, end, waiting = now + self._patience, now + timeout, Waiting()
         while not self._known(least):
             late = time.monotonic() > deadline  # read before asking nodes that have joined
-            if self._answers.ask():
+            if self._answers.ask() | self._call():
                 self._kind = self._given or self._usual()
                 self._hosts = self._seated({}, self._answers.entries)
                 self._left_out = self._short_of_rows()
                 deadline = time.monotonic() + self._patience
                 continue
             enough = len(self._hosts) >= self._needed(least)
+            undecided = self._answers.awaits_approval and time.monotonic() < now + _DECISION
+            late = late and (enough or not undecided)
             if self._answers.complete or (late and self._is_over(end, enough=enough)):
                 break
+            if isinstance(self._grid, PatientGrid):
+                if self._grid.stopping:
+                    raise RunStopped("ended before its first round, as `engram stop` asked for")
+                waiting.tell(self.whom)
             time.sleep(0.1)
         if len(self._hosts) < (needed := self._needed(least)):
             raise RunStopped(self.too_few(needed))
@@ -110,10 +158,10 @@ class Attendance:
                 len(self._hosts),
                 len(self._nodes),
             )
-        self._absent = self.absent()
-        if self._absent:
-            later = "" if self._left_out.keys() == self._absent.keys() else ", for now"
-            reasons = self._reasons(self._absent)
+        self.away = self.absent()
+        if self.away:
+            later = "" if self._left_out.keys() == self.away.keys() else ", for now"
+            reasons = self._reasons(self.away)
             _log.warning("the run goes on without some clients%s: %s", later, reasons)
         if unscored := self.roster().unscored:
             _log.warning("some clients train and are not scored: %s", self._reasons(unscored))
@@ -123,12 +171,25 @@ class Attendance:
 
         That clients have too few rows may be said by others than their nodes, which may yet come.
         """
-        known = len(self._hosts) + len(self._left_out) >= self._num_clients
+        known = len(self._hosts) + len(self._left_out) >= len(self._counted)
         return known and len(self._hosts) >= self._needed(least)
 
     def _needed(self, least: int) -> int:
-        able = self._num_clients - len(self._left_out)
-        return max(least, able) if self.fixed else least
+        able = len(self._counted) - len(self._left_out)
+        return max(least, able) if self._everyone else least
+
+    def _call(self) -> bool:
+        """Looks up who is a member now; returns whether that has changed."""
+        if self._roll is None:
+            return False
+        before, self.members = self.members, self._roll()
+        self.clients = max(self.clients, 1 + max(self.members, default=-1))
+        return self.members != before
+
+    @property
+    def _counted(self) -> list[int]:
+        """The clients that are counted on."""
+        return sorted(range(self.clients) if self.members is None else self.members)
 
     def _is_over(self, end: float, *, enough: bool) -> bool:
         """Whether to stop waiting for nodes that have not answered."""
@@ -137,15 +198,27 @@ class Attendance:
         return enough and not self.fixed
 
     def look(self) -> bool:
-        """Asks nodes that have joined since; returns whether clients have joined or moved.
+        """Asks nodes that have joined since; returns whether clients have joined, left or moved.
 
         A client moves when its node is offline and another one hosts it with as many rows: without
         registered keys, a node that restarts gets a new number.
         """
-        new = self._answers.ask()
+        changed = self._call()
+        left = changed and self._let_go()
+        new = self._answers.ask() | changed
         found = (new or bool(self._rivals)) and self._take_in(new=new)
-        self._absent = self.absent()
-        return found
+        self.away = self.absent()
+        return found or left
+
+    def _let_go(self) -> bool:
+        """Takes clients that are no members from their nodes; returns whether there were any."""
+        gone = sorted(self._hosts.keys() - {*self._counted})
+        for client in gone:
+            self._answers.forget(self._hosts.pop(client))
+        if gone:
+            called = few(gone, self._names())
+            _log.warning("clients %s are no members any more: the run goes on without them", called)
+        return bool(gone)
 
     def _take_in(self, *, new: bool) -> bool:
         """Assigns clients to nodes that may host them now; returns whether any were assigned."""
@@ -165,9 +238,9 @@ class Attendance:
 
     # --- What is known -----------------------------------------------------------------------
 
-    def roster(self) -> Roster:
-        """Returns the clients and their nodes."""
-        everyone = range(self._num_clients)
+    def roster(self, clients: int | None = None) -> Roster:
+        """Returns the first so many clients, or all, with those that have left, and their nodes."""
+        everyone = range(self.clients if clients is None else clients)
         nodes = [self._hosts.get(client) for client in everyone]
         rows = [0 if node is None else self._rows(node, c) for c, node in enumerate(nodes)]
         entries = self._answers.entries
@@ -175,10 +248,11 @@ class Attendance:
             client: why
             for node in set(self._hosts.values())
             for client, why in entries[node].unscored.items()
-            if self._hosts.get(client) == node
+            if self._hosts.get(client) == node and client in everyone
         }
         kind = self._kind._replace(units=self._units or Units())
-        return Roster(nodes, rows, kind, self._names(), unscored)
+        names = {client: name for client, name in self._names().items() if client in everyone}
+        return Roster(nodes, rows, kind, names, unscored)
 
     def _fitted(self) -> Units:
         """Returns units by the moments that the clients' nodes tell, merged in their order."""
@@ -215,15 +289,7 @@ class Attendance:
             if self._hosts.get(client, node) == node
             and (client in self._hosts or client in self._left_out)
         }
-        return checked_names(given, self._num_clients)
-
-    def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
-        """Returns the clients without a part in a round, ascending, and why.
-
-        ``others`` are those of the cohort, beside the absent ones.
-        """
-        absent = {client: why for client, why in self._absent.items() if client not in cohort}
-        return dict(sorted({**absent, **others}.items()))
+        return checked_names(given, self.clients)
 
     def notes(self) -> dict[str, dict[str, str]]:
         """Returns entries of the results: clients with too few rows, by name, and why."""
@@ -238,11 +304,12 @@ class Attendance:
     def absent(self) -> dict[int, str]:
         """Returns the clients that cannot be asked now, and why."""
         away = self._nodes.difference(self._grid.get_node_ids())
-        if not away and len(self._hosts) == self._num_clients:
+        counted = self._counted
+        if not away and len(self._hosts) == len(counted):
             return {}
         on_line = self._answers.on_line()
         found = {}
-        for client in range(self._num_clients):
+        for client in counted:
             node = self._hosts.get(client)
             if node is None:
                 found[client] = self._why(client)
@@ -251,13 +318,21 @@ class Attendance:
                 found[client] = reason if node in on_line else "off line"
         return found
 
+    def whom(self) -> str:
+        """Describes the clients that cannot be asked now, and why."""
+        return self._reasons(self.absent())
+
     def too_few(self, least: int) -> str:
         """Describes that too few clients can take part, and what is known of the others."""
         absent = self.absent()
-        there = self._num_clients - len(absent)
-        told = [f"{there} of {self._num_clients} clients can take part, but {least} are needed"]
+        among = len(self._counted)
+        there = among - len(absent)
+        told = [f"{there} of {among} clients can take part, but {least} are needed"]
         known, remedy = self._answers.in_words()
         remedy = remedy or "start the missing nodes, or lower min-clients"
+        if self._everyone and not self.fixed and there:
+            look = "engram run --check says what is wrong with their tables"
+            remedy = f"{look}; min-clients={there} does without them"
         return "; ".join(filter(None, [*told, self._reasons(absent), known, remedy]))
 
     def _reasons(self, why: Mapping[int, str]) -> str:
@@ -282,17 +357,19 @@ class Attendance:
 
     def _short_of_rows(self) -> dict[int, str]:
         """Returns the clients that have too few rows to take part, and why."""
+        counted = {*self._counted} - self._hosts.keys()
         return {
             client: why
             for entry in self._answers.entries.values()
             for client, why in entry.left_out.items()
-            if client < self._num_clients and client not in self._hosts
+            if client in counted
         }
 
     def _claims(self, node: int) -> dict[int, int]:
         """Returns the run's clients that a node says it hosts, with their numbers of rows."""
-        clients = self._answers.entries[node].clients
-        return {client: rows for client, rows in clients.items() if client < self._num_clients}
+        clients, members = self._answers.entries[node].clients, self.members
+        everyone = range(self.clients) if members is None else members
+        return {client: rows for client, rows in clients.items() if client in everyone}
 
     def _rows(self, node: int, client: int) -> int:
         return self._answers.entries[node].clients[client]
@@ -335,10 +412,26 @@ class Attendance:
             self._settled.add(node)
 
 
-def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None) -> Attendance:
-    """Returns an experiment's attendance, before any node has been asked."""
+def attendance_of(
+    grid: Grid, e: Experiment, *, training: str, kind: Kind | None, open_: bool | None = None
+) -> Attendance:
+    """Returns an experiment's attendance, before any node has been asked.
+
+    Args:
+        grid: The nodes.
+        e: The settings.
+        training: As for ``Attendance``.
+        kind: As for ``Attendance``.
+        open_: Whether the run's clients are the members of the grid's federation, as they come and
+            go; None: if they are as many when the run begins.
+    """
+    membership: Membership | None = getattr(grid, "membership", None)
+    if open_ is None:
+        open_ = membership is not None and membership.is_whole(e)
+    clients, roll = e.num_clients, None
+    if membership is not None and open_:
+        clients, roll = min(clients, membership.clients), membership.members
     patience = min(60.0, e.timeout)
-    asked = {"training": training, "settings": e.digest()}
 
     @cache
     def usable(claimed: Kind) -> bool:
@@ -350,7 +443,16 @@ def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None
             return False
         return True
 
-    return Attendance(grid, e.num_clients, **asked, kind=kind, patience=patience, usable=usable)
+    return Attendance(
+        grid,
+        clients,
+        training=training,
+        settings=e.digest(),
+        kind=kind,
+        patience=patience,
+        usable=usable,
+        roll=roll,
+    )
 
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:

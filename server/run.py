@@ -2,40 +2,59 @@
 
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from logging import getLogger
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from engram.checks import must
 from engram.types import Params
-from federation.errors import RunStopped
+from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
+from federation.guarantee import guarantee, is_weak
 from federation.noise import Noise, secret_noise
-from federation.roster import Kind, Roster
+from federation.roster import Roster
+from federation.schema import Kind
 from federation.wire import TRAINING, to_params, to_record
 from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
+from server.opening import first_arrays, former_run, kind_of, strategy_of, way_of
 from server.progress import PROGRESS, RunProgress
 from server.record import Checkpoint, Memories, RunRecord
-from server.roster import Attendance, attendance_of
-from strategies import STRATEGIES, Row, RunStrategy
+from server.roster import Attendance, Waiting, attendance_of
+from strategies import Row, RunStrategy
+
+_log = getLogger("flwr.engram")
+
+_ASKED: Final = "ended {}, as `engram stop` asked for; to go on, start the run in {} again"
 
 
 class Round(NamedTuple):
-    """A round's arrays and metrics, as ``Strategy.aggregate_train`` returns them."""
+    """A round's model and metrics, as ``Strategy.aggregate_train`` returns them."""
 
-    arrays: ArrayRecord
+    model: Params
     metrics: Row
 
 
+@runtime_checkable
+class Staged(Protocol):
+    """A grid whose nodes come and go by a script."""
+
+    def stage(self, server_round: int, *, training: bool) -> None:
+        """Lets those come and go that do so before a round, or before its evaluation."""
+
+
 Directly = Callable[..., Round]
-"""``train_round`` of ``(strategy, server_round, arrays, config, grid, before)``, in process."""
+"""``train_round`` of ``(strategy, server_round, model, config, before)``, in process."""
 
 
 def run(
@@ -46,8 +65,9 @@ def run(
     engine: str,
     memories: Memories | None = None,
     noise: Noise = secret_noise,
-    on_round: Callable[[Row], None] = lambda row: None,
+    on_round: Callable[[Row], None] | None = None,
     directly: Directly | None = None,
+    kind: Kind | None = None,
 ) -> Row:
     """Runs the experiment, or its remaining rounds, and records it.
 
@@ -66,6 +86,7 @@ def run(
         on_round: Called with each round's metrics.
         directly: Trains the clients of a round, if they live in this process; None to send messages
             to them.
+        kind: Kind of the clients' data, if it is known from before, with their units.
 
     Returns:
         The contents of ``results.json``: ``method``, ``rounds``, ``ms-per-round`` (the median),
@@ -76,26 +97,52 @@ def run(
         RunStopped: Too few clients can take part, the run diverged, or a round had too few usable
             replies.
     """
-    e, training, kind = experiment, secrets.token_hex(8), None
+    if experiment.participation and not isinstance(grid, Staged):
+        raise Refused(must("participation", experiment.participation, "empty on nodes"))
+    e, training, way, open_ = experiment, secrets.token_hex(8), "", None
     with ExitStack() as stack:
         if e.resume:
             record = RunRecord.open(folder)
             stack.enter_context(record.hold())
             record.check_resumable(e, engine=engine)
-            training, kind = record.config["training"], _kind(record)
-        attendance = attendance_of(grid, e, training=training, kind=kind)
-        attendance.wait(e.min_clients)
-        strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
+            training, rows = record.config["training"], record.rows()
+            kind, way = kind_of(rows), way_of(rows)
+            open_ = "members" in rows[0] if rows else None
+        if is_weak(e):
+            _log.warning("%s", guarantee(e))
+        begun = e.resume and record.checkpoints()
+        former = former_run(e) if e.start_from and not begun else None
+        if former is not None and kind is None:  # whose units its models are in
+            kind = kind_of(former.rows())
+        attendance = attendance_of(grid, e, training=training, kind=kind, open_=open_)
+        everyone = attendance.grows and not e.min_clients and not e.resume
+        attendance.wait(e.least_clients, everyone=everyone)
+        strategy = strategy_of(e, attendance.roster(), noise)
+        first_arrays(strategy, former)  # refused before anything is written
         if not e.resume:
             record = RunRecord.create(folder, e, engine=engine, training=training)
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
-        course = _Run(grid, strategy, e, record, training, memories, on_round, attendance, directly)
-        return course.whole(noise, engine)
+        course = _Run(
+            grid,
+            strategy,
+            e,
+            record,
+            training,
+            way,
+            memories,
+            on_round,
+            attendance,
+            directly,
+            noise,
+            former,
+        )
+        return course.whole(engine)
 
 
-class _Run(NamedTuple):
+@dataclass
+class _Run:
     """A run in progress: the arguments of ``run``, and what it built from them."""
 
     grid: Grid
@@ -103,27 +150,33 @@ class _Run(NamedTuple):
     experiment: Experiment
     record: RunRecord
     training: str
+    way: str
     memories: Memories | None
-    on_round: Callable[[Row], None]
+    on_round: Callable[[Row], None] | None
     attendance: Attendance
     directly: Directly | None
+    noise: Noise
+    former: RunRecord | None
 
-    def whole(self, noise: Noise, engine: str) -> Row:
+    def __post_init__(self) -> None:
+        self.clients = self.attendance.clients
+        self.members = self.attendance.members
+
+    def whole(self, engine: str) -> Row:
         """Runs what is left, and records and returns the results."""
         record, checkpoint = self.record, self.begin(engine)
-        asked = record.folder / "clients-asked.txt" if noise is secret_noise else None
-        accountant = PrivacyAccountant(
-            self.experiment, checkpoint.server_round, asked, record.rows()
-        )
-        arrays = self.rounds(checkpoint, accountant)
-        rows = record.rows()
+        asked = record.folder / "clients-asked.txt" if self.noise is secret_noise else None
+        e, rows, accountant = self.experiment, record.rows(), None
+        if e.privacy != "none":
+            accountant = PrivacyAccountant(e, checkpoint.server_round, asked, rows)
+        model = self.rounds(checkpoint, accountant, rows)
         times = [row["ms"] for row in rows if "ms" in row]
         found = {
-            "method": self.experiment.method,
+            "method": e.method,
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
-            **_named(self.strategy.results(arrays, rows[-1]), self.attendance.roster()),
-            **accountant.spent,
+            **_named(self.strategy.results(to_record(model), rows[-1]), self._roster()),
+            **(accountant.spent if accountant else {}),
             **self.attendance.notes(),
         }
         record.finish(found)
@@ -131,69 +184,87 @@ class _Run(NamedTuple):
 
     def begin(self, engine: str) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or a new one of round 0."""
-        strategy, record = self.strategy, self.record
-        arrays = strategy.init()
-        model = to_params(arrays)
-        # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
-        checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
+        record = self.record
+        checkpoint = record.load_checkpoint(self._like)
+        strategy = self.strategy
         if self.experiment.resume:  # num-rounds may be larger than before
             record.scores()  # refused, where they cannot be read, before anything changes
             record.write_config(self.experiment, engine=engine, training=self.training)
         if checkpoint is None:
-            return self._begin_anew(arrays)
+            return self._begin_anew()
         strategy.state = checkpoint.state
+        if self.members is not None:  # those of its round may have left since
+            told = (row for row in record.rows() if row["round"] <= checkpoint.server_round)
+            self.members = {*(deque(told, maxlen=1) or [{}])[0].get("members", self.members)}
         if self.memories is not None:
             self.memories.restore(checkpoint.memories or b"")
         record.forget_after(checkpoint.server_round, checkpoint.damaged)
         if checkpoint.server_round == 0 and strategy.scored_from == 0 and not record.rows():
-            return self._begin_anew(arrays)  # the scores of the initial model were lost
+            return self._begin_anew()  # the scores of the initial model were lost
         return checkpoint
 
-    def _begin_anew(self, arrays: ArrayRecord) -> Checkpoint:
+    def _like(self, clients: int | None) -> tuple[Params | None, Params]:
+        """Returns the model and state that a checkpoint of so many clients must be like.
+
+        The strategy is one of so many from then on.
+        """
+        if clients is not None and clients != self.clients:
+            self.clients = clients
+            self.strategy = strategy_of(self.experiment, self._roster(), self.noise)
+        # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
+        return to_params(self.strategy.init()) or None, self.strategy.state
+
+    def _begin_anew(self) -> Checkpoint:
+        model = first_arrays(self.strategy, self.former)
         self.record.forget_after(-1)
+        self.record.admit(self.clients)
         if self.strategy.scored_from == 0:
-            self._report(0, {}, self._evaluate(0, arrays))
-        model = to_params(arrays)
+            self._report(0, {}, self._evaluate(0, model))
+        return self._save(0, model, self.strategy.state, self._picked(0, model))
+
+    def _save(
+        self, number: int, model: Params, state: Params, picked: Mapping[str, Checkpoint]
+    ) -> Checkpoint:
+        clients = None if self.members is None else self.clients
         return self.record.save_checkpoint(
-            0, model, self.strategy.state, self.memories, self._picked(0, model)
+            number, model, state, self.memories, picked, clients=clients
         )
 
-    def rounds(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> ArrayRecord:
-        """Runs the remaining rounds, with a last evaluation unless the last round had one."""
-        e, record, strategy = self.experiment, self.record, self.strategy
-        arrays = to_record(checkpoint.model)
-        last, picked = checkpoint.server_round, dict[str, Checkpoint]()
-        for number in range(last + 1, e.rounds + 1):
-            if strategy.over:
+    def rounds(
+        self, checkpoint: Checkpoint, accountant: PrivacyAccountant | None, rows: list[Row]
+    ) -> Params:
+        """Runs the remaining rounds, with a last evaluation unless the last round had one.
+
+        Adds their metrics to ``rows``, those of the rounds before.
+        """
+        e, record = self.experiment, self.record
+        model, last, picked = checkpoint.model, checkpoint.server_round, dict[str, Checkpoint]()
+        if self.directly is not None:
+            model = self._await_clients(model)  # once: those of this process do not come or go
+        total = e.rounds
+        for number in range(last + 1, total + 1):
+            if self.strategy.over:
                 break
-            start, before = time.perf_counter(), self._spent()
-            final, last = number == e.rounds, number
+            final, last = number == total, number
             usual = number % e.eval_every == 0
-            due = strategy.scored_from is not None and (final or usual)
-            arrays, metrics = self._train(number, arrays, checkpoint, accountant, losses=due)
-            absent = self.attendance.left_out(strategy.cohort, strategy.left_out)
-            metrics |= strategy.row(absent)
-            metrics |= {
-                "absent": {str(client): reason for client, reason in absent.items()},
-                "ms": (time.perf_counter() - start) * 1000,
-                **accountant.spent,
-                **{name: total - before[name] for name, total in self._spent().items()},
-            }
-            if isinstance(self.grid, PatientGrid):
-                metrics |= self.grid.last.notes()
-            state = strategy.state
-            self._report(number, metrics, self._evaluate(number, arrays) if due else {})
+            due = self.strategy.scored_from is not None and (final or usual)
+            model, metrics = self._train(number, model, checkpoint, accountant, losses=due)
+            strategy = self.strategy
+            # A run that goes on from its last round has not been scored there.
+            state = strategy.state if final and not usual else None
+            rows.append(self._report(number, metrics, self._evaluate(number, model) if due else {}))
             if due:
-                picked |= self._picked(number, to_params(arrays))
-            if usual:  # a run that goes on from its last round has not been scored there
-                state = strategy.state
-            if final or strategy.over or number % e.checkpoint_every == 0:
-                model = to_params(arrays)
-                checkpoint = record.save_checkpoint(number, model, state, self.memories, picked)
+                picked |= self._picked(number, model)
+            stopping = self._stopping() and not (final or strategy.over)
+            if final or strategy.over or stopping or number % e.checkpoint_every == 0:
+                state = strategy.state if state is None else state
+                checkpoint = self._save(number, model, state, picked)
                 picked = {}
-        if not strategy.evaluated:
-            self._evaluate(last, arrays)
-        return arrays
+            if stopping:
+                raise RunStopped(_ASKED.format(f"after round {number}", record.folder))
+        if not self.strategy.evaluated:
+            self._evaluate(last, model)
+        return model
 
     def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
         """Returns what there is after a round, for each model for which it is the best so far."""
@@ -201,53 +272,109 @@ class _Run(NamedTuple):
         if not keys:
             return {}
         memories = None if self.memories is None else self.memories.dump()
-        return dict.fromkeys(keys, Checkpoint(number, model, self.strategy.state, memories))
+        clients = None if self.members is None else self.clients
+        pick = Checkpoint(number, model, self.strategy.state, memories, clients)
+        return dict.fromkeys(keys, pick)
 
     def _train(
         self,
         number: int,
-        arrays: ArrayRecord,
+        model: Params,
         checkpoint: Checkpoint,
-        accountant: PrivacyAccountant,
+        accountant: PrivacyAccountant | None,
         *,
         losses: bool,
     ) -> Round:
+        """Trains a round; its metrics are those of the record, but for scores."""
+        start = time.perf_counter()
+        self._stage(number, training=True)
+        patient = self.grid if isinstance(self.grid, PatientGrid) else None
+        before = Counter(patient.spent) if patient else Counter[str]()
         try:
-            self._await_clients()
-            return train_round(
-                self.grid,
-                self.strategy,
-                number,
-                arrays,
-                self._config(losses=losses),
-                timeout=self.experiment.timeout,
-                before=lambda: accountant.note(self.strategy.cohort),
-                directly=self.directly,
+            if self.directly is None:
+                model = self._await_clients(model)
+            strategy = self.strategy
+            timeout = self.experiment.timeout
+            train = self.directly or partial(train_round, self.grid, timeout=timeout)
+            before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None
+            after, metrics = train(
+                strategy, number, model, self._config(losses=losses), before_asking
             )
         except RunStopped as error:
             last = checkpoint.server_round
             where = f"the last good checkpoint, of round {last}, is in {self.record.folder}"
             raise RunStopped(f"{error} ({where})") from error
+        away = {c: why for c, why in self.attendance.away.items() if c not in strategy.cohort}
+        absent = dict(sorted({**away, **strategy.left_out}.items()))
+        metrics |= strategy.row(absent)
+        metrics |= {
+            "absent": {str(client): reason for client, reason in absent.items()},
+            "ms": (time.perf_counter() - start) * 1000,
+            **(accountant.spent if accountant else {}),
+        }
+        if patient:
+            spent = patient.spent
+            metrics |= {name: total - before[name] for name, total in spent.items()}
+            metrics |= patient.last.notes()
+        return Round(after, metrics)
 
-    def _await_clients(self) -> None:
-        """Waits until at least ``min-clients`` clients can be asked."""
-        least = self.experiment.min_clients
-        end = time.monotonic() + self.experiment.timeout
+    def _stopping(self) -> bool:
+        return isinstance(self.grid, PatientGrid) and self.grid.stopping
+
+    def _await_clients(self, model: Params) -> Params:
+        """Waits until at least ``min-clients`` clients can be asked; takes in those that have come.
+
+        Returns:
+            The model from which they start.
+        """
+        least = self.experiment.least_clients
+        end, waiting = time.monotonic() + self.experiment.timeout, Waiting()
         while True:
             self._look()
+            model = self._admit(model)
             if self.strategy.askable(self.grid) >= least:
-                return
+                self._note_members()
+                return model
             if time.monotonic() > end:
                 raise RunStopped(self.attendance.too_few(least))
+            if self._stopping():
+                raise RunStopped(_ASKED.format("while it waited for clients", self.record.folder))
+            waiting.tell(self.attendance.whom)
             time.sleep(0.5)
+
+    def _note_members(self) -> None:
+        """Notes who is a member, and has the strategy forget those who are no more."""
+        now = self.attendance.members
+        if now is not None and self.members is not None and (gone := self.members - now):
+            self.strategy.forget(sorted(gone))
+        self.members = now
 
     def _look(self) -> None:
         if self.attendance.look():
-            self.strategy.meet(self.attendance.roster())
+            self.strategy.meet(self._roster())
 
-    def _evaluate(self, number: int, arrays: ArrayRecord) -> Row:
+    def _roster(self) -> Roster:
+        return self.attendance.roster(self.clients)
+
+    def _admit(self, model: Params) -> Params:
+        """Goes on with a strategy of more clients, if some have come; returns the model."""
+        if self.attendance.clients == self.clients:
+            return model
+        self.clients, before = self.attendance.clients, self.strategy
+        self.record.admit(self.clients)
+        self.strategy = strategy_of(self.experiment, self._roster(), self.noise)
+        self.strategy.init()
+        return self.strategy.succeed(before, model)
+
+    def _stage(self, number: int, *, training: bool) -> None:
+        if isinstance(self.grid, Staged):
+            self.grid.stage(number, training=training)
+
+    def _evaluate(self, number: int, model: Params) -> Row:
+        self._stage(number, training=False)
         self._look()
-        messages = self.strategy.configure_evaluate(number, arrays, self._config(), self.grid)
+        config = ConfigRecord(self._config())
+        messages = self.strategy.configure_evaluate(number, to_record(model), config, self.grid)
         replies = self.grid.send_and_receive(messages, timeout=self.experiment.timeout)
         self.strategy.aggregate_evaluate(number, replies)
         if not self.strategy.evaluated:
@@ -256,18 +383,19 @@ class _Run(NamedTuple):
             self.record.append_scores(number, each)
         return self.strategy.scores()
 
-    def _config(self, **more: bool) -> ConfigRecord:
-        return ConfigRecord({TRAINING: self.training, "durable": self.record.durable, **more})
+    def _config(self, **more: bool) -> dict[str, Any]:
+        return {TRAINING: self.training, "durable": self.record.durable, "way": self.way, **more}
 
-    def _spent(self) -> Counter[str]:
-        return Counter(self.grid.spent) if isinstance(self.grid, PatientGrid) else Counter()
-
-    def _report(self, number: int, metrics: Row, scores: Row) -> None:
+    def _report(self, number: int, metrics: Row, scores: Row) -> Row:
         row = {"round": number, **metrics, **scores}
         if number == (0 if self.strategy.scored_from == 0 else 1):  # the run's first row
-            row |= self.attendance.roster().to_row()
+            row |= self._roster().to_row()
+        if self.members is not None:
+            row["members"] = sorted(self.members)
         self.record.append(row)
-        self.on_round(row)
+        if self.on_round is not None:
+            self.on_round(row)
+        return row
 
 
 def _named(results: Row, roster: Roster) -> Row:
@@ -284,21 +412,15 @@ def _named(results: Row, roster: Roster) -> Row:
     return {**results, "clients": {"names": names, **clients}}
 
 
-def _kind(record: RunRecord) -> Kind | None:
-    """Returns the kind of the run's data from its first row; None if there is none."""
-    return Kind.from_row(next(iter(record.rows()), {}))
-
-
 def train_round(
     grid: Grid,
     strategy: Strategy,
     server_round: int,
-    arrays: ArrayRecord,
-    config: ConfigRecord,
+    model: Params,
+    config: Mapping[str, Any],
+    before: Callable[[], None] | None = None,
     *,
     timeout: float,
-    before: Callable[[], None] = lambda: None,
-    directly: Directly | None = None,
 ) -> Round:
     """Trains one round: no evaluation, no record.
 
@@ -306,23 +428,22 @@ def train_round(
         grid: The nodes.
         strategy: Makes the messages, and merges the replies.
         server_round: The round, >= 1.
-        arrays: The model to start from.
+        model: The model to start from.
         config: Sent to every client: the training's name; ``durable``, the round of the oldest
-            checkpoint that is kept, from which a run may be resumed; and ``losses``, whether
-            training losses are wanted.
-        timeout: Seconds to wait for replies.
+            checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was
+            trained before it was resumed; and ``losses``, whether training losses are wanted.
         before: Called once the cohort is drawn, before anybody is asked.
-        directly: As for ``run``.
+        timeout: Seconds to wait for replies.
 
     Raises:
         RunStopped: Too few replies were usable, or the run diverged.
     """
-    if directly is not None:
-        return directly(strategy, server_round, arrays, config, grid, before)
-    messages = strategy.configure_train(server_round, arrays, config, grid)
-    before()
+    sent, settings = to_record(model), ConfigRecord({**config})
+    messages = strategy.configure_train(server_round, sent, settings, grid)
+    if before is not None:
+        before()
     replies = grid.send_and_receive(messages, timeout=timeout)
     merged, metrics = strategy.aggregate_train(server_round, replies)
     if merged is None:
         raise RunStopped(f"round {server_round}: the strategy made no model")
-    return Round(merged, dict(metrics or {}))
+    return Round(to_params(merged), dict(metrics or {}))

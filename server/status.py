@@ -63,6 +63,7 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
     took_part: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
     names: dict[str, str] = {}
+    ever = set[int]()
     for row in rows:
         names |= row.get("names", {})
         cohort, absent = row.get("cohort", []), row.get("absent", {})
@@ -70,6 +71,9 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
         took_part.update(client for client in cohort if str(client) not in absent)
         for client, reason in absent.items():
             reasons.setdefault(int(client), Counter())[reason] += 1
+        ever |= (members := {*row.get("members", ())})
+        for client in (ever - members) if cohort else ():
+            reasons.setdefault(client, Counter())["no member any more"] += 1
     return [
         ClientShare(
             client,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from federation.flower import run_superexec
+from federation.logs import begin_log
 
 _TOKEN = "--token"
 
@@ -29,4 +30,5 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 if __name__ == "__main__":
+    begin_log()
     run_superexec(start)

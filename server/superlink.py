@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 import sys
 from collections.abc import Sequence
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,20 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from federation.counters import Counters, serve_counters
 from federation.errors import Refused
 from federation.flower import run_superlink
+from federation.logs import begin_log, uvicorn_log
 from server.callers import own_users, private
 from server.dated import Dated
+from server.http_fleet import HttpFleet
 from server.launch import ReplyLimits
-from server.replies import GuardedFleet
+from server.replies import COUNTED, GuardedFleet
 
 _log = getLogger("flwr.engram")
-_LARGEST = 2**24  # bytes of a gRPC message: app bundles have up to 10 MB, pieces of models less
+_LARGEST = (
+    2**24
+)  # bytes of a message to or from a node: app bundles have 10 MB, pieces of models less
 _DATABASE = {  # for each connection, of which a SuperLink has some ten
     "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
     "cache_size": "-8000",  # KiB
@@ -40,14 +46,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--max-records", type=int, default=limits.records)
     parser.add_argument("--max-reply", type=int, default=limits.mebibytes)
     parser.add_argument("--open-control", action="store_true")
+    parser.add_argument("--metrics-port", type=int, default=0)
     parser.add_argument("--database", type=Path, required=True)
     own, others = parser.parse_known_args(arguments)
+    begin_log()
     compact(own.database)
+    counters = Counters(COUNTED)
+    serve_counters(counters, own.metrics_port)
     run_superlink(
         ["--database", str(own.database), *others],
-        serve=uvicorn.run if own.open_control else serve,
+        serve=serve_anyone if own.open_control else serve,
         superexec=[sys.executable, "-P", "-m", "server.superexec"],
-        fleet=lambda fleet: GuardedFleet(fleet, ReplyLimits(own.max_records, own.max_reply)),
+        fleet=lambda fleet: GuardedFleet(
+            fleet, ReplyLimits(own.max_records, own.max_reply), counters, own.database.parent
+        ),
+        http_fleet=partial(HttpFleet, most=_LARGEST),
         authentication=Dated,
         largest=_LARGEST,
         pragmas=_DATABASE,
@@ -57,7 +70,12 @@ def main(arguments: Sequence[str]) -> None:
 def serve(app: Any, **options: Any) -> None:
     """Serves an app to this process's user alone; ``options`` are those of ``uvicorn.run``."""
     # Without ws="none" a connection could be upgraded to a protocol that does not check its owner.
-    uvicorn.run(app, **options, http=private(AutoHTTPProtocol, own_users()), ws="none")
+    serve_anyone(app, **options, http=private(AutoHTTPProtocol, own_users()), ws="none")
+
+
+def serve_anyone(app: Any, **options: Any) -> None:
+    """Serves an app to whoever connects, without a line in the log for each call."""
+    uvicorn.run(app, **options | {"log_config": uvicorn_log(), "access_log": False})
 
 
 def compact(database: Path) -> None:

@@ -15,8 +15,6 @@ from federation.safe_path import safe_path
 if TYPE_CHECKING:
     from click import NoSuchOption
 
-__all__ = ["main"]
-
 _RESIDENT = {"node", "superlink"}  # Docker restarts them at once, whatever their exit status
 _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before exiting; set in the image
 
@@ -128,6 +126,18 @@ def _log_to_stderr() -> None:
     ours.setLevel(logging.WARNING)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
+    warnings.showwarning = _show_warning
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], *place: object, **more: object
+) -> None:
+    """Prints a library's warning as one line, without its place in the library's source."""
+    from federation.errors import one_line
+
+    del place, more
+    text = " ".join(f"{category.__name__}: {message}".split())
+    print(f"engram: {one_line(text)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -21,22 +21,26 @@ package = false
 publisher = "engram"
 
 [tool.flwr.app.components]
-serverapp = "server.app:app"
+serverapp = "{serverapp}"
 clientapp = "client.app:app"
 
 [tool.flwr.app.config]
 """
 
 
-def write_app(folder: Path) -> None:
+def write_app(folder: Path, serverapp: str = "server.app:app") -> None:
     """Writes Flower's app to a folder: the five rooms, and every setting with its default.
 
     The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
+
+    Args:
+        folder: The folder.
+        serverapp: What the coordinator runs.
     """
     for room in ROOMS:
         shutil.copytree(
             source_root() / room, folder / room, ignore=shutil.ignore_patterns("__pycache__")
         )
     lines = (f"{key} = {json.dumps(value)}\n" for key, value in default_config().items())
-    head = _HEAD.format(version=version("engram"))
+    head = _HEAD.format(version=version("engram"), serverapp=serverapp)
     (folder / "pyproject.toml").write_text(head + "".join(lines), encoding="utf-8")

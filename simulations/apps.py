@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from federation.data.datasets import Data
     from federation.settings.given import Given, MethodName
 
-__all__ = ["make_client_app", "make_server_app"]
-
 _ROWS: Final[dict[str, Source]] = {}
 """Rows that apps of this process were given: Ray copies what an app holds for each message."""
 

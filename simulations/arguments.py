@@ -13,8 +13,6 @@ from federation.experiment import validated
 from federation.settings.fields import Float, Int, Settings, expect
 from simulations.options import check_unused
 
-__all__ = ["Arguments", "arguments"]
-
 _ENGINES: Final = ("vectorized", "sequential")
 _ON_RAY: Final = (
     " (Ray runs what `engram app FOLDER` writes, or the apps of engram.make_server_app and "

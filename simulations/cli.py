@@ -22,6 +22,7 @@ from simulations.console import err
 __all__ = ["COMMANDS", "GROUPS", "LOOKING", "app", "examples_of"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
+_SITE, _STATUS = "client.site_cli", "simulations.status_cli"
 _MODELS = "simulations.models_cli"
 
 
@@ -62,6 +63,14 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram tune {0} --search adapt-lr=0.01..1:log --minutes 5",
             ),
         ),
+        "benchmark": Command(
+            "simulations.benchmark_cli",
+            "Tune methods alike on several federations, compare them there, and rank them.",
+            (
+                "engram benchmark --list",
+                "engram benchmark {0} {1} --on digits --on sensors --seeds 2",
+            ),
+        ),
         "reproduce": Command(
             "simulations.studies.command",
             "Run a paper's experiment, and compare the results with the published ones.",
@@ -78,9 +87,12 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             ("engram runs", "engram runs results --json"),
         ),
         "show": Command(
-            _RUN,
-            "Show what a run, comparison, search or study has found, and draw its plots again.",
-            ("engram show NAME", "engram show runs/NAME --json"),
+            "simulations.show_cli",
+            "Show what a run, comparison, search or study has found, and draw its plots.",
+            (
+                "engram show NAME --latex",
+                "engram show NAME --format pdf --width one",
+            ),
         ),
         "data": Command(
             _RUN,
@@ -92,7 +104,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "report": Command(
             "simulations.report_cli",
-            "Write a page about a run, or a comparison: one HTML file with interactive figures.",
+            "Write a page about a run or comparison: an HTML file with interactive figures.",
             ("engram report NAME", "engram report NAME --html results.html"),
         ),
         "board": Command(
@@ -136,6 +148,14 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram predict park-model rows.npz --out classes.csv",
             ),
         ),
+        "evaluate": Command(
+            "simulations.models_cli",
+            "Score exported models at all sites of a federation, on their own test rows.",
+            (
+                "engram evaluate client-3-model --federation fed/server",
+                "engram evaluate north-model south-model --federation fed/server --json",
+            ),
+        ),
     },
     "Between machines": {
         "federation": Command(
@@ -151,7 +171,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Make a federation: certificates, and a folder for the server and each client.",
             (
                 "engram init-federation fed --clients 3 --host fl.example.org",
-                "engram init-federation fed --add-client",
+                "engram init-federation north --join invitation",
             ),
         ),
         "superlink": Command(
@@ -162,25 +182,63 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         "register": Command(
             _SERVER,
             "Register all clients' keys with the running SuperLink; known ones stay.",
-            ("engram register fed/server", "engram register fed/server --control 127.0.0.1:8000"),
+            ("engram register fed/server", "engram register fed/server north/request"),
         ),
-        "unregister": Command(
+        "remove": Command(
             _SERVER,
-            "Remove a client's key from the running SuperLink, which refuses it for good.",
+            "Remove a client from a federation: its key is refused, and no run counts on it.",
             (
-                "engram unregister fed/server client-1",
-                "engram unregister fed/server client-1 --control 127.0.0.1:8000",
+                "engram remove fed/server client-1",
+                "engram remove fed/server client-1 --control 127.0.0.1:8000",
             ),
         ),
-        "status": Command(
+        "stop": Command(
             _SERVER,
-            "Show who is in a federation, or who took part in a run, and its cost.",
-            ("engram status fed/server", "engram status fed/server --json"),
+            "Stop a run on a federation after its current round; it can be resumed.",
+            ("engram stop fed/server", "engram stop fed/server --control 127.0.0.1:8000"),
+        ),
+        "status": Command(
+            _STATUS,
+            "Show who is in a federation or took part in a run, or what a node does.",
+            ("engram status fed/server", "engram status fed/client-0 --json"),
+        ),
+        "schema": Command(
+            "simulations.schema_cli",
+            "Have sites agree on the columns of their tables, before they train.",
+            (
+                "engram schema fed/server --target outcome",
+                "engram schema fed/server --target outcome --set 'missing-values=?'",
+            ),
+        ),
+        "statistics": Command(
+            "simulations.schema_cli",
+            "Show the columns of all sites' tables: rows, missing values, means and quantiles.",
+            ("engram statistics fed/server", "engram statistics fed/server --csv"),
+        ),
+        "doctor": Command(
+            "simulations.doctor",
+            "Look over a server's or a client's folder, and say what to do.",
+            ("engram doctor fed/server", "engram doctor fed/client-0 --json"),
         ),
         "node": Command(
             _CLIENT,
             "Serve a federation as one of its clients, until it is stopped.",
             ("engram node fed/client-0", "engram node fed/client-0 --data rows.npz"),
+        ),
+        "approve": Command(
+            _SITE,
+            "Approve or refuse a training that waits for its site's answer.",
+            ("engram approve fed/client-0", "engram approve fed/client-0 0123456789abcdef"),
+        ),
+        "log": Command(
+            _SITE,
+            "Show what a node has done, round by round, and check that its log is whole.",
+            ("engram log fed/client-0", "engram log fed/client-0 --json"),
+        ),
+        "leave": Command(
+            _CLIENT,
+            "Leave a federation: the key is refused from now on, and no run counts on this client.",
+            ("engram leave fed/client-2", "engram leave fed/client-2 --state /var/lib/engram"),
         ),
         "memory": Command(
             _CLIENT,
@@ -204,7 +262,22 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
 """The subcommands by name, under the headings that ``engram --help`` gives them."""
 
 LOOKING: Final = frozenset(
-    {"runs", "show", "report", "board", "track", "methods", "predict", "status", "memory"}
+    {
+        "runs",
+        "show",
+        "report",
+        "board",
+        "track",
+        "methods",
+        "predict",
+        "status",
+        "stop",
+        "doctor",
+        "approve",
+        "log",
+        "leave",
+        "memory",
+    }
 )
 """Commands that run no code that the current folder names: it may have come from elsewhere."""
 
@@ -266,9 +339,8 @@ def _engram(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Import a module that registers methods of your own; may be repeated. Commands "
-            "that train or serve also import what tool.engram.plugin of the pyproject.toml in "
-            "this folder names.",
+            help="Import a module with methods of your own; may be repeated. To train or serve, "
+            "what tool.engram.plugin of a pyproject.toml here names is, too.",
         ),
     ] = None,
     versions: Annotated[
@@ -290,5 +362,10 @@ def _engram(
         err.print(said, soft_wrap=True)
     add_plugins(",".join(plugin or ()))
     module = COMMANDS[command].module
-    if module not in (_SERVER, _CLIENT):  # which leave it to the processes that they start
+    if module not in (
+        _SERVER,
+        _CLIENT,
+        _SITE,
+        _STATUS,
+    ):  # which leave it to the processes that they start
         load_plugins()

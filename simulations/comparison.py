@@ -28,6 +28,7 @@ Runs = dict[str, list[RunRecord]]
 SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
 STUDY: Final = "plan.json"  # the file of a folder of engram reproduce: which study, and how
 TUNING: Final = "tuning"  # the folder of the search in that of a comparison
+BENCHMARK: Final = "benchmark.json"  # the file of a benchmark's folder: its federations
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
 
 
@@ -133,6 +134,22 @@ def read_study(folder: Path) -> str:
         Refused: If its file is damaged.
     """
     return str(read_stored(folder / STUDY, _Study)["experiment"])
+
+
+class _Benchmark(Stored):
+    federations: Annotated[dict[Name, str], Field(min_length=1)]
+
+
+def read_benchmark(folder: Path) -> dict[str, str]:
+    """Returns what the federations of a benchmark are about, by the names of their folders.
+
+    Raises:
+        Refused: If the folder is not that of a benchmark, or its file is damaged.
+    """
+    path = folder / BENCHMARK
+    if not path.is_file():
+        raise Refused(f"{folder} is not the folder of a benchmark: it has no {BENCHMARK}")
+    return dict(read_stored(path, _Benchmark)["federations"])
 
 
 def trains_network(record: RunRecord) -> bool:

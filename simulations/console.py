@@ -5,19 +5,17 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from federation.console import console
+from federation.console import WHOLE, console
 
 out = console()
 err = console(stderr=True)
-
-_WIDE = 200  # columns of tables in texts, which know no terminal
 
 
 def in_text(table: Table) -> str:
     """Returns a table as plain lines."""
     text = Console(
         file=StringIO(),
-        width=_WIDE,
+        width=WHOLE,
         color_system=None,
         force_jupyter=False,
         markup=False,

@@ -18,6 +18,7 @@ from typing import Any
 
 from federation.errors import EngramError, RunStopped
 from federation.experiment import Experiment
+from federation.logs import VERDICT, read_said
 from server.control import reason
 from server.launch import flwr_command
 from server.record import RunRecord
@@ -26,9 +27,6 @@ from simulations.app_folder import write_app
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
 _FRUITLESS = 5  # attempts in a row without progress, after which the run is given up
-_OURS = re.compile(
-    r"(?:\x1b\[\d+m)?ERROR\b[^:]*:\s+engram: (.*)"
-)  # at a line's start: server/app.py
 _STARTED = re.compile(r"started run (\d+)")
 
 
@@ -41,6 +39,7 @@ def run_deployed(
     patience: float = 300.0,
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
     on_trouble: Callable[[str], None] = lambda line: None,
+    on_word: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Runs the experiment, or what is left of it, on a federation's nodes.
 
@@ -54,6 +53,7 @@ def run_deployed(
         on_round: Called with each new round's metrics, and first with the last one's of a run that
             is resumed.
         on_trouble: Called with a line about each failure before the next attempt.
+        on_word: Called with each warning of the coordinator as it comes, and with the run's number.
 
     Raises:
         RunStopped: The run stopped for a reason of its own, or no progress can be made.
@@ -65,7 +65,7 @@ def run_deployed(
             _watch(folder, on_round, lambda: _held(folder))
             continue
         before = _reached(folder)
-        attempt = _Attempt(experiment, folder, server, control)
+        attempt = Attempt(experiment, folder, server, control, on_word)
         try:
             attempt.follow(on_round)
         finally:
@@ -89,12 +89,20 @@ def run_deployed(
         wait = min(_LONGEST, 2 * wait)
 
 
-class _Attempt:
+class Attempt:
     """One submission of a run, and its outcome."""
 
     def __init__(
-        self, experiment: Experiment, folder: Path, server: Path, control: str | None
+        self,
+        experiment: Experiment,
+        folder: Path,
+        server: Path,
+        control: str | None,
+        on_word: Callable[[str], None] = lambda line: None,
+        *,
+        serverapp: str = "server.app:app",
     ) -> None:
+        self._on_word = on_word
         self._folder = folder
         self._server, self._control = server, control
         begun = (folder / "config.json").is_file()
@@ -103,7 +111,7 @@ class _Attempt:
         # A unique name: another run may be submitted at the same time.
         self._config = server / "flwr" / f"run-{secrets.token_hex(8)}.toml"
         self._app = TemporaryDirectory(prefix="app-", dir=server / "flwr")
-        write_app(Path(self._app.name))
+        write_app(Path(self._app.name), serverapp)
         words = ("run", self._app.name, "--stream", "--run-config", str(self._config))
         launch = flwr_command(server, *words, control=control)
         lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items())
@@ -114,7 +122,8 @@ class _Attempt:
         self._said: list[str] = []
         self._process = subprocess.Popen(
             launch.argv,
-            env=launch.env | {"COLUMNS": "400"},  # keeps paths from being broken
+            # Paths are not broken, and lines come as they are said.
+            env=launch.env | {"COLUMNS": "400", "PYTHONUNBUFFERED": "1"},
             cwd=launch.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -131,8 +140,21 @@ class _Attempt:
             self._said = [*self._said[-20:], line]
             if match := _STARTED.search(line):
                 self.run_id = int(match[1])
-            if match := _OURS.match(line):
-                self.verdict = match[1]
+                self._on_word(f"run {self.run_id}: its coordinator is starting")
+            said = read_said(line)
+            if said is None or not said.is_warning:
+                continue
+            if said.message.startswith(VERDICT):
+                self.verdict = said.message.removeprefix(VERDICT)
+            else:
+                self._on_word(said.message)
+
+    def await_file(self, path: Path) -> None:
+        """Returns when a file is there, or the run has ended without it."""
+        while self._process.poll() is None and not self.verdict and not path.is_file():
+            time.sleep(_LOOK)
+        if not path.is_file():
+            self._conclude()
 
     def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
         """Returns when the run has ended, or the process that ran it has died."""
@@ -148,6 +170,10 @@ class _Attempt:
             self._reader.join(timeout=1)  # its last words may not be read yet
             self.trouble = "the coordinator died"
             return
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Notes what may have gone wrong, once the process has ended."""
         self._reader.join(timeout=5)
         if self.run_id is not None:
             self.trouble = "the SuperLink or the coordinator died"

@@ -2,18 +2,21 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from federation.counters import Counters, serve_counters
 from federation.credentials import read_server
-from federation.errors import Refused
+from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, read_by
 from federation.interrupts import end_at_once
+from federation.methods import METHODS
 from federation.plugins import VARIABLE, plugins
 from server.record import RunRecord
+from server.status import participation
 from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
 from simulations.loopback import LoopbackFederation, Nodes
@@ -34,9 +37,18 @@ from simulations.options import (
 )
 from simulations.terminal import Report, err, run_all, show_found
 
-__all__ = ["app", "run_on"]
+__all__ = ["app", "for_federation", "for_server", "run_on"]
 
 app = typer.Typer()
+
+_COUNTED: Final = {
+    "rounds": "Rounds of the run since this command began",
+    "round_seconds": "Seconds of these rounds",
+    "absent_clients": "Clients without a part in them, summed over rounds",
+    "sent_bytes": "Bytes sent to nodes",
+    "received_bytes": "Bytes received from nodes",
+    "failures": "Failures of the coordinator or the SuperLink, after which the run went on",
+}
 
 
 @app.command(epilog=SEE_SETTINGS)
@@ -63,7 +75,7 @@ def federation(
     kinds: dict[str, Nodes] = {"engram": "engram", "stock": "stock"}
     if nodes not in kinds:
         raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
-    experiment = _for_federation(overrides, clients)
+    experiment = for_federation(overrides, clients)
     folder = folder_of_command(out, f"federation-{data_name(experiment)}")
     err.print(
         f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs",
@@ -72,7 +84,7 @@ def federation(
     place, kind = folder / "federation", kinds[nodes]
     options = _data_options(experiment, kind)
     with end_at_once():  # slow imports, done before there are processes to stop
-        import strategies  # noqa: F401, PLC0415
+        import strategies  # noqa: F401 - for its time alone
     with LoopbackFederation(
         place, clients=clients, nodes=kind, insecure=insecure, options=options
     ) as there:
@@ -104,6 +116,7 @@ def run_on(
     out: Path | None,
     resume: str | None,
     as_json: bool,
+    metrics_port: int = 0,
 ) -> None:
     """Runs or resumes an experiment on a deployed federation; shows its results.
 
@@ -114,6 +127,7 @@ def run_on(
         out: Folder of the run: a new one, or that of a run to resume.
         resume: Instead, the run to resume: its folder, or its name in runs/.
         as_json: Whether to end with a line of JSON.
+        metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
 
     Raises:
         Refused: If the federation's folder, the settings or the run's folder are not in order.
@@ -122,14 +136,14 @@ def run_on(
     if resume is not None:
         folder = find_run(resume)
     else:
-        experiment = _for_federation(overrides, read_server(federation).settings.clients)
+        experiment = for_server(overrides, federation)
         folder = out or folder_of_command(None, f"{experiment.method}-{data_name(experiment)}")
     if resume is not None or (folder / "config.json").is_file():
         settings, _ = begun(folder, overrides.get("method"))
         experiment = Experiment.from_config({**settings, **overrides})
         RunRecord.open(folder).check_resumable(experiment, engine="flower")
     again = f"engram run --federation {federation} --out {folder}"
-    _follow(experiment, folder, federation, control, again)
+    _follow(experiment, folder, federation, control, again, metrics_port)
     show_found(folder, as_json)
 
 
@@ -143,7 +157,16 @@ def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
     return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
 
 
-def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
+def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
+    """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
+    from simulations.surveys import schema_of
+
+    method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
+    agreed = read_by(method, schema_of(server, numbers=METHODS[method].tables))
+    return for_federation(agreed | dict(overrides), read_server(server).settings.clients)
+
+
+def for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
     """Returns the experiment, by default with as many clients as the federation has."""
     most = Experiment.model_fields["clients_per_round"].default
     base = {"num-clients": clients, "clients-per-round": min(clients, most)}
@@ -156,16 +179,57 @@ def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
 
 
 def _follow(
-    experiment: Experiment, folder: Path, server: Path, control: str | None, again: str
+    experiment: Experiment,
+    folder: Path,
+    server: Path,
+    control: str | None,
+    again: str,
+    metrics_port: int = 0,
 ) -> None:
+    counters = Counters(_COUNTED)
+    serve_counters(counters, metrics_port)
+
+    def tell(line: str) -> None:
+        err.print(f"engram: {line}", soft_wrap=True)
+
+    def trouble(line: str) -> None:
+        counters.add("failures")
+        tell(line)
+
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        def count(row: dict[str, Any]) -> None:
+            counters.add("rounds")
+            counters.add("round_seconds", row.get("ms", 0.0) / 1000)
+            counters.add("absent_clients", len(row.get("absent", ())))
+            for kind in ("sent", "received"):
+                counters.add(f"{kind}_bytes", row.get(f"bytes-{kind}", 0))
+            report(row)
+
         run_deployed(
             experiment,
             folder,
             server,
             control=control,
-            on_round=report,
-            on_trouble=lambda line: err.print(f"engram: {line}", soft_wrap=True),
+            on_round=count,
+            on_trouble=trouble,
+            on_word=tell,
         )
 
+    tell(f"submitting the run to the SuperLink of {server}")
     run_all({folder: experiment}, execute, again, at_once=True)
+    for line in _without_a_part(RunRecord.open(folder).rows()):
+        tell(line)
+
+
+def _without_a_part(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a line for the clients that took no part in any round, by reason."""
+    missing: dict[str, list[str]] = {}
+    rounds = rows[-1]["round"] if rows else 0
+    for share in participation(rows):
+        if not share.took_part:
+            why = (f"{each} ({n} of {rounds} rounds)" for each, n in share.reasons.items())
+            missing.setdefault(", ".join(why), []).append(share.name)
+    return [
+        f"without a part in the run: clients [{few_names(clients)}]: {why}"
+        for why, clients in missing.items()
+    ]

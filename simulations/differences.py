@@ -1,98 +1,168 @@
-"""Differences between methods on the same clients, with intervals; and what they say in words."""
+"""Differences between methods on the same clients, with simultaneous confidence intervals.
+
+The score of method m for client i in seed s is taken as mu_m + a_mi + b_ms + e_mis: clients and
+seeds are both drawn at random, and crossed. So the mean difference D of two methods over n clients
+and S seeds has the variance sigma_a^2 / n + sigma_b^2 / S + sigma_e^2 / (n S), with the variances
+of their differences. Two mean squares estimate it: that of the S seeds' means, s_b^2 / S, has the
+expectation sigma_b^2 / S + sigma_e^2 / (n S), and that of the n clients' means, s_a^2 / n, has
+sigma_a^2 / n + sigma_e^2 / (n S). Their sum counts the last term twice and is never too small
+(Owen, Annals of Applied Statistics 2007; Cameron, Gelbach, Miller, JBES 2011). Where every seed
+deals other rows to its clients, sigma_a is 0, and the same holds.
+
+A half-width is ``sqrt(q_S^2 s_b^2 / S + q_n^2 s_a^2 / n)``, each part with its own critical value
+(Graybill, Wang, JASA 1980). All intervals of a comparison hold together with probability 0.95:
+``q_n`` is Student's with n - 1 degrees of freedom, divided among the pairs by Bonferroni; ``q_S``
+is the quantile of the largest |t| over all pairs, by simulation: see ``simulations.critical``. A
+difference's p is the least probability of error at which its interval excludes zero.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import combinations
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import t
 
-from client.confidence import LEVEL, of_mean
-from engram.metrics import Metric
-
-__all__ = ["Difference", "Scores", "in_words", "paired_difference"]
+from simulations.critical import ALPHAS, AT, floor_of, of_clients, of_seeds
 
 Scores = Sequence[npt.NDArray[np.float64]]
 """Each client's score, (clients,), for each seed; NaN for a client that was not scored."""
 
+LEAST_SEEDS: Final = 2
+LEAST_CLIENTS: Final = 3
+
 
 class Difference(NamedTuple):
-    """A mean difference of two methods' scores, and its interval of level ``LEVEL``."""
+    """The mean difference of two methods' scores, and its simultaneous interval.
+
+    Attributes:
+        mean: Mean over seeds of the mean over clients; NaN if no client has both scores.
+        low: Lower limit; -infinity with fewer than ``LEAST_SEEDS`` or ``LEAST_CLIENTS``.
+        high: Upper limit.
+        clients: Number of clients that have both scores, in any seed.
+        seeds: Number of seeds in which a client has both.
+        p: Probability, if no two methods differ, that any difference is as clear as this one; below
+            0.05 just where the interval excludes zero, and at least 0.0002. NaN without an
+            interval.
+    """
 
     mean: float
     low: float
     high: float
+    clients: int
+    seeds: int
+    p: float = np.nan
 
     @property
     def shown(self) -> bool:
         """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def turned(self) -> "Difference":
+        """The difference of the same methods the other way around."""
+        return self._replace(mean=-self.mean, low=-self.high, high=-self.low)
 
-def paired_difference(one: Scores, other: Scores) -> Difference:
-    """Compares two methods on the same clients of the same seeds.
 
-    The interval of several seeds is Student's, of the seeds' mean differences: clients of one seed
-    have data, and a model, in common. Seeds that agree by chance make it no narrower than the
-    clients' spread within seeds. That of one seed is the bootstrap-t's over its clients, or
-    Student's where these are too few for it; that of a single client is unbounded.
+class Gap(NamedTuple):
+    """A mean difference, and the parts of its variance.
+
+    Attributes:
+        mean: The difference.
+        by_seeds: ``s_b^2 / S``.
+        by_clients: ``s_a^2 / n``.
+        seeds: S.
+        clients: n.
+        noise: ``s_e^2 / (n S)``, the part that both have in common.
+        floor: The least that ``by_seeds`` is taken to be.
+    """
+
+    mean: float
+    by_seeds: float
+    by_clients: float
+    seeds: int
+    clients: int
+    noise: float = 0.0
+    floor: float = 0.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are seeds and clients enough for an interval."""
+        return self.seeds >= LEAST_SEEDS and self.clients >= LEAST_CLIENTS
+
+
+def pairwise(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Difference]:
+    """Compares every method with every other one, client by client, seed by seed.
+
+    The part of a variance that is due to seeds is at least ``floor_of`` all pairs'.
 
     Args:
-        one: A method's scores.
-        other: Another one's, of the same seeds in the same order.
+        scores: Each method's scores, of the same seeds in the same order and the same clients.
 
-    Raises:
-        ValueError: No client of a seed was scored under both.
+    Returns:
+        The first method's scores less the second's, for each ordered pair.
     """
-    pairs = []
-    for mine, theirs in zip(one, other, strict=True):
-        gaps = mine - theirs
-        pairs.append(gaps[np.isfinite(gaps)])
-    if not all(len(gaps) for gaps in pairs):
-        raise ValueError("no client of a seed was scored under both methods")
-    means = np.array([gaps.mean() for gaps in pairs])
-    ends = of_mean(pairs[0]) if len(pairs) == 1 else None
-    low, high = ends or _students(means, pairs)
-    return Difference(float(means.mean()), low, high)
+    found: dict[tuple[str, str], Difference] = {}
+    for (a, b), gap in gaps_of(scores).items():
+        half, p = _interval(gap, len(scores)) if gap.enough else (np.inf, np.nan)
+        ends = gap.mean - half, gap.mean + half
+        found[a, b] = Difference(gap.mean, *ends, gap.clients, gap.seeds, p)
+        found[b, a] = found[a, b].turned
+    return found
 
 
-def _students(means: npt.NDArray[np.float64], pairs: Scores) -> tuple[float, float]:
-    """Returns Student's interval of the mean over seeds, or over the clients of a single one."""
-    within = [gaps.var(ddof=1) / len(gaps) for gaps in pairs if len(gaps) > 1]
-    spreads = [np.mean(within)] if within else []
-    if len(pairs) > 1:
-        spreads.append(means.var(ddof=1))
-    if not spreads:
-        return -np.inf, np.inf
-    free = (len(pairs) if len(pairs) > 1 else len(pairs[0])) - 1
-    half = t.ppf((1 + LEVEL) / 2, free) * np.sqrt(max(spreads) / len(pairs))
-    return float(means.mean() - half), float(means.mean() + half)
+def gaps_of(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Gap]:
+    """Returns the mean difference of each pair of methods, and the parts of its variance."""
+    gaps = {(a, b): _gap(scores[a], scores[b]) for a, b in combinations(scores, 2)}
+    known = [gap.by_seeds for gap in gaps.values() if gap.enough]
+    floor = float(floor_of(np.array(known))[0]) if known else 0.0
+    return {pair: gap._replace(floor=floor) for pair, gap in gaps.items()}
 
 
-def in_words(best: str, differences: Mapping[str, Difference], metric: Metric) -> list[str]:
-    """Returns whom a method is better than, and from whom nothing tells it apart, in words.
+def _gap(one: Scores, other: Scores) -> Gap:
+    gaps = np.array(one) - np.array(other)
+    known = np.isfinite(gaps)
+    seeds, clients = known.any(axis=1), known.any(axis=0)
+    if not seeds.any():
+        return Gap(np.nan, 0.0, 0.0, 0, 0)
+    gaps = np.where(known, gaps, np.nan)[seeds][:, clients]
+    by_seed, by_client = _means(gaps, 1), _means(gaps, 0)
+    rest = gaps - by_seed[:, None] - by_client + by_seed.mean()
+    degrees = (gaps.shape[0] - 1) * (gaps.shape[1] - 1)
+    noise = float(np.nansum(rest**2)) / degrees / gaps.size if degrees else 0.0
+    parts = variances_of(gaps)
+    return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise)
+
+
+def _means(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    """Returns means of what is not NaN; faster than ``np.nanmean``, which warns of nothing here."""
+    known = ~np.isnan(values)
+    return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis))
+
+
+def variances_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Returns the parts of the variance of a mean that are due to seeds and to clients.
 
     Args:
-        best: The method.
-        differences: Its mean score less that of each other method.
-        metric: What is compared.
+        values: Shape (seeds, clients), NaN where there is none; no row and no column is all NaN.
+
+    Returns:
+        ``s_b^2 / S`` and ``s_a^2 / n``; 0 for a single seed, or a single client.
     """
-    sign = 1 if metric.better == "higher" else -1
-    unit = 100 if metric.percent else 1
-    points = " points" if metric.percent else ""
+    found = []
+    for axis in (1, 0):
+        means = _means(values, axis)
+        found.append(float(means.var(ddof=1) / len(means)) if len(means) > 1 else 0.0)
+    return found[0], found[1]
 
-    def interval(d: Difference, sign: int) -> str:
-        return "{:.2f} to {:.2f}".format(*sorted(sign * unit * end for end in (d.low, d.high)))
 
-    def told(name: str, d: Difference, sign: int) -> str:
-        return f"{name} by {sign * unit * d.mean:.2f}{points} ({interval(d, sign)})"
-
-    better = [told(n, d, sign) for n, d in differences.items() if d.shown and sign * d.mean > 0]
-    worse = [told(n, d, -sign) for n, d in differences.items() if d.shown and sign * d.mean < 0]
-    alike = [f"{n} ({interval(d, sign)}{points})" for n, d in differences.items() if not d.shown]
-    said = {"better than": better, "worse than": worse}
-    lines = [f"  it is {how} {'; '.join(whom)}" for how, whom in said.items() if whom]
-    if alike:
-        lines.append(f"  no difference is shown from {'; '.join(alike)}")
-    title = f"{best} has the best {metric.name} on validation rows; on test rows, over clients:"
-    return [title, *lines]
+def _interval(gap: Gap, methods: int) -> tuple[float, float]:
+    """Returns half the width of an interval, and the p that belongs to it."""
+    by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
+    halves = np.hypot(
+        of_seeds(methods, gap.seeds) * by_seeds**0.5,
+        of_clients(methods, gap.clients) * gap.by_clients**0.5,
+    )
+    # They fall as the probability of error rises; without any variance they are all 0.
+    p = np.exp(np.interp(mean, halves[::-1], np.log(ALPHAS)[::-1])) if mean > halves[-1] else 1.0
+    return float(halves[AT]), float(p)

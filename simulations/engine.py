@@ -16,8 +16,7 @@ from federation.noise import simulated_noise
 from server.run import run
 from simulations.direct import train_directly
 from simulations.grid import InProcessGrid
-
-__all__ = ["simulate"]
+from simulations.replay import replayed
 
 
 def simulate(
@@ -25,7 +24,7 @@ def simulate(
     folder: Path,
     *,
     engine: Engine = "vectorized",
-    on_round: Callable[[dict[str, Any]], None] = lambda row: None,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
     through: Callable[[Host], Host] | None = None,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, in this process.
@@ -55,7 +54,7 @@ def _simulated(
     experiment: Experiment,
     folder: Path,
     engine: Engine,
-    on_round: Callable[[dict[str, Any]], None],
+    on_round: Callable[[dict[str, Any]], None] | None,
     through: Callable[[Host], Host] | None,
 ) -> dict[str, Any]:
     memories, noise = RamStore(), simulated_noise(experiment.seed)
@@ -67,11 +66,14 @@ def _simulated(
     elif isinstance(host, LocalHost):
         directly = partial(train_directly, host)
     # One node can send the mean of all clients where the server needs only a mean.
-    own = experiment.own
+    own, known = experiment.own, dict[str, Any]()
     apart = isinstance(own, NetworkMethod) and not own.combines(experiment)
     nodes = [[client] for client in everyone] if apart else [everyone]
+    grid = InProcessGrid(host, nodes)
+    if experiment.participation:
+        (grid, known), directly = replayed(host, experiment), None
     return run(
-        InProcessGrid(host, nodes),
+        grid,
         experiment,
         folder,
         engine=engine,
@@ -79,4 +81,5 @@ def _simulated(
         noise=noise,
         on_round=on_round,
         directly=directly,
+        **known,
     )

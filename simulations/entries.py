@@ -11,16 +11,16 @@ from federation.settings.shared import SharedSettings
 from federation.stored import readable
 from server.record import RunRecord
 from simulations.comparison import (
+    BENCHMARK,
     PLAN,
     SEARCHED,
     STUDY,
+    read_benchmark,
     read_plan,
     read_search,
     read_study,
     runs_of,
 )
-
-__all__ = ["Entry", "entries", "entry_of"]
 
 
 class Entry(NamedTuple):
@@ -121,7 +121,14 @@ def _study(path: Path) -> _Told:
     return one_line(read_study(path)), "", state, ""
 
 
+def _benchmark(path: Path) -> _Told:
+    federations = read_benchmark(path)
+    finished = (path / "scores.csv").is_file()  # which is written last
+    return "", _several(federations), "finished" if finished else "not finished", ""
+
+
 _KINDS: Final = {
+    "benchmark": (BENCHMARK, _benchmark),
     "run": ("config.json", _run),
     "comparison": (PLAN, _comparison),
     "search": (SEARCHED, _search),

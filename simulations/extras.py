@@ -4,8 +4,6 @@ from importlib.util import find_spec
 
 from federation.errors import Refused
 
-__all__ = ["need"]
-
 
 def need(module: str, extra: str) -> None:
     """Refuses to go on without a package.

@@ -1,7 +1,7 @@
 """Functions of ``import engram``: experiments on data in memory; runs as tables and models."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -12,36 +12,33 @@ from engram.checks import must
 from engram.process import named_here, own_modes
 from engram.types import Params
 from engram.units import Units
+from federation.columns import TUNED
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
 from federation.data.source import Source
-from federation.errors import Refused, RunStopped, told_with
+from federation.errors import Refused, told_with
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.methods import METHODS
-from federation.methods.network import TUNED, NetworkMethod
+from federation.methods.network import NetworkMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
 from simulations.comparison import (
     Runs,
-    contestants,
     is_evaluated,
-    planned,
-    record_plan,
     trains_network,
 )
 from simulations.console import in_text
 from simulations.engine import simulate as run_in_process
 from simulations.exports.exporting import exported_into
 from simulations.exports.newcomers import adapted_into
-from simulations.given import settings_of, settings_of_several
+from simulations.given import settings_of
 from simulations.learned import Learned
 from simulations.options import begun, data_name, find_run, new_folder, read_experiment
-from simulations.references import read_references, write_references
 from simulations.reports import PLOTS
 from simulations.reports.local import report_table
-from simulations.rows import others, report_rows
-from simulations.several import named_methods
+from simulations.results import results_of
+from simulations.rows import picked
 from simulations.terminal import run_all
 from strategies.selection import selected_by
 
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
 
     from federation.data.datasets import Data
     from federation.settings.given import Given, MethodName
-
-__all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -122,7 +117,7 @@ class Run:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
         runs = {self._record.config["settings"]["method"]: [self._record]}
         if trains_network(self._record) and is_evaluated(self._record):
-            return f"{self!r}\n{_shown(self.folder, runs)}"
+            return f"{self!r}\n{shown(self.folder, runs)}"
         return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
 
     @cached_property
@@ -160,17 +155,19 @@ class Run:
     def clients(self) -> "pd.DataFrame":
         """A row for each client that was scored, by name or number, and a column for each score.
 
-        Names that are all whole numbers are numbers in its index. Where some clients never train,
-        a column ``unseen`` says which.
+        Of a run that is ``picked`` they are those after the picked round, else after the last.
+        Names that are all whole numbers are numbers in its index. Where methods train networks,
+        the column ``unseen`` says which clients never train.
         """
         import numpy as np  # noqa: PLC0415 - slow to import
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        columns = dict(self.results["clients"])
+        found = picked(self._record, TUNED if self._tuned else "") if self._picked else None
+        columns = dict((found or self.results)["clients"])
         ids = columns.pop("ids", None)
         called = columns.pop("names", ids)
-        if "unseen" in self.results:
-            columns["unseen"] = np.isin(ids, self.results["unseen"])
+        if ids is not None and trains_network(self._record):
+            columns["unseen"] = np.isin(ids, self.results.get("unseen", ()))
         numbers = [int(name) for name in called or () if str(name).isdecimal()]
         if [str(name) for name in called or ()] == list(map(str, numbers)):
             called = numbers
@@ -298,7 +295,7 @@ class Run:
         """
         own = self.experiment.own
         if isinstance(own, NetworkMethod):
-            return _drawn({own.name: [self._record]}, metric)
+            return drawn({own.name: [self._record]}, metric)
         draw = PLOTS[own.plug_in]
         plots = draw(self._record, self.results) if draw else {}
         if not plots:
@@ -355,10 +352,10 @@ def simulate(
     if given.resume is None:
         chosen = FIRST if method is None else method
         experiment = told_with(wrong, lambda: read_experiment(settings_of(data, chosen, settings)))
-        _check(experiment, using := given.engine or "vectorized")
+        check(experiment, using := given.engine or "vectorized")
         name = f"{experiment.method}-{data_name(experiment)}"
         with new_folder(given.out, name) as folder:
-            return _run(experiment, folder, using, progress)
+            return run_into(experiment, folder, using, progress)
     folder = find_run(str(given.resume))
     own, before = begun(folder, method)
     if data is not None:
@@ -366,16 +363,18 @@ def simulate(
     whole = own | settings
     experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
     RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
-    _check(experiment, using := given.engine or before)
-    return _run(experiment, folder, using, progress)
+    check(experiment, using := given.engine or before)
+    return run_into(experiment, folder, using, progress)
 
 
-def _check(experiment: Experiment, engine: Engine) -> None:
+def check(experiment: Experiment, engine: Engine) -> None:
     """Refuses settings and data that do not fit each other."""
     host_of(Opening(experiment, RamStore(), engine=engine))
 
 
-def _run(experiment: Experiment, folder: Path, engine: Engine, progress: bool) -> Run:
+def run_into(experiment: Experiment, folder: Path, engine: Engine, progress: bool) -> Run:
+    """Runs an experiment in its folder."""
+
     def execute(e: Experiment, place: Path, report: Any) -> None:
         run_in_process(e, place, engine=engine, on_round=report)
 
@@ -385,117 +384,23 @@ def _run(experiment: Experiment, folder: Path, engine: Engine, progress: bool) -
         except SystemExit as error:
             raise KeyboardInterrupt from error
     else:
-        execute(experiment, folder, lambda row: None)
+        run_in_process(experiment, folder, engine=engine)
     return Run(folder, experiment.source)
 
 
-class Comparison:
-    """Methods side by side, each over the same seeds.
-
-    Attributes:
-        folder: Where the runs are recorded, one folder each.
-        runs: By method, its runs.
-        stopped: Which runs have stopped, such as by divergence, and why; they are in none of these.
-    """
-
-    def __init__(
-        self, folder: Path, runs: Mapping[str, Sequence[Run]], stopped: Sequence[str] = ()
-    ) -> None:
-        self.folder = folder
-        self.runs = runs
-        self.stopped = stopped
-
-    def __repr__(self) -> str:
-        return f"Comparison({str(self.folder)!r}: {', '.join(self.runs)})"
-
-    def __str__(self) -> str:
-        """Returns a line about it, its table, and a line for each run that has stopped."""
-        table = [_shown(self.folder, self._records)] if self.runs else []
-        return "\n".join([repr(self), *table, *(f"stopped: {line}" for line in self.stopped)])
-
-    @property
-    def table(self) -> "pd.DataFrame":
-        """Means over each method's runs, as ``engram compare`` prints them.
-
-        A method has a row of the models that serve clients, and one of these after fine-tuning,
-        where they were scored so; ``accuracy`` is of the row's models.
-        """
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
-        rows = report_rows(self._records) if self.runs else {"method": []}
-        return pd.DataFrame(rows).set_index("method")
-
-    @own_modes()
-    def plot(self, metric: str = "") -> "Figure":
-        """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
-        return _drawn(self._records, metric)
-
-    @property
-    def _records(self) -> dict[str, list[RunRecord]]:
-        return {
-            name: [RunRecord.open(run.folder) for run in runs] for name, runs in self.runs.items()
-        }
+def shown(folder: Path, runs: Runs) -> str:
+    """Returns the table of the main metric, as `engram show` prints it; of several, the answer."""
+    metric = next(iter(runs.values()))[0].metrics[0]
+    (results,) = results_of(folder, runs, [metric])
+    table = in_text(report_table(results.rows, metric, results.beside))
+    if len(runs) == 1:
+        return table
+    notes = [f"{name}: {words}" for name, words in results.notes.items()]
+    return "\n".join([results.answer, table, *notes])
 
 
-@lists_settings
-@own_modes()
-def compare(
-    data: "Data | None" = None,
-    *,
-    methods: Sequence[str] = (),
-    seeds: int = 3,
-    out: str | Path | None = None,
-    engine: Engine = "vectorized",
-    progress: bool = True,
-    **settings: "Unpack[Given]",
-) -> Comparison:
-    """Runs methods that train networks side by side, on the same data.
-
-    Args:
-        data: As for ``simulate``.
-        methods: Their names, or one; by default some that are often compared. The references that
-            every comparison has are added.
-        seeds: Runs of each, from the setting ``seed`` upwards.
-        out: Folder of the comparison; by default a new one in ``runs/``.
-        engine: As for ``simulate``.
-        progress: Whether to show it.
-        **settings: Shared settings, and those of methods, each of which is for all that have it.
-
-    Raises:
-        Refused: If settings or data are impossible, or nobody has one of the settings.
-    """
-    given, wrong = arguments(engine=engine, seeds=seeds, out=out, progress=progress)
-
-    def plans() -> dict[str, Experiment]:
-        chosen = contestants(named_methods(methods))
-        return planned(settings_of_several(data, chosen, settings), given.seeds)
-
-    plan = told_with(wrong, plans)
-    for experiment in plan.values():
-        _check(experiment, engine)
-    runs: dict[str, list[Run]] = {}
-    stopped = []
-    with new_folder(given.out, "compare") as place:
-        record_plan(place, engine, plan)
-        for name, experiment in plan.items():
-            try:
-                found = _run(experiment, place / name, engine, progress)
-                runs.setdefault(experiment.method, []).append(found)
-            except RunStopped as error:
-                stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
-        write_references(place, plan.values())
-    return Comparison(place, runs, stopped)
-
-
-def _shown(folder: Path, runs: Runs) -> str:
-    """Returns the table of the main metric, as `engram show` prints it."""
-    records = next(iter(runs.values()))
-    metric = records[0].metrics[0]
-    known = read_references(folder, records, metric.name)
-    return in_text(report_table(report_rows(runs), metric, others(runs, metric, known)))
-
-
-def _drawn(runs: Runs, name: str) -> "Figure":
+def drawn(runs: Runs, name: str) -> "Figure":
+    """Draws a metric of runs, by default the first."""
     metrics = {metric.name: metric for metric in next(iter(runs.values()))[0].metrics}
     name = name or next(iter(metrics))
     if name not in metrics:

@@ -1,31 +1,39 @@
 """Gains of each client by a method over the references: by itself, and by the common model."""
 
 from collections.abc import Mapping
-from contextlib import suppress
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from engram.metrics import Metric
+from simulations.claims import scores_of
 from simulations.comparison import Runs, method_of
-from simulations.differences import Scores, paired_difference
-from simulations.rows import client_scores, shown_models
-
-__all__ = ["draw_gains", "gain_lines"]
+from simulations.differences import Difference, Scores, pairwise
+from simulations.rows import shown_models
 
 _Line = tuple[str, str, str]  # a method, its label, and which of its models
 
 
-def draw_gains(runs: Runs, metric: Metric) -> Figure | None:
+def draw_gains(
+    runs: Runs,
+    metric: Metric,
+    beside: Mapping[str, Scores] = MappingProxyType({}),
+    *,
+    narrow: bool = False,
+) -> Figure | None:
     """Draws each client's gain, one panel for each reference and one line for each other model.
 
     A dot is a client of a seed, on its test rows, each run in the round that validation rows pick;
     the mark is the mean, with its interval, and the figure at the right says how many clients gain.
+    The intervals are those of ``simulations.claims``: all of a comparison hold together.
 
     Args:
         runs: Finished runs of the same seeds, by method.
         metric: What is compared.
+        beside: Scores of each client without a network, by name, which are compared, too.
+        narrow: Whether panels stand above each other.
 
     Returns:
         The figure; None without references and something to compare with them.
@@ -33,18 +41,25 @@ def draw_gains(runs: Runs, metric: Metric) -> Figure | None:
     references, others = gain_lines(runs)
     if not (references and others):
         return None
-    scores = {
-        label: client_scores(runs[method], metric.name, which)
-        for method, label, which in (*references, *others)
-    }
-    height = 1.5 + 0.45 * len(others)
-    figure = Figure(figsize=(4.6 * len(references) + 1, height), layout="constrained")
-    panels = figure.subplots(1, len(references), sharey=True, squeeze=False)[0]
+    scores = scores_of(runs, metric, beside)
+    pairs = pairwise(scores)
+    high, wide = (len(references), 1) if narrow else (1, len(references))
+    size = (4.6 * wide + 1, (1.5 + 0.45 * len(others)) * high)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(high, wide, sharey=True, squeeze=False).ravel()
     names = [label for _, label, _ in others]
     for axes, (_, reference, _) in zip(panels, references, strict=True):
-        _panel(axes, reference, {name: scores[name] for name in names}, scores[reference], metric)
-    dots = "each dot: a client of a seed; black: the mean and its 95 % interval"
-    figure.suptitle(dots, fontsize=9)
+        _set_up(axes, reference, metric)
+        rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
+        for line, name in enumerate(names):
+            gaps = [a - b for a, b in zip(scores[name], scores[reference], strict=True)]
+            _draw_line(axes, line, gaps, pairs[name, reference], metric, rng)
+    end = "\n" if narrow else " "
+    dots = (
+        f"each dot: a client of a seed, after the round that validation picks;{end}black: mean, "
+        "with its simultaneous 95 % interval"
+    )
+    figure.suptitle(dots, fontsize="small")
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     return figure
@@ -62,14 +77,7 @@ def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
     return references, others
 
 
-def _panel(
-    axes: Axes, reference: str, models: Mapping[str, Scores], base: Scores, metric: Metric
-) -> None:
-    unit, sign = (100 if metric.percent else 1), (1 if metric.better == "higher" else -1)
-    rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
-    for line, mine in enumerate(models.values()):
-        with suppress(ValueError):  # no client of a seed has both scores, as of a partial metric
-            _line(axes, line, mine, base, sign * unit, rng)
+def _set_up(axes: Axes, reference: str, metric: Metric) -> None:
     axes.axvline(0, color="black", lw=0.8)
     axes.set(
         title=f"over {reference}",
@@ -78,19 +86,26 @@ def _panel(
     axes.grid(axis="x", alpha=0.3)
 
 
-def _line(
-    axes: Axes, line: int, mine: Scores, base: Scores, scale: float, rng: np.random.Generator
+def _draw_line(
+    axes: Axes,
+    line: int,
+    gaps: Scores,
+    difference: Difference,
+    metric: Metric,
+    rng: np.random.Generator,
 ) -> None:
-    """Draws a model's gains over a reference, in units of ``scale``."""
-    gains = scale * np.concatenate([a - b for a, b in zip(mine, base, strict=True)])
+    """Draws a model's gains over a reference; nothing where no client has both scores."""
+    scale = (100 if metric.percent else 1) * (1 if metric.better == "higher" else -1)
+    gains = scale * np.concatenate(gaps)
     gains = gains[np.isfinite(gains)]
+    if not gains.size:
+        return
     spread = line + rng.uniform(-0.25, 0.25, len(gains))
     color = np.where(gains > 0, "tab:blue", np.where(gains < 0, "tab:red", "tab:gray"))
     axes.scatter(gains, spread, s=9, c=color, alpha=0.35, lw=0)
-    found = paired_difference(mine, base)
-    mean, low, high = (scale * end for end in found)
+    mean, low, high = (scale * end for end in difference[:3])
     bars = [[abs(mean - low)], [abs(high - mean)]] if np.isfinite([low, high]).all() else None
     axes.errorbar(mean, line, xerr=bars, fmt="o", color="black", ms=4, capsize=3, lw=1.2)
-    share = f"{np.mean(gains > 0):.0%} gain"
+    share = f"{np.mean(gains > 0):.0%} gain, {np.mean(gains < 0):.0%} lose"
     at = axes.get_yaxis_transform()
-    axes.text(1.01, line, share, transform=at, va="center", fontsize=8, color="dimgray")
+    axes.text(1.01, line, share, transform=at, va="center", fontsize="small", color="dimgray")

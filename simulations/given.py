@@ -25,8 +25,6 @@ from simulations.several import possible, settings_of_one
 if TYPE_CHECKING:
     from federation.data.datasets import Data
 
-__all__ = ["FUNCTIONS", "settings_of", "settings_of_several"]
-
 FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "loss": loss,
     "augment": augmentation,

@@ -13,8 +13,6 @@ from federation.errors import EngramError
 from federation.flower import Run, local_run, name_message
 from federation.wire import REFUSED, ROSTER_QUERY
 
-__all__ = ["InProcessGrid"]
-
 _log = getLogger("flwr.engram")
 _CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp
 

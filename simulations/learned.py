@@ -5,17 +5,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from client.memory import DiskStore, MemoryStore, RamStore
-from client.remembered import ADAPT_THERE
+from client.disk import DiskStore
+from client.memory import MemoryStore, RamStore
 from client.serving import check_finite, is_settled, plain_module, settled
 from client.training.recollection import Recollection
 from client.training.trainer import Trainer
 from engram.checks import must
 from engram.core.method import Method, Served, Slots
-from engram.core.rounds import received_by, sent_to
+from engram.core.rounds import received_by
 from engram.core.served import has_tuned, is_known, unknown
 from engram.core.slots import flat, over_slots, unflat
 from engram.models import Model
@@ -27,17 +26,17 @@ from engram.units import Units
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, model_for
 from federation.data.standards import own_units, standardized_by
+from federation.data.tables import TableData, table_data
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
 from federation.learning import server_side
+from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
 from federation.names import shown_name
-from federation.roster import Kind
+from federation.schema import Kind
 from federation.streams import Stream, torch_generator, unseen
 from federation.tensors import difference
 from server.record import Checkpoint, RunRecord
-
-__all__ = ["Learned"]
 
 
 class Learned:
@@ -53,14 +52,15 @@ class Learned:
     Attributes:
         record: As given.
         tuned: As given.
-        experiment: As given, for this machine's processor.
+        experiment: As given, for this machine's processor, and for all clients that have come.
     """
 
     def __init__(
         self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
     ) -> None:
         self.record, self._pick, self.tuned = record, pick, tuned
-        self.experiment = experiment.model_copy(update={"device": "cpu"})
+        given = {"device": "cpu", "num_clients": record.clients}
+        self.experiment = experiment.model_copy(update=given)
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -98,6 +98,41 @@ class Learned:
             raise DataError(f"{dataset} has other rows here than on the run's nodes")
         recorded = self._recorded
         return found if recorded is None else found._replace(units=recorded.units)
+
+    @cached_property
+    def tables(self) -> TableData:
+        """The clients' tables, of a method for tables.
+
+        Raises:
+            DataError: As for ``data``.
+        """
+        found = table_data(self.experiment)
+        if self._on_nodes and not self._learned_of(found):
+            dataset = self.experiment.source.described
+            raise DataError(f"{dataset} has other rows here than on the run's nodes")
+        return found
+
+    def _learned_of(self, tables: TableData) -> bool:
+        clients = (self.record.results or {}).get("clients", {})
+        rows = clients.get("rows", [])
+        sizes = [len(test.y) if test else 0 for test in tables.test]
+        numbers = clients.get("ids", range(len(rows)))
+        same = [sizes[client] == count for client, count in zip(numbers, rows, strict=True)]
+        return list(self.kind.columns) == tables.columns and all(same)
+
+    @property
+    def rows_in_words(self) -> str:
+        """The rows that it has learned from: the data set, unless nodes had data of their own."""
+        e = self.experiment
+        try:
+            if self.trains_network:
+                _ = self.data
+            elif e.own.plug_in == Molar.plug_in:
+                _ = self.tables
+        except DataError:
+            if self._on_nodes:
+                return "data that its clients' nodes have"
+        return e.source.described
 
     @property
     def _on_nodes(self) -> bool:
@@ -192,7 +227,7 @@ class Learned:
         if not self.trains_network:
             return True
         method, start = self.method, self.method.client.start
-        received = received_by(*sent_to(method, self.slots, [0]), 0)
+        received = received_by(method, self.slots, 0)
         found = [method.serve(received, unknown(start), trained) for trained in (True, False)]
         return bool(start) and not (all(map(is_known, found)) and found[0].tuned == found[1].tuned)
 
@@ -276,7 +311,7 @@ class Learned:
         larger = e.model_copy(update={"num_clients": number + 1})  # of which it is the last client
         method, _, _ = server_side(larger, self.kind)
         slots = over_slots(_longer, self.slots, method.server.start)
-        received = received_by(*sent_to(method, slots, [number]), 0)
+        received = received_by(method, slots, number)
         return method.serve(received, method.client.start if kept is None else kept, False)
 
     @property
@@ -306,14 +341,14 @@ class Learned:
         if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
         e, method = self.experiment, self.method
-        received = received_by(*sent_to(method, self.slots, [client]), 0)
+        received = received_by(method, self.slots, client)
         recollection = Recollection(
             self._store,
             method,
             self.network.init(torch_generator(e.seed, Stream.MODEL)),
             moments=False,
             device=e.device,
-            unseen=unseen(e.seed, e.num_clients, e.unseen_clients),
+            unseen=unseen(e, self.record.names),
         )
         memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
         served = method.serve(received, memory.kept, memory.trained)
@@ -338,7 +373,7 @@ class Learned:
                 raise
             raise Refused(
                 f"client {self.called(client)} is served by what is made of its rows, which are "
-                f"not here ({error}): {ADAPT_THERE}"
+                f"not here ({error}): on its node, engram memory export writes its model"
             ) from error
 
     def _trainer_with(self, client: int) -> Trainer:
@@ -385,10 +420,12 @@ class Learned:
         network = self.network
         module = self.module(replace(served, neighbors=None), network, 0)
         if isinstance(module, Shifted):
-            raise Refused(
-                f"{self.experiment.method} has a bias before the last layer, which has none "
-                "of its own: export the client's model"
+            why = (
+                "a bias before the last layer, which has none of its own"
+                if module.bias.ndim == 1
+                else "a gate before the last layer, which no parameters take up"
             )
+            raise Refused(f"{self.experiment.method} has {why}: export the client's model")
         module = module.network if isinstance(module, InUnits) else module
         names = {network.names.get(name, name) for name in some}
         wanted = {id(leaf) for name, leaf in _arrays(module) if name in names}
@@ -402,7 +439,9 @@ def _longer(leaf: Tensor, like: Tensor) -> Tensor:
         leaf: The array.
         like: The same of a federation with more clients, before its first round.
     """
-    return leaf if leaf.shape == like.shape else torch.cat([leaf, like[len(leaf) :]])
+    whole = like.clone()
+    whole[tuple(slice(size) for size in leaf.shape)] = leaf  # of pairs, there are two such axes
+    return whole
 
 
 def _arrays(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ from typing import Literal, Self
 from federation.credentials import read_node
 from federation.errors import RunStopped
 from federation.launch import Launch, program
-from server.identity import init_federation
+from server.identity import add_client, init_federation
 from server.launch import superlink_command
 from server.registration import register_clients
 
@@ -95,6 +95,20 @@ class LoopbackFederation:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def add(self, options: Sequence[str] = ()) -> str:
+        """Adds a client while the others go on, and starts its node; returns its name.
+
+        ``options`` are as in the attribute.
+        """
+        name = add_client(self._folder).name
+        if not self._insecure:
+            list(register_clients(self.server, control=self.control))
+        self._clients += 1
+        self._runtimes += _free_ports(1)
+        self.options[name] = list(options)
+        self.start(name)
+        return name
 
     def start(self, name: str) -> None:
         """Starts one of the processes; waits until a SuperLink is ready.

@@ -3,6 +3,7 @@
 What loads torch is imported by the functions that use it, once all is in order.
 """
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from federation.errors import Refused, one_line
+from federation.addresses import CONTROL
+from federation.errors import Refused, one_line, printable
 from federation.interrupts import end_at_once
 from simulations.console import out as console
-from simulations.options import find_run
+from simulations.options import Json, find_run
 
 if TYPE_CHECKING:
+    from server.visits import Visited
     from simulations.exports.exporting import Written
 
 __all__ = ["app"]
@@ -75,7 +78,7 @@ def export(
 def adapt(
     run: _Run,
     data: Annotated[
-        Path,
+        str,
         typer.Option(
             metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
         ),
@@ -141,6 +144,45 @@ def predict(
     _note(notes)
 
 
+@app.command()
+def evaluate(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="Folders of exported models.")
+    ],
+    federation: Annotated[
+        Path, typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+    ],
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score exported models at all sites of a federation, on their own test rows.
+
+    A model goes to the sites as parameters and a description, without its ranges, intervals and
+    medians; no code goes with it. Sites tell scores and numbers of rows.
+    """
+    from simulations.deployed_cli import for_server
+
+    experiment = for_server({}, federation)
+    from server.visits import MODELS, SCORES, Visited, given_model
+    from simulations.surveys import Asked, answer_of_nodes
+
+    folders = [str(path.absolute()) for path in models]
+    for folder in folders:
+        given_model(folder)  # refused here, before anybody is asked
+    asked = Asked("server.visits:app", {MODELS: json.dumps({"folders": folders})}, SCORES)
+    text = answer_of_nodes(asked, experiment, federation, control)
+    found = [Visited(**each) for each in json.loads(text)]
+    if as_json:
+        print(json.dumps([each._asdict() for each in found]))
+    else:
+        _show(found)
+    if not any(each.rows for each in found):
+        raise Refused("no site has scored a model: the lines above say why")
+
+
 def _tell(written: "Written") -> None:
     folder, package = written
     about, table = package.exported, Table()
@@ -151,7 +193,7 @@ def _tell(written: "Written") -> None:
     if package.scores:
         console.print(table)
     _note(package.notes)
-    rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
+    rows = "rows.csv" if about.kind.schema else "rows.npz"
     console.print(f"{about.what}: see {folder / 'card.md'}", soft_wrap=True)
     console.print(f"next: engram predict {shlex.quote(str(folder))} {rows}", soft_wrap=True)
 
@@ -159,3 +201,33 @@ def _tell(written: "Written") -> None:
 def _note(notes: Sequence[str]) -> None:
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
+
+
+def _show(found: "Sequence[Visited]") -> None:
+    """Prints the main score of each model at each site, with the number of rows, and who has none.
+
+    The main one is the first metric of the model's run.
+    """
+    models = dict.fromkeys(each.model for each in found)
+    sites = sorted({each.client for each in found if each.rows})
+    table = Table()
+    table.add_column("model")
+    table.add_column("metric")
+    for site in sites:
+        table.add_column(f"client-{site}", justify="right")
+    for model in models:
+        there = {each.client: each for each in found if each.model == model and each.rows}
+        metric = next((next(iter(each.scores), "") for each in there.values()), "")
+        shown = [_cell(there[site], metric) if site in there else "-" for site in sites]
+        table.add_row(one_line(Path(model).name), one_line(metric), *shown)
+    if sites:
+        console.print(table)
+    for each in found:
+        if not each.rows:
+            print(printable(f"{Path(each.model).name} at client-{each.client}: {each.why}"))
+
+
+def _cell(scored: "Visited", metric: str) -> str:
+    value = scored.scores.get(metric)
+    figure = "-" if value is None else f"{value:.4g}"
+    return f"{figure} ({scored.rows} rows)"

@@ -15,9 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from engram.arrays import Array, Bools
 from simulations.studies.figures import log_ticks
 
-__all__ = ["Curve", "curve_of", "draw_differences", "draw_multiples"]
-
 _WIDEST: Final = 5  # most panels side by side
+_NARROW: Final = 3  # in one column of a paper
 _MARKS: Final = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 _OWN, _OTHERS, _ALIKE = "tab:blue", "0.8", "0.45"
 _LESS, _MORE = "tab:green", "tab:red"
@@ -32,6 +31,7 @@ class Curve(NamedTuple):
         mean: Shape (r,).
         low: The band's lower limit, shape (r,); None without a band.
         high: Its upper limit.
+        color: In its own panel.
     """
 
     title: str
@@ -39,12 +39,13 @@ class Curve(NamedTuple):
     mean: Array
     low: Array | None = None
     high: Array | None = None
+    color: str = _OWN
 
 
-def curve_of(title: str, x: Sequence[float], values: Array) -> Curve:
+def curve_of(title: str, x: Sequence[float], values: Array, color: str = _OWN) -> Curve:
     """Returns the mean of several runs (runs, r), with a band from the lowest to the highest."""
-    limits = (values.min(axis=0), values.max(axis=0)) if len(values) > 1 else (None, None)
-    return Curve(title, x, values.mean(axis=0), *limits)
+    low, high = (values.min(axis=0), values.max(axis=0)) if len(values) > 1 else (None, None)
+    return Curve(title, x, values.mean(axis=0), low, high, color)
 
 
 def draw_multiples(
@@ -54,6 +55,7 @@ def draw_multiples(
     own: str,
     marked: Sequence[str] = (),
     log: bool = False,
+    narrow: bool = False,
 ) -> Figure:
     """Draws a panel for each curve: in color, on the means of the others of its group in gray.
 
@@ -65,8 +67,10 @@ def draw_multiples(
         marked: Titles of curves that are drawn in every panel as black broken lines.
         log: Whether the vertical axis is logarithmic; it begins where the lowest curve or band is
             after a tenth of ``x``.
+        narrow: Whether fewer panels than usual stand side by side.
     """
-    figure, rows = _panels(groups, labels, "row" if len(groups) > 1 else "all")
+    widest = _NARROW if narrow else _WIDEST
+    figure, rows = _panels(groups, labels, "row" if len(groups) > 1 else "all", widest)
     styles = dict(zip(marked, cycle(_MARKS), strict=False))
     for panels, (name, curves) in zip(rows, groups.items(), strict=True):
         for axes, mine in zip(panels, curves, strict=True):
@@ -75,15 +79,19 @@ def draw_multiples(
                 if other.title in styles:
                     look = {"color": "black", "lw": 1.0, "ls": styles[other.title], "zorder": 1.7}
                 axes.plot(other.x, other.mean, **look)
-            _draw_band(axes, mine, _OWN)
-            axes.plot(mine.x, mine.mean, color=_OWN, lw=1.3)
-            axes.set_title(f"{mine.title}{name}", fontsize=10)
+            _draw_band(axes, mine, mine.color)
+            axes.plot(mine.x, mine.mean, color=mine.color, lw=1.3)
+            title = mine.title.replace(" + ", "\n+ ") if narrow else mine.title
+            axes.set_title(f"{title}{name}", fontsize="medium")
         if log:  # panels of a row share their axis
             lowest = [(c, c.mean if c.low is None else c.low) for c in curves]
             tenths = [np.interp(max(c.x) / 10, c.x, low) for c, low in lowest]
             log_ticks(panels[0], (1, 2, 5))
             panels[0].set_ylim(bottom=min((t for t in tenths if t > 0), default=None))
-    handles: list[Any] = [(Line2D([], [], color=_OWN, lw=1.3), Patch(color=_OWN, alpha=0.3, lw=0))]
+    first = next(iter(groups.values()))[0].color
+    handles: list[Any] = [
+        (Line2D([], [], color=first, lw=1.3), Patch(color=first, alpha=0.3, lw=0))
+    ]
     lines = [Line2D([], [], color="black", lw=1, ls=style) for style in styles.values()]
     gray = Line2D([], [], color=_OTHERS)
     return _explained(figure, [*handles, *lines, gray], [own, *styles, "means of the others"])
@@ -101,7 +109,7 @@ def draw_differences(
         labels: Those of the two axes.
         kind: What the band is, for the legend.
     """
-    figure, rows = _panels(groups, labels, "none")
+    figure, rows = _panels(groups, labels, "none", _WIDEST)
     for panels, (name, curves) in zip(rows, groups.items(), strict=True):
         for axes, mine in zip(panels, curves, strict=True):
             axes.axhline(0, color="black", lw=0.8)
@@ -112,7 +120,7 @@ def draw_differences(
                 _draw_band(axes, mine, _LESS, mine.high < 0)
                 _draw_band(axes, mine, _MORE, mine.low > 0)
                 axes.plot(mine.x, mine.mean, color="black", lw=1.2)
-            axes.set_title(f"{mine.title}{name}", fontsize=10)
+            axes.set_title(f"{mine.title}{name}", fontsize="medium")
     said = {_LESS: "less", _MORE: "more", _ALIKE: "not told apart"}
     handles: list[Any] = [Line2D([], [], color="black", lw=1.2)]
     handles += [Patch(color=color, alpha=0.5, lw=0) for color in said]
@@ -123,10 +131,11 @@ def _panels(
     groups: Mapping[str, Sequence[Curve]],
     labels: tuple[str, str],
     share: Literal["none", "row", "all"],
+    widest: int,
 ) -> tuple[Figure, list[list[Axes]]]:
     """Returns a figure, and each group's panels: a row of them, or as many as one group needs."""
     count = len(next(iter(groups.values())))
-    high = len(groups) if len(groups) > 1 else math.ceil(count / _WIDEST)
+    high = len(groups) if len(groups) > 1 else math.ceil(count / widest)
     wide = count if len(groups) > 1 else math.ceil(count / high)
     figure = Figure(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
     grid = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=share)
@@ -137,8 +146,8 @@ def _panels(
     for blank in axes[count * len(groups) :]:
         blank.set_axis_off()
         axes[axes.index(blank) - wide].tick_params(labelbottom=True)
-    figure.supxlabel(labels[0], fontsize=10)
-    figure.supylabel(labels[1], fontsize=10)
+    figure.supxlabel(labels[0], fontsize="medium")
+    figure.supylabel(labels[1], fontsize="medium")
     return figure, [axes[start : start + count] for start in range(0, count * len(groups), count)]
 
 
@@ -149,5 +158,7 @@ def _draw_band(axes: Axes, curve: Curve, color: str, where: Bools | None = None)
 
 def _explained(figure: Figure, handles: Sequence[Any], texts: Sequence[str]) -> Figure:
     """Puts a legend above all panels."""
-    figure.legend(handles, texts, loc="outside upper center", ncols=len(texts), fontsize=9)
+    wide, _ = figure.get_size_inches()
+    columns = max(1, min(len(texts), int(12 * wide / max(map(len, texts)))))
+    figure.legend(handles, texts, loc="outside upper center", ncols=columns, fontsize="small")
     return figure

@@ -30,34 +30,7 @@ from simulations.tracking.sending import TRACKERS
 if TYPE_CHECKING:
     from client.hosts import Engine
 
-__all__ = [
-    "SEE_SETTINGS",
-    "Config",
-    "Json",
-    "Out",
-    "Processes",
-    "Ray",
-    "Resume",
-    "Set",
-    "Track",
-    "WithSettings",
-    "as_allowed",
-    "begun",
-    "check_unused",
-    "data_name",
-    "find_run",
-    "folder_of_command",
-    "in_project",
-    "make_folder",
-    "new_folder",
-    "overrides_of",
-    "read_experiment",
-    "refuse_keys",
-    "settings_rows",
-]
-
-
-_LONGEST = 60  # characters of a data set's name in a folder's name
+_LONGEST: Final = 60  # characters of a data set's name in a folder's name
 
 
 SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --help."
@@ -213,8 +186,9 @@ def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> Non
 
 
 def data_name(experiment: Experiment) -> str:
-    """Returns a short name of the data set, for folders."""
-    return experiment.source.short_name[:_LONGEST]
+    """Returns a short name of the data set, for folders: its kind, where the name is long."""
+    source = experiment.source
+    return source.short_name if len(source.short_name) <= _LONGEST else source.kind
 
 
 @contextmanager
@@ -259,18 +233,19 @@ def folder_of_command(named: Path | None, default: str) -> Path:
 
 
 def _picked(stack: ExitStack, default: str) -> Path:
-    """Makes a folder in runs/ that nobody else has made, and returns it."""
-    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
-    for number in range(1, 1000):
-        folder = Path("runs") / f"{default}-{stamp}{f'-{number}' * (number > 1)}"
+    """Makes a folder in runs/ that nobody else has made, named for the day, and returns it."""
+    day = f"{default}-{datetime.now():%Y-%m-%d}"
+    number = 1
+    while True:
+        folder = Path("runs") / f"{day}{f'-{number}' * (number > 1)}"
         try:
             _make(stack, folder, exist_ok=False)
         except FileExistsError:
-            continue
+            number += 1
         except OSError as error:
             raise Refused(f"{folder} cannot be made: {error.strerror}") from error
-        return folder
-    raise Refused(f"runs/{default}-{stamp} is taken a thousand times: give out another folder")
+        else:
+            return folder
 
 
 def _make(stack: ExitStack, folder: Path, *, exist_ok: bool) -> None:

@@ -1,56 +1,59 @@
 """Plots: metrics against rounds, each client's metric, and the clients' data."""
 
 import io
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from engram.metrics import Metric
+from federation.columns import COMMON, TUNED
 from federation.data.federated import FederatedData, Split
 from federation.errors import one_line
 from federation.files import replace_file
 from federation.methods import METHODS
-from federation.methods.network import COMMON, TUNED
 from server.record import RunRecord
+from simulations.colors import look_of
 from simulations.comparison import Runs
 from simulations.multiples import Curve, curve_of, draw_multiples
-from simulations.rows import curves_of
+from simulations.rows import client_scores, curves_of
 from strategies.evaluation import center_key
 
-__all__ = ["draw_metric", "plot_clients", "plot_data", "png", "save", "tick_label"]
+__all__ = ["draw_clients", "draw_metric", "image_of", "plot_data", "save", "tick_label"]
 
-_COLORS = list(mpl.color_sequences["tab10"])
 _STYLES: Final = {"": "-", COMMON: "--", TUNED: ":"}
-_MODELS: Final = {COMMON: "tab:gray", "": "tab:blue", TUNED: "tab:green"}
+_FILLED: Final = {COMMON: 0.0, "": 0.7, TUNED: 0.25}  # how much color a model's box has
+_UPRIGHT: Final = 8  # most names side by side
 _TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
 
 
-def png(figure: Figure) -> bytes:
-    """Returns a figure as a file."""
+def image_of(figure: Figure, file_format: str = "png") -> bytes:
+    """Returns a figure as a file, which is the same every time: it has no date."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=150)
+    date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(file_format)
+    figure.savefig(data, format=file_format, dpi=150, metadata=date)
     return data.getvalue()
 
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure in place of whatever is there; where that is a link, not of its target."""
-    replace_file(path, png(figure), shared=True)
+    replace_file(path, image_of(figure, path.suffix.removeprefix(".")), shared=True)
 
 
-def draw_metric(runs: Runs, metric: Metric) -> Figure:
+def draw_metric(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
     """Plots a metric against rounds: the mean over seeds, and a band from lowest to highest.
 
-    More than ``_TOGETHER`` models have a panel each.
+    More than ``_TOGETHER`` models have a panel each; fewer side by side, if they are to be narrow.
     """
     lines = curves_of(runs, metric)
-    curves = [_curve(runs[method], metric, label, which) for method, label, which in lines]
+    curves = [
+        _curve(runs[method], metric, label, which, look_of(method).color)
+        for method, label, which in lines
+    ]
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
     x, unit = "communication round", " (%)" if metric.percent else ""
@@ -58,16 +61,14 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
     y, told = f"{metric.name}, {over}{unit}", f"{over}{band}"
     if len(curves) > _TOGETHER:
         marked = [label for m, label, _ in lines if getattr(METHODS[m], "reference", False)]
-        return draw_multiples({"": curves}, (x, y), own=told, marked=marked)
+        return draw_multiples({"": curves}, (x, y), own=told, marked=marked, narrow=narrow)
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
     for (method, label, which), curve in zip(lines, curves, strict=True):
-        axes.plot(curve.x, curve.mean, _STYLES[which], color=colors[method], label=label)
+        mark: dict[str, Any] = {"marker": look_of(method).mark, "markersize": 3}
+        axes.plot(curve.x, curve.mean, _STYLES[which], color=curve.color, label=label, **mark)
         if curve.low is not None and curve.high is not None:
-            axes.fill_between(
-                curve.x, curve.low, curve.high, color=colors[method], alpha=0.15, lw=0
-            )
+            axes.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=0.15, lw=0)
     axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
@@ -75,7 +76,9 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
     return figure
 
 
-def _curve(records: Sequence[RunRecord], metric: Metric, label: str, which: str) -> Curve:
+def _curve(
+    records: Sequence[RunRecord], metric: Metric, label: str, which: str, color: str
+) -> Curve:
     """Returns a model's metric in the rounds in which every seed was evaluated."""
     key = center_key(metric.name + which, metric)
     found = [
@@ -83,49 +86,63 @@ def _curve(records: Sequence[RunRecord], metric: Metric, label: str, which: str)
         for record in records
     ]
     rounds = sorted(set.intersection(*(set(each) for each in found)))
-    return curve_of(label, rounds, _scaled([[each[r] for r in rounds] for each in found], metric))
+    values = _scaled([[each[r] for r in rounds] for each in found], metric)
+    return curve_of(label, rounds, values, color)
 
 
 def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:
     return np.array(values, dtype=float) * (100 if metric.percent else 1)
 
 
-def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
-    """Plots a metric of all clients (and seeds), by each model that the runs have scores of."""
+def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
+    """Plots a metric of all clients that train (and seeds), by each model that was scored.
+
+    Each run is in the round that validation rows pick, or the last if it holds none out.
+    """
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
     names = []
     for i, (method, records) in enumerate(runs.items()):
-        found = [results["clients"] for r in records if (results := r.results) is not None]
+        found = [record for record in records if record.results is not None]
         if not found:
             continue
+        scored = (found[0].results or {})["clients"]
         names.append((i, method))
-        for offset, (which, color) in zip((-0.27, 0, 0.27), _MODELS.items(), strict=True):
-            if metric.name + which not in found[0]:
+        for offset, (which, filled) in zip((-0.27, 0, 0.27), _FILLED.items(), strict=True):
+            if metric.name + which not in scored:
                 continue
-            values = np.concatenate([_scaled(each[metric.name + which], metric) for each in found])
+            each = client_scores(found, metric.name, which)
+            values = np.concatenate([_scaled([*scores], metric) for scores in each])
             values = values[np.isfinite(values)]
             spread = i + offset + rng.uniform(-0.07, 0.07, len(values))
-            axes.plot(spread, values, ".", color=color, alpha=0.5, ms=5, mew=0)
+            color = look_of(method).color
+            axes.plot(spread, values, ".", color=color, alpha=0.5, ms=4, mew=0)
             axes.boxplot(
                 values,
                 positions=[i + offset],
                 widths=0.2,
                 whis=(10, 90),
                 showfliers=False,
-                medianprops={"color": color, "lw": 2},
+                patch_artist=True,
+                boxprops={"facecolor": (color, filled)},
+                medianprops={"color": "black", "lw": 1.5},
             )
     axes.set_xticks([i for i, _ in names], [name for _, name in names])
-    axes.set(
-        ylabel=f"{metric.name} of a client{' (%)' if metric.percent else ''}",
-        title="each dot a client; gray: common model, blue: what serves, green: fine-tuned\n"
-        "box: quartiles, whiskers: 10th and 90th percentile",
-    )
+    if narrow or len(names) > _UPRIGHT:
+        axes.tick_params("x", rotation=45)
+    said = [
+        *("each dot a client, after the round that validation picks;", "dark box: what serves,"),
+        *("light: fine-tuned, empty: common model;", "box: quartiles,"),
+        "whiskers: 10th and 90th percentile",
+    ]
+    lines = said if narrow else [" ".join(said[:2]), " ".join(said[2:])]
+    axes.set_title("\n".join(lines))
+    axes.set_ylabel(f"{metric.name} of a client{' (%)' if metric.percent else ''}")
     if metric.percent:
         axes.set_ylim(-3, 103)
     axes.grid(axis="y", alpha=0.3)
-    save(figure, path)
+    return figure
 
 
 def plot_data(data: FederatedData, path: Path, *, by_class: bool) -> None:

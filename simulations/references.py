@@ -1,20 +1,24 @@
-"""References that any network has to beat: for each client by itself, a constant and a line.
+"""References that any network has to beat: a constant and linear models, own and pooled.
 
 They are computed where a comparison has the data, and kept in its folder.
 """
 
 import json
+import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from client.training.scoring import measure, query_rows
+from client.training.measures import measure
+from client.training.rows import query_rows
 from engram.metrics import Metric
+from engram.process import filtering
 from engram.tasks import TASKS
 from engram.units import Moments, Standard
 from federation.data.dealing import federated_data
@@ -23,62 +27,104 @@ from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods.network import NetworkMethod
 from federation.stored import Figure, Stored, read_stored
+from federation.streams import unseen
 from server.record import RunRecord
 
-__all__ = ["CONSTANT", "LINEAR", "read_references", "references", "write_references"]
+__all__ = [
+    "CONSTANT",
+    "LINEAR",
+    "NAMES",
+    "POOLED",
+    "References",
+    "read_notes",
+    "read_references",
+    "references",
+    "write_references",
+]
 
 CONSTANT: Final = "constant, own"
 LINEAR: Final = "linear model, own"
+POOLED: Final = "linear model, pooled"
+NAMES: Final = (CONSTANT, LINEAR, POOLED)
 _FILE: Final = "references.json"
-_STRENGTHS: Final = (1e-3, 1e-2, 0.1, 1.0)  # of ridge, for each row; chosen on validation rows
+_STRENGTHS: Final = (0.1, 1e-2, 1e-3, 1.0)  # of ridge, for each row; chosen on validation rows
 _LEAST: Final = 1e-6  # share of a class that a client has not seen
-_MOST: Final = 10**7  # numbers that all training rows may have: 7 million take 43 s
+_MOST: Final = 2 * 10**6  # numbers of the rows that the pooled model learns from
+_SECONDS: Final = 60.0  # of processor time, for the linear models of a seed, own and pooled each
 
 Array = npt.NDArray[Any]
 _Predicts = Callable[[Array], Array]
+_ModelOf = Callable[[int], _Predicts | None]
 
 
-def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]]]:
-    """Scores each client's constant and its linear model on the test rows that methods have.
+class References(NamedTuple):
+    """Scores without a network, and words on them.
 
-    Both learn from the client's own training rows alone. For classes the constant is their shares,
-    and the linear model a logistic regression with a ridge penalty on standardized inputs; for
-    values, the mean and ridge. The penalty's strength is chosen on the client's validation rows, if
-    there are any.
-
-    Returns:
-        By reference, each metric of each client, None where it has no value. Empty for other tasks
-        and for losses of a user, for inputs that are no single array of numbers, and where these
-        are too many.
+    Attributes:
+        scores: By reference, each metric of each client, None where it has no value.
+        notes: By reference, why it is left out, or on which rows or clients it is.
     """
-    if experiment.task not in ("classification", "regression") or experiment.loss:
-        return {}
+
+    scores: dict[str, dict[str, list[float | None]]]
+    notes: dict[str, str]
+
+
+def references(experiment: Experiment) -> References:
+    """Scores a constant and linear models on the test rows that methods have.
+
+    Own models learn from the client's training rows alone, the pooled one from those of all clients
+    that train, or a random part of them. For classes the constant is their shares, and a linear
+    model a logistic regression with a ridge penalty on standardized inputs; for values, the mean
+    and ridge. The penalty's strength is chosen on validation rows, if there are any. Linear models
+    need inputs that are one array of numbers, and stop after ``_SECONDS``.
+    """
+    if experiment.loss or experiment.task not in ("classification", "regression"):
+        why = "a loss of your own" if experiment.loss else f"the task {experiment.task}"
+        return References({}, dict.fromkeys(NAMES, f"none for {why}"))
     data = federated_data(experiment)
-    train = data.train
-    numbers = isinstance(train.x, torch.Tensor) and train.x.dtype in (torch.uint8, torch.float32)
-    if not numbers or sum(map(len, train.rows)) * train.numbers > _MOST:
-        return {}
+    found = {CONSTANT: _scored(experiment, data, partial(_constant, experiment.task, data))}
+    if not _in_memory(data.train):
+        why = "none for inputs that are not one array of numbers in memory"
+        return References(found, dict.fromkeys((LINEAR, POOLED), why))
+    notes: dict[str, str] = {}
+    for name, make in ((LINEAR, _own), (POOLED, _pooled)):
+        model_of, words = make(experiment, data)
+        found[name] = _scored(experiment, data, model_of)
+        if words:
+            notes[name] = "; ".join(words)
+    return References(found, notes)
+
+
+def _in_memory(split: Split) -> bool:
+    x = split.x
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.uint8, torch.float32)
+
+
+def _scored(
+    experiment: Experiment, data: FederatedData, model_of: _ModelOf
+) -> dict[str, list[float | None]]:
+    """Returns each metric of each client by its model; None without a model, or rows."""
     metrics = experiment.of(NetworkMethod).metrics(experiment)
-    found: dict[str, dict[str, list[float | None]]] = {
-        name: {metric.name: [] for metric in metrics} for name in (CONSTANT, LINEAR)
-    }
+    found: dict[str, list[float | None]] = {metric.name: [] for metric in metrics}
     for client in range(experiment.num_clients):
-        if client in data.left_out or client in data.unscored:
-            for scores in [*found[CONSTANT].values(), *found[LINEAR].values()]:
+        absent = client in data.left_out or client in data.unscored
+        predicts = None if absent else model_of(client)
+        if predicts is None:
+            for scores in found.values():
                 scores.append(None)
             continue
         x, y = _taken(data.test, query_rows(experiment, data.test, client))
-        for name, predicts in _models(experiment.task, data, client).items():
-            outputs = torch.from_numpy(predicts(x)).float()
-            for metric in metrics:
-                own = metric.of(data.names.get(client, client))
-                found[name][metric.name].append(_score(own, outputs, y))
+        outputs = torch.from_numpy(predicts(x)).float()
+        for metric in metrics:
+            own = metric.of(data.names.get(client, client))
+            found[metric.name].append(_score(own, outputs, y))
     return found
 
 
 class _References(Stored):
-    """Scores of each client, by seed, reference and metric."""
+    """Scores of each client, by seed, reference and metric; and notes by reference."""
 
+    notes: dict[str, str] | None = None
     __pydantic_extra__: dict[str, dict[str, dict[str, list[Figure | None]]]]
 
 
@@ -86,8 +132,16 @@ def write_references(folder: Path, experiments: Iterable[Experiment]) -> None:
     """Keeps the references of a comparison's runs in its folder, by seed."""
     by_seed = {e.seed: e for e in experiments}
     found = {str(seed): references(e) for seed, e in by_seed.items()}
-    if all(found.values()):
-        replace_file(folder / _FILE, json.dumps(found).encode())
+    notes = {name: words for each in found.values() for name, words in each.notes.items()}
+    held: dict[str, Any] = {seed: each.scores for seed, each in found.items() if each.scores}
+    replace_file(folder / _FILE, json.dumps(held | ({"notes": notes} if notes else {})).encode())
+
+
+def read_notes(folder: Path) -> dict[str, str]:
+    """Returns why a comparison's references are left out, or what they are of, by their names."""
+    path = folder / _FILE
+    held = read_stored(path, _References) if path.is_file() else {}
+    return dict(held.get("notes") or {})
 
 
 def read_references(
@@ -112,7 +166,7 @@ def read_references(
     }
     return {
         name: [_of_seen(held[seed][name][metric], unseen) for seed, unseen in seeds.items()]
-        for name in (CONSTANT, LINEAR)
+        for name in NAMES
         if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds)
     }
 
@@ -123,11 +177,10 @@ def _of_seen(scores: Sequence[float | None], unseen: Sequence[int]) -> npt.NDArr
     return found
 
 
-def _rows(split: Split, client: int) -> tuple[Array, torch.Tensor]:
-    return _taken(split, split.rows[client])
-
-
 def _taken(split: Split, rows: npt.NDArray[np.int64]) -> tuple[Array, torch.Tensor]:
+    """Returns inputs, flattened, or of no numbers where a row is no array; and targets."""
+    if not _in_memory(split):
+        return np.zeros((len(rows), 0)), split.y[torch.from_numpy(rows)]
     x, y = split.take(torch.from_numpy(rows))
     return x.flatten(1).double().numpy(), y
 
@@ -137,22 +190,76 @@ def _score(metric: Metric, outputs: torch.Tensor, y: torch.Tensor) -> float | No
     return value if np.isfinite(value) else None
 
 
-def _models(task: str, data: FederatedData, client: int) -> dict[str, _Predicts]:
-    """Returns what predicts outputs (k, ...) from inputs (k, ...), by name."""
-    x, targets = _rows(data.train, client)
-    y = targets.numpy()
+# --- Models: what predicts outputs (k, ...) from inputs (k, ...) ---------------------------------
+
+
+def _constant(task: str, data: FederatedData, client: int) -> _Predicts:
+    y = data.train.y[torch.from_numpy(data.train.rows[client])].numpy()
     constant = _shares(y, data.outputs) if task == "classification" else y.mean(0)
-    models: dict[str, _Predicts] = {
-        CONSTANT: lambda x: np.tile(constant, (len(x), *[1] * np.ndim(constant)))
-    }
-    models[LINEAR] = models[CONSTANT]
-    if len(np.unique(y, axis=0)) > 1:
-        held_out = None if data.validation is None else _rows(data.validation, client)
-        fit = _logistic if task == "classification" else _ridge
-        seen = partial(_standardized, Moments.of(x).standard())
-        fitted = [_after(seen, fit(seen(x), y, each, data.outputs)) for each in _STRENGTHS]
-        models[LINEAR] = fitted[-2] if held_out is None else _best(task, fitted, *held_out)
-    return models
+    return lambda x: np.tile(constant, (len(x), *[1] * np.ndim(constant)))
+
+
+def _own(experiment: Experiment, data: FederatedData) -> tuple[_ModelOf, list[str]]:
+    """Returns each client's linear model, all fitted; and of how many clients, if not of all."""
+    task, ends, models = experiment.task, time.process_time() + _SECONDS, dict[int, _Predicts]()
+    clients = [
+        c for c in range(experiment.num_clients) if c not in {*data.left_out, *data.unscored}
+    ]
+    for client in clients:
+        if time.process_time() >= ends:
+            break
+        rows = data.train.rows[client]
+        if len(np.unique(data.train.y[torch.from_numpy(rows)].numpy(), axis=0)) < 2:
+            models[client] = _constant(task, data, client)
+        else:
+            held_out = None if data.validation is None else data.validation.rows[client]
+            models[client] = _linear(task, data, rows, held_out, ends)
+    over = f"of {len(models)} of {len(clients)} clients: its {_SECONDS:g} s were over"
+    return models.get, [over] * (len(models) < len(clients))
+
+
+def _pooled(experiment: Experiment, data: FederatedData) -> tuple[_ModelOf, list[str]]:
+    """Returns the linear model of all clients' rows; and of how many, if not of all."""
+    away = set(data.left_out) | unseen(experiment, data.names)
+    clients = [c for c in range(experiment.num_clients) if c not in away]
+    rng = np.random.default_rng([experiment.seed, len(clients)])
+    most = max(1, _MOST // data.train.numbers)
+
+    def some(split: Split) -> npt.NDArray[np.int64]:
+        return rng.permutation(np.concatenate([split.rows[c] for c in clients]))[:most]
+
+    rows, total = some(data.train), sum(len(data.train.rows[c]) for c in clients)
+    words = [f"of {len(rows):,} of {total:,} rows, drawn at random"] * (len(rows) < total)
+    if len(np.unique(data.train.y[torch.from_numpy(rows)].numpy(), axis=0)) < 2:
+        return lambda client: None, ["none, since all targets are alike"]
+    held_out = None if data.validation is None else some(data.validation)
+    model = _linear(experiment.task, data, rows, held_out, time.process_time() + _SECONDS)
+    return lambda client: model, words
+
+
+def _linear(
+    task: str,
+    data: FederatedData,
+    rows: npt.NDArray[np.int64],
+    held_out: npt.NDArray[np.int64] | None,
+    ends: float,
+) -> _Predicts:
+    """Fits a linear model, of the first strength, or of the best that were tried in time."""
+    x, targets = _taken(data.train, rows)
+    seen: _Predicts = partial(_standardized, Moments.of(x).standard())
+    if x.shape[0] < x.shape[1]:
+        # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
+        basis = np.linalg.qr(seen(x).T)[0]
+        seen = _after(seen, lambda x: x @ basis)
+    fit = _logistic if task == "classification" else _ridge
+    inputs, y, fitted = seen(x), targets.numpy(), list[_Predicts]()
+    for strength in _STRENGTHS[:1] if held_out is None else _STRENGTHS:
+        fitted.append(_after(seen, fit(inputs, y, strength, data.outputs)))
+        if time.process_time() >= ends:
+            break
+    if held_out is None or data.validation is None:
+        return fitted[0]
+    return _best(task, fitted, *_taken(data.validation, held_out))
 
 
 def _shares(y: Array, classes: int) -> Array:
@@ -164,7 +271,10 @@ def _logistic(x: Array, y: Array, strength: float, classes: int) -> _Predicts:
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
 
     seen = np.unique(y)
-    model = LogisticRegression(C=1 / (strength * len(y)), max_iter=200).fit(x, y)
+    model = LogisticRegression(C=1 / (strength * len(y)), max_iter=200)
+    with filtering():
+        warnings.simplefilter("ignore")  # of a fit that ends after so many steps
+        model.fit(x, y)
 
     def predicts(x: Array) -> Array:
         shares = np.full((len(x), classes), _LEAST)

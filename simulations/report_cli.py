@@ -27,7 +27,7 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html.")
     ] = None,
 ) -> None:
-    """Write a page about a run, or a comparison: one HTML file with interactive figures."""
+    """Write a page about a run or comparison: an HTML file with interactive figures."""
     folder = find_run(run)
     path = html or folder / "report.html"
     if path.suffix != ".html" or path.is_dir() or not path.parent.is_dir():

@@ -1,27 +1,29 @@
 """Rows of a report: what each method's models reach, over its seeds, and how far apart they are."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON, TUNED, UNSEEN, VALIDATION
+from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION
 from federation.settings.data import DataSettings
 from server.record import RunRecord
-from simulations.comparison import Runs
-from simulations.differences import Difference, Scores, paired_difference
+from simulations.comparison import Runs, method_of
+from simulations.differences import LEAST_CLIENTS, Scores
+from simulations.harm import share_worse
 from strategies.evaluation import center_key
 from strategies.selection import selected_by
 
 __all__ = [
     "SELECTED",
+    "UNTRAINED",
+    "WORSE",
+    "alone",
     "client_scores",
     "comparable",
     "curves_of",
-    "differences_from",
     "ends",
     "others",
     "picked",
@@ -29,9 +31,12 @@ __all__ = [
     "same_clients",
     "shown_models",
     "tail",
+    "untrained",
 ]
 
 SELECTED: Final = "selected-"  # before a metric's name: in the round that validation rows pick
+UNTRAINED: Final = "untrained model"
+WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
 
 
 def shown_models(label: str, records: Sequence[RunRecord]) -> dict[str, str]:
@@ -76,6 +81,11 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     the median of these rounds; None unless all runs are finished and hold rows out. Of a metric
     whose ``center`` is the median, the first three are of medians over clients.
 
+    ``accuracy-clients`` counts the clients that have the score, in any run. Of fewer than three
+    that are not all, mean and standard deviation are None. ``accuracy-worse-than-local`` is the
+    share of clients, over runs, whose score in the picked round is below that of training by
+    themselves, ``-low`` and ``-high`` are its interval: see ``simulations.harm.share_worse``.
+
     ``rounds`` are those of the run with the fewest, and ``trained`` is the number of clients that
     have trained in them. ``client-bytes`` are what a client receives and sends when it trains (None
     before a run is finished), ``client-ms`` is how long a client trains in a round: what its node
@@ -83,11 +93,53 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that
     a private run spent on a client, and ``finished`` says whether all rounds are done.
     """
+    base, ended = alone(runs), comparable(runs)
     return [
         _row(label, which, records)
+        | _of_clients(records, which, ended[base] if base in ended and name in ended else ())
         for name, records in runs.items()
         for label, which in shown_models(name, records).items()
     ]
+
+
+def alone(runs: Runs) -> str | None:
+    """Returns the label of the reference whose clients train by themselves; None without it."""
+    for label, records in runs.items():
+        common = records[0].metrics[0].name + COMMON
+        reference = getattr(method_of(label), "reference", False)
+        if reference and not any(common in row for row in records[0].rows()):
+            return label
+    return None
+
+
+def _of_clients(
+    records: Sequence[RunRecord], which: str, base: Sequence[RunRecord]
+) -> dict[str, float | None]:
+    """Returns what a row says of clients: how many have a score, and how many are served worse.
+
+    Args:
+        records: Runs of a method.
+        which: Of which of its models.
+        base: Runs of the same seeds in which clients train by themselves; empty without them.
+    """
+    found: dict[str, float | None] = {}
+    if any(record.results is None for record in records):
+        return found
+    for metric in records[0].metrics:
+        if not all(_has(record, metric.name + which) for record in records):
+            continue
+        scores = client_scores(records, metric.name, which)
+        known = np.any([np.isfinite(each) for each in scores], axis=0)
+        found[f"{metric.name}-clients"] = int(known.sum())
+        if known.sum() < min(LEAST_CLIENTS, len(known)):
+            found |= {metric.name: None, f"{metric.name}-std": None}
+        if base and base is not records and all(_has(record, metric.name) for record in base):
+            sign = 1 if metric.better == "higher" else -1
+            own = client_scores(base, metric.name)
+            if share := share_worse(scores, own, sign):
+                key = metric.name + WORSE
+                found |= {key: share.share, f"{key}-low": share.low, f"{key}-high": share.high}
+    return found
 
 
 def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
@@ -130,6 +182,12 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
         "delta": max((row["delta"] for row in trained if "delta" in row), default=None),
     }
+
+
+def _has(record: RunRecord, column: str) -> bool:
+    """Whether a finished run's clients have a score, which a failed evaluation may lack."""
+    results = record.results or {}
+    return any(column in found["clients"] for found in (picked(record), results) if found)
 
 
 def _figures(
@@ -184,8 +242,10 @@ def ends(metric: Metric) -> dict[str, str]:
 
 
 def figures_of(scores: Scores, metric: Metric) -> tuple[float, ...]:
-    """Returns the figures of ``ends`` of all clients."""
+    """Returns the figures of ``ends`` of all clients; NaN if none has a score."""
     everyone = np.concatenate([own[np.isfinite(own)] for own in scores])
+    if not everyone.size:
+        return (np.nan,) * len(ends(metric))
     worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
     worst = everyone.min() if metric.better == "higher" else everyone.max()
     median = [np.median(everyone)] if metric.center == "median" else []
@@ -212,7 +272,7 @@ def others(
     for records in runs.values():  # not every method has a common model
         initial = [[record.rows()[0].get(key) for key in keys] for record in records]
         if not any(value is None for seed in initial for value in seed):
-            found["untrained model"] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
+            found[UNTRAINED] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
             break
     return found
 
@@ -238,45 +298,6 @@ def same_clients(one: RunRecord, other: RunRecord) -> bool:
     return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
 
 
-def differences_from(
-    runs: Runs,
-    rows: Sequence[Mapping[str, Any]],
-    metric: Metric,
-    references: Mapping[str, Scores] = MappingProxyType({}),
-) -> tuple[str, dict[str, Difference]] | None:
-    """Returns which row is the best on validation rows, and how far it is from each other one.
-
-    The differences are of test rows, client by client, each run in the round that validation picks.
-
-    Args:
-        runs: The runs.
-        rows: As ``report_rows`` returns them.
-        metric: What is compared.
-        references: Scores of each client without a network, by name.
-
-    Returns:
-        The best row's method, and its mean score less that of each other row of finished runs; None
-        if they hold out no rows, or are not of the same seeds and clients.
-    """
-    key, runs = f"{SELECTED}{VALIDATION}{metric.name}", comparable(runs)
-    rows = [row for row in rows if row["finished"]]
-    if len(rows) < 2 or any(row[key] is None for row in rows) or not runs:
-        return None
-    scores = {
-        label: client_scores(records, metric.name, which)
-        for method, records in runs.items()
-        for label, which in shown_models(method, records).items()
-    }
-    sign = 1 if metric.better == "higher" else -1
-    best = str(max(rows, key=lambda row: sign * row[key])["method"])
-    others = {label: theirs for label, theirs in scores.items() if label != best}
-    others |= references
-    try:
-        return best, {label: paired_difference(scores[best], s) for label, s in others.items()}
-    except ValueError:
-        return None
-
-
 def picked(record: RunRecord, which: str = "") -> dict[str, Any] | None:
     """Returns the scores after the round that validation rows pick for a model, by its own scores.
 
@@ -296,13 +317,37 @@ def client_scores(records: Sequence[RunRecord], name: str, which: str = "") -> S
         which: Of which model: those that serve clients; ``COMMON`` or ``TUNED``, if the runs have
             such scores. NaN where a client has no score.
     """
-    found: list[npt.NDArray[np.float64]] = []
-    for record in records:
-        results = record.results or {}
-        clients = (picked(record, which) or results)["clients"]
-        unseen = results.get("unseen", ())
-        scores = np.full(record.config["settings"]["num-clients"], np.nan)
-        scores[clients["ids"]] = np.array(clients[name + which], dtype=float)
-        scores[np.array(unseen, dtype=int)] = np.nan
-        found.append(scores)
-    return found
+    return [
+        _of_seen(record, (picked(record, which) or record.results or {})["clients"], name + which)
+        for record in records
+    ]
+
+
+def untrained(runs: Runs) -> dict[str, Scores]:
+    """Returns the clients' scores of the initial model by metric, if it was scored.
+
+    They are of the first method that has a common model, as in ``others``, and by the metrics that
+    ``scores.jsonl`` has.
+    """
+    for records in runs.values():
+        metrics, rows = records[0].metrics, [next(iter(r.scores()), {}) for r in records]
+        if not all(row.get("round") == 0 for row in rows):
+            continue
+        keys = {metric.name: metric.name + COMMON for metric in metrics}
+        pairs = [*zip(records, rows, strict=True)]
+        found: dict[str, Scores] = {
+            name: [_of_seen(*pair, key) for pair in pairs]
+            for name, key in keys.items()
+            if all(key in row for row in rows)
+        }
+        if found:
+            return found
+    return {}
+
+
+def _of_seen(record: RunRecord, columns: Mapping[str, Any], name: str) -> npt.NDArray[np.float64]:
+    """Returns a column of scores by client, NaN for those that never train."""
+    scores = np.full(record.clients, np.nan)
+    scores[columns["ids"]] = np.array(columns[name], dtype=float)
+    scores[np.array((record.results or {}).get("unseen", ()), dtype=int)] = np.nan
+    return scores

@@ -5,7 +5,7 @@ What loads torch or matplotlib is imported by the functions that use it, once al
 
 import json
 import shlex
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,22 +14,14 @@ from rich.table import Table
 
 from engram.tasks import TASKS
 from federation.addresses import CONTROL
-from federation.errors import Refused, RunStopped, one_line, told_with
+from federation.errors import Names, Refused, RunStopped, one_line, told_with
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.network import NetworkMethod
-from federation.names import Names
-from federation.stored import readable
 from simulations.arguments import arguments
 from simulations.comparison import (
-    PLAN,
-    SEARCHED,
-    STUDY,
-    TUNING,
     contestants,
-    planned,
     read_plan,
-    record_plan,
 )
 from simulations.console import out as console
 from simulations.options import (
@@ -59,7 +51,7 @@ from simulations.tracking.sending import check_tracker, follow
 if TYPE_CHECKING:
     from client.training.trainer import Engine
 
-__all__ = ["app"]
+__all__ = ["app", "in_this_process"]
 
 app = typer.Typer()
 
@@ -81,6 +73,12 @@ def run(
     config: Config = None,
     out: Out = None,
     resume: Resume = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Start from the last models of a run, as trained there."
+        ),
+    ] = None,
     engine: _Engine = None,
     federation: Annotated[
         Path | None,
@@ -93,12 +91,29 @@ def run(
         str | None,
         typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="With --federation: say who can take part, and train nothing."
+        ),
+    ] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            help="With --federation: serve /metrics and /healthz on this machine alone.",
+        ),
+    ] = 0,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Run one experiment, in this process or on a deployed federation."""
     overrides = overrides_of(config, sets)
-    refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
+    places = {"resume": "--resume RUN", "out": "--out DIR", "start-from": "--from RUN"}
+    refuse_keys(overrides, places)
+    if start_from is not None:
+        overrides["start-from"] = str(find_run(start_from).absolute())
     if method is not None and (named := overrides.setdefault("method", method)) != method:
         raise Refused(f"METHOD must be {named}, as --config or --set says, got {method}")
     if federation is not None:
@@ -107,9 +122,19 @@ def run(
         if track is not None:
             raise Refused("--track and --federation exclude each other: see engram track")
         from simulations.deployed_cli import run_on
+        from simulations.schema_cli import check_on
 
-        run_on(overrides, federation, control, out, resume, as_json)
+        if check:
+            if resume is not None or out is not None:
+                raise Refused("--check excludes --out and --resume: it writes nothing")
+            check_on(overrides, federation, control)
+            return
+        run_on(overrides, federation, control, out, resume, as_json, metrics_port)
         return
+    if check:
+        raise Refused("--check needs --federation SERVER_FOLDER, whose sites it asks")
+    if metrics_port:
+        raise Refused("--metrics-port is for --federation: a run in this process serves nothing")
     if resume is not None and out is not None:
         raise Refused("--out and --resume exclude each other: a run stays in its folder")
     given, wrong = arguments("--", engine=engine, out=out)
@@ -122,11 +147,12 @@ def run(
         settings, before = begun(folder, overrides.get("method"))
         experiment = told_with(wrong, lambda: read_experiment(settings | overrides))
         chosen = given.engine or before
-    run_all({folder: experiment}, _simulate(chosen, track), f"engram run --resume {folder}")
+    run_all({folder: experiment}, in_this_process(chosen, track), f"engram run --resume {folder}")
     show_found(folder, as_json)
 
 
-def _simulate(engine: "Engine", tracker: str | None, group: str = "") -> Execute:
+def in_this_process(engine: "Engine", tracker: str | None, group: str = "") -> Execute:
+    """Returns what runs an experiment in this process, and tells a tracker of its rounds."""
     if tracker is not None:
         check_tracker(tracker)
     with end_at_once():
@@ -155,7 +181,7 @@ def compare(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 3."),
+        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
     ] = None,
     sets: Set = None,
     config: Config = None,
@@ -182,72 +208,36 @@ def compare(
     given, wrong = arguments(
         "--",
         engine=engine,
-        seeds=seeds or 3,
+        seeds=seeds or 5,
         trials=trials or 32,
         processes=processes,
         out=out,
     )
     if resume is None:
-        chosen = given.engine or "vectorized"
         if trials and not tuned:
             raise Refused("--trials is for --tuned: without it nothing is tried")
         if processes and not tuned:
             raise Refused("--processes is for --tuned: runs are compared one after the other")
         each = told_with(wrong, lambda: settings_of_each(whom, overrides_of(config, sets)))
-        plan = planned(each, given.seeds)
-        name = f"compare-{data_name(next(iter(plan.values())))}"
-        folder = folder_of_command(given.out, name)
+        first = read_experiment(next(iter(each.values())))
+        folder = folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
         if methods or seeds or sets or config or out or engine or tuned or trials:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
-        folder = find_run(resume)
-        chosen, plan = told_with(wrong, lambda: _resumed_plan(folder))
+        folder = told_with(wrong, lambda: find_run(resume))
+    if track is not None:
+        check_tracker(track)
     with end_at_once():
-        from federation.data.dealing import federated_data
-        from federation.data.federated import model_for
-        from simulations.references import write_references
-        from simulations.tuning.command import new_tuning, tuned_plan
-    # What cannot be run is refused before anything is written.
-    execute = _simulate(chosen, track, folder.name)
-    for experiment in plan.values():
-        held = federated_data(experiment)
-        model_for(experiment, held.kind, held.example)
+        from simulations.comparing import begin_comparison, go_on
     if resume is None:
-        counts = given.trials, given.seeds
-        tuning = new_tuning(each, [], *counts, after=given.seeds) if tuned else None
-        record_plan(folder, chosen, plan)
-        if tuning is not None:
-            tuning.save(folder / TUNING)
-    if (folder / TUNING).is_dir():
-        again = f"engram compare --resume {folder}"
-        plan = tuned_plan(plan, folder / TUNING, again, given.processes)
-    stopped = run_all(_work(folder, plan), execute, f"engram compare --resume {folder}")
-    write_references(folder, plan.values())
+        chosen, tries = given.engine or "vectorized", given.trials if tuned else None
+        begin_comparison(folder, chosen, each, given.seeds, tries)
+    in_place = partial(in_this_process, tracker=track, group=folder.name)
+    stopped = go_on(folder, in_place, processes=given.processes)
     show_found(folder, as_json)
     if stopped:
-        raise RunStopped(f"{len(stopped)} of {len(plan)} runs stopped: {'; '.join(stopped)}")
-
-
-@app.command()
-def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Show what a run, comparison, search or study has found, and draw its plots again."""
-    folder = find_run(run)
-    with readable(folder):
-        if (folder / SEARCHED).is_file():
-            with end_at_once():
-                from simulations.tuning.command import Tuning, show_tuning
-            show_tuning(Tuning.open(folder), folder, as_json)
-        elif (folder / STUDY).is_file():
-            with end_at_once():
-                from simulations.studies.command import show_study
-            show_study(folder, as_json)
-        else:
-            show_found(folder, as_json)
+        of_all = len(read_plan(folder)["runs"])
+        raise RunStopped(f"{len(stopped)} of {of_all} runs stopped: {'; '.join(stopped)}")
 
 
 @app.command(epilog=SEE_SETTINGS)
@@ -330,22 +320,3 @@ def _names(names: Names, num_clients: int) -> dict[str, list[str]]:
     """Returns what JSON says of clients' names: nothing, where they have none."""
     everyone = [names.get(client, str(client)) for client in range(num_clients)]
     return {"names": everyone} if names else {}
-
-
-def _work(folder: Path, plan: Mapping[str, Experiment]) -> dict[Path, Experiment]:
-    """Returns the experiments of a comparison by their folders; those begun are resumed."""
-    work = {}
-    for name, experiment in plan.items():
-        part = folder / name
-        begun = (part / "config.json").is_file()
-        work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
-    return work
-
-
-def _resumed_plan(folder: Path) -> tuple["Engine", dict[str, Experiment]]:
-    plan = read_plan(folder)
-    runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
-    given, wrong = arguments(f"{folder / PLAN} is damaged: ", engine=plan["engine"] or "")
-    if wrong or given.engine is None:
-        raise Refused(*wrong)
-    return given.engine, runs

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from sysconfig import get_path
 from types import FrameType
 from typing import Any, Final
 
@@ -17,11 +18,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from federation.data.source import Source
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
-from federation.plugins import project_plugins
+from federation.plugins import plugins, project_plugins
 from server.record import RunRecord
 from simulations.cli import LOOKING
 from simulations.comparison import PLAN, read_plan, runs_of
@@ -227,31 +227,43 @@ def show_found(folder: Path, as_json: bool) -> None:
 
 
 def tell_next(command: str) -> None:
-    """Prints what one would do next, with a project's plug-ins where it would lack them."""
-    own = project_plugins() if command.split(maxsplit=1)[0] in LOOKING else ""
-    given = f"--plugin {shlex.quote(own)} " if own else ""
-    out.print(f"next: engram {given}{command}", soft_wrap=True)
+    """Prints what one would do next, with the plug-ins that the command would lack."""
+    looks = command.split(maxsplit=1)[0] in LOOKING
+    in_project = set(project_plugins().split(",")) - {""}
+    named = {_as_given(plugin) for plugin in plugins()}
+    lacking = in_project | named if looks else named - in_project
+    own = "".join(f"--plugin {shlex.quote(name)} " for name in sorted(lacking))
+    out.print(f"next: engram {own}{command}", soft_wrap=True)
+
+
+def _as_given(plugin: str) -> str:
+    """Returns a plug-in's name alone, where that is enough in this folder.
+
+    This process finds it in any case: its folder was put on the path.
+    """
+    folder, _, name = plugin.rpartition("/")
+    return name if folder in {str(Path.cwd()), get_path("purelib")} else plugin
 
 
 def _after(folder: Path) -> str:
     """Returns what one does after a run or a comparison: go on with it, or use its results.
 
-    It is nothing where that needs data that were given in memory.
+    It is nothing where that needs rows or functions that were given in Python.
     """
+    with end_at_once():
+        from simulations.pages.repeat import lacks  # noqa: PLC0415 - loads torch
+
     place = shlex.quote(str(folder))
     if (folder / PLAN).is_file():
         runs = read_plan(folder)["runs"]
         if len(runs_of(folder, "results.json")) == len(runs):
             return f"report {place}"
-        return "" if _in_memory(next(iter(runs.values()))) else f"compare --resume {place}"
+        begun = [RunRecord.open(run).config for run in runs_of(folder)]
+        return "" if any(map(lacks, begun)) else f"compare --resume {place}"
     record = RunRecord.open(folder)
-    in_memory = _in_memory(record.config["settings"])
     if record.results is None:
-        return "" if in_memory else f"run --resume {place}"
+        return "" if lacks(record.config) else f"run --resume {place}"
     exported = "clients" in record.results and record.config["engine"] != "flower"
     first = shlex.quote(record.names.get(0, "0"))
-    return f"export {place} --client {first}" if exported and not in_memory else f"report {place}"
-
-
-def _in_memory(settings: Mapping[str, Any]) -> bool:
-    return Source.of(settings["dataset"]).in_memory
+    usable = exported and not lacks(record.config)
+    return f"export {place} --client {first}" if usable else f"report {place}"

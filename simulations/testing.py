@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from client.hosts import Engine, Host
+from client.hosts.local import LocalHost
 from client.requests import Request
 from engram.core.contract import SlotFault
 from engram.core.method import Context, FromMean, Method, Served
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from federation.data.datasets import Data
 
 _Numbers = Mapping[str, Tensor]  # all that a run computed, by name
-
-__all__ = ["check_method", "engines_differ"]
 
 _QUICK: Final[Mapping[str, Any]] = {
     "num-clients": 4,
@@ -91,15 +90,30 @@ def engines_differ(
 ) -> str:
     """Describes how the engines' numbers differ, or what failed; "" if they are the same.
 
+    Training would choose among the ways to train a cohort by the clock: each is run.
+
     Args:
         experiment: What is run by both.
         place: A folder for the runs, ``sequential`` and ``vectorized``.
         one_by_one: What the sequential engine gives; it is run if this is None.
     """
+    left: list[str] = []
+
+    def next_way(host: Host) -> Host:
+        if isinstance(host, LocalHost):
+            # That of the sequential engine is known, unless there is no other.
+            left[:] = left or [way for way in host.trainer.ways if way != "in-turn"]
+            host.trainer.way = left.pop() if left else ""
+        return host
+
     try:
         one_by_one = one_by_one or _outcome(experiment, place / "sequential")
-        together = _outcome(experiment, place / "vectorized", engine="vectorized")
-        return _difference(together, one_by_one, _CLOSE)
+        how: dict[str, Any] = {"engine": "vectorized", "through": next_way}
+        differs = _difference(_outcome(experiment, place / "vectorized", **how), one_by_one, _CLOSE)
+        while left and not differs:
+            way = left[-1]
+            differs = _difference(_outcome(experiment, place / way, **how), one_by_one, _CLOSE)
+        return differs
     except Exception as error:  # anybody's method
         return _in_words(error)
 

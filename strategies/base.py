@@ -1,7 +1,8 @@
 """The protocol that strategies of all families implement beyond Flower's own."""
 
+import operator
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from flwr.app import ArrayRecord
@@ -9,12 +10,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from engram.types import Params
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.base import Families
 from federation.noise import Noise
 from federation.roster import Roster
-
-__all__ = ["STRATEGIES", "Row", "RunStrategy", "strategies"]
 
 Row = dict[str, Any]
 
@@ -50,6 +50,41 @@ class RunStrategy(Strategy):
     @abstractmethod
     def meet(self, roster: Roster) -> None:
         """Updates the clients and their nodes."""
+
+    def succeed(self, before: Self, model: Params) -> Params:
+        """Goes on where a strategy of fewer clients has come to; ``init`` was called before.
+
+        Those that have come begin as if they had been there from the beginning, and never asked.
+
+        Args:
+            before: The other strategy, of clients 0..m-1.
+            model: The arrays that the next round would start from.
+
+        Returns:
+            Those that it starts from.
+        """
+        self.state = widened(before.state, self.state)
+        return model
+
+    def start_from(self, model: Params, state: Params) -> Params:
+        """Starts from where another run has come to; ``init`` was called before.
+
+        Args:
+            model: The arrays that its next round would start from.
+            state: Its state.
+
+        Returns:
+            The arrays that the first round starts from.
+
+        Raises:
+            Refused: The method trains no network, or another one.
+        """
+        del model, state
+        raise Refused("start-from must be empty for a method that trains no network")
+
+    def forget(self, clients: Sequence[int]) -> None:
+        """Forgets what the server keeps to serve clients that are no members any more."""
+        del clients
 
     @abstractmethod
     def askable(self, grid: Grid) -> int:
@@ -116,6 +151,18 @@ class RunStrategy(Strategy):
 
 STRATEGIES: Families[type[RunStrategy]] = Families("strategies")
 """The strategy of each family, by the family's name."""
+
+
+def widened(state: Params, larger: Params) -> Params:
+    """Returns a state with room for more clients: where shapes differ, the rest is ``larger``'s."""
+    found = dict(state)
+    for name, leaf in state.items():
+        like = larger.get(name, leaf)
+        if like.ndim == leaf.ndim and all(map(operator.ge, like.shape, leaf.shape)):
+            found[name] = like.clone()
+            found[name][tuple(map(slice, leaf.shape))] = leaf
+    return found
+
 
 _S = TypeVar("_S", bound=type[RunStrategy])
 

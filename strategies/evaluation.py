@@ -9,20 +9,8 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord
 
 from engram.metrics import Metric
-from federation.columns import Column
-from federation.methods.network import COMMON, TUNED, UNSEEN, VALIDATION
+from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION, Column
 from federation.wire import read_list
-
-__all__ = [
-    "Evaluation",
-    "Impossible",
-    "Scored",
-    "center",
-    "center_key",
-    "outlying",
-    "read_scores",
-    "summary",
-]
 
 _MOST_ROWS = 2**31  # a client must have fewer
 _FAR = 10  # median deviations by which a single client may move a mean without being named

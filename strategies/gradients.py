@@ -9,8 +9,6 @@ import torch
 from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
 
-__all__ = ["summed"]
-
 _LEAST: Final = 1e-6  # share of the rows by which a gradient may be divided
 
 

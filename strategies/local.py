@@ -1,42 +1,42 @@
 """Methods that train a network: the server asks a random cohort, and merges its models."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from logging import getLogger
 from typing import Any, Self
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
 from engram.core.method import Slots
-from engram.core.rounds import sent_to
 from engram.core.slots import flat, unflat
 from engram.metrics import METRICS, Metric
 from engram.networks import FLAT
 from engram.tasks import CLASSIFICATION, task_of
+from engram.tree import multiplied
 from engram.types import Params
 from federation.aggregation import server_step_notes
-from federation.errors import few
+from federation.columns import COMMON, TUNED
+from federation.errors import Refused, few, one_line
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.methods.network import COMMON, TUNED, NetworkMethod
+from federation.methods.network import NetworkMethod
 from federation.noise import Noise
 from federation.roster import Roster
+from federation.tensors import difference
 from federation.wire import to_params, to_record, units_entries
-from strategies.base import Row, RunStrategy, strategies
+from strategies.base import Row, RunStrategy, strategies, widened
 from strategies.evaluation import Evaluation, center_key
-from strategies.loss_watch import LossWatch
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
-from strategies.rounds import Rounds
-from strategies.row_weights import RowWeights
+from strategies.rounds import LossWatch, Rounds, RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
+from strategies.screening import TrainReplies, in_numbers, warn_of
 from strategies.selection import is_selection
-from strategies.train_replies import TrainReplies, collect_replies, in_numbers, warn_of
-
-__all__ = ["Federated"]
+from strategies.train_replies import collect_replies
 
 _ADVICE = "if their inputs and targets are of usual size"
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
@@ -64,7 +64,8 @@ class Federated(RunStrategy):
 
     Attributes:
         rounds: As given.
-        roster: As given; set it again when clients have joined or moved.
+        roster: As given; ``meet`` replaces it when clients have joined or moved.
+        most: Largest number of a client's rows that count; 1 if all clients count alike.
         state: The slots that are not sent unchanged, and the scores. Set it to resume from a
             checkpoint.
         slots: The server's slots from which the last round began.
@@ -86,8 +87,10 @@ class Federated(RunStrategy):
         notes: Row | None = None,
     ) -> None:
         self.rounds = rounds
+        method = rounds.merge.method
+        self._public = method.server.send(method.server.start, [0])[0].keys()
         self._weights = RowWeights(rounds.merge.by, max_weight)
-        self.roster = roster
+        self.meet(roster)
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
         self._always_losses = losses
         self._loss = loss
@@ -96,21 +99,11 @@ class Federated(RunStrategy):
         self._notes = notes or {}
         self.slots: Slots = {}
         self.drawn: Mapping[int, list[int]] = {}
+        self._cohort: list[int] = []
         self._asked: list[tuple[Message, list[int]]] = []
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
-
-    @property
-    def roster(self) -> Roster:
-        """The clients and their nodes; set it again when clients have joined or moved."""
-        return self._roster
-
-    @roster.setter
-    def roster(self, roster: Roster) -> None:
-        self._roster = roster
-        self._nodes = frozenset(roster.nodes)
-        self._weights.compare(roster.examples, roster.names)
 
     @property
     def state(self) -> Params:
@@ -155,7 +148,7 @@ class Federated(RunStrategy):
             rounds,
             roster,
             max_weight=e.max_weight,
-            scoring=Scoring.of(e, rounds.shapes),
+            scoring=Scoring.of(e, rounds.shapes, roster.names),
             losses=e.model in FLAT,
             loss=task_of(e.task, e.loss).metric,
             steps=" or ".join(e.of(NetworkMethod).step_sizes()),
@@ -164,15 +157,14 @@ class Federated(RunStrategy):
 
     def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
         """Divides the server's slots into those sent to all clients unchanged, and the others."""
-        method = self.rounds.merge.method
-        common, _ = sent_to(method, method.server.start, [0])
-        public = {slot: x for slot, x in slots.items() if slot in common}
-        return public, {slot: x for slot, x in slots.items() if slot not in common}
+        public, others = Slots(), Slots()
+        for slot, x in slots.items():
+            (public if slot in self._public else others)[slot] = x
+        return public, others
 
-    def _whole(self, arrays: ArrayRecord) -> Slots:
-        """Joins ``arrays``, the slots sent to all clients unchanged, with the server's others."""
-        start = self.rounds.merge.method.server.start
-        return unflat(self._state | to_params(arrays), start)
+    def _whole(self, model: Params) -> Slots:
+        """Joins ``model``, the slots sent to all clients unchanged, with the server's others."""
+        return unflat(self._state | model, self.rounds.merge.method.server.start)
 
     def init(self) -> ArrayRecord:
         """Initializes the slots; returns those that are sent to all clients unchanged."""
@@ -183,6 +175,47 @@ class Federated(RunStrategy):
     def meet(self, roster: Roster) -> None:
         """Updates the clients and their nodes."""
         self.roster = roster
+        self._nodes = frozenset(roster.nodes)
+        self._nowhere = {client for client, node in enumerate(roster.nodes) if node is None}
+        self._weights.compare(roster.examples, roster.names)
+        self.most = self._weights.most
+
+    def succeed(self, before: Self, model: Params) -> Params:
+        """Goes on where a strategy of fewer clients has come to; see ``Server.means``."""
+        super().succeed(before, model)
+        slots, among = self._whole(model), len(before.roster.nodes) / len(self.roster.nodes)
+        means = self.rounds.merge.method.server.means
+        slots |= {slot: multiplied(slots[slot], among) for slot in means}
+        public, others = self._apart(slots)
+        self._state = flat(others)
+        return flat(public)
+
+    def start_from(self, model: Params, state: Params) -> Params:
+        """Starts from the slots of another run, as far as this method has them, too.
+
+        Means over clients of what they keep begin anew, since what they keep does.
+        """
+        server = self.rounds.merge.method.server
+        start = flat({slot: x for slot, x in server.start.items() if slot not in server.means})
+        found = {path: leaf for path, leaf in (model | state).items() if path in start}
+        each = {path: found[path] for path in self.rounds.axes() if path in found}
+        found |= widened(each, start)
+        wrong = difference(found, {path: start[path] for path in found})
+        if not found or wrong:
+            why = one_line(wrong or "it has none of this method's")
+            expected = "a run of the same network, with as many clients or fewer"
+            raise Refused(f"start-from must be {expected}: {why}")
+        public, others = self._apart(unflat(flat(server.start) | found, server.start))
+        self._state = flat(others)
+        return flat(public)
+
+    def forget(self, clients: Sequence[int]) -> None:
+        """Makes the server's entries of clients what they were before their first rounds."""
+        at, start = torch.tensor(clients), flat(self.rounds.merge.method.server.start)
+        for path, axes in self.rounds.axes().items():
+            for axis in axes:
+                begun = start[path].index_select(axis, at)
+                self._state[path] = self._state[path].index_copy(axis, at, begun)
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns the number of nodes that trained in each of the ``WAYS``."""
@@ -239,20 +272,28 @@ class Federated(RunStrategy):
         )
 
     def draw(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
-        """Begins a round: its ``slots``, the clients ``drawn``, and whether losses are wanted."""
-        self.slots = self._whole(arrays)
-        absent = self._absent(grid) | self._scores.scoring.unseen
-        cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
-        self.drawn = self.roster.by_node(cohort)
-        self.loss = self._loss if self._always_losses or config.get("losses", True) else None
+        """Begins a round: its ``slots``, the clients ``drawn``, and whether losses are wanted.
+
+        Args:
+            server_round: The round, >= 1.
+            model: The slots that are sent to all clients unchanged.
+            losses: Whether training losses are wanted.
+            away: Clients on nodes that cannot be asked now.
+        """
+        self.slots = self._whole(model)
+        absent = self._nowhere | away | self._scores.scoring.unseen
+        self._cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
+        self.drawn = self.roster.by_node(self._cohort)
+        self.loss = self._loss if self._always_losses or losses else None
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Makes the messages to the nodes of this round's cohort, with the slots for each."""
-        self.draw(server_round, arrays, config, grid)
+        losses = bool(config.get("losses", True))
+        self.draw(server_round, to_params(arrays), losses=losses, away=self._absent(grid))
         self._asked = []
         content = outgoing(self.rounds.merge.method, self.slots)
         units = units_entries(self.roster.kind.units)
@@ -277,12 +318,7 @@ class Federated(RunStrategy):
     @property
     def cohort(self) -> list[int]:
         """The clients that the last round asks, ascending."""
-        return sorted(client for clients in self.drawn.values() for client in clients)
-
-    @property
-    def most(self) -> int:
-        """Largest number of a client's rows that count; 1 if all clients count alike."""
-        return self._weights.most
+        return self._cohort
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked now."""
@@ -300,7 +336,7 @@ class Federated(RunStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Merges the replies that pass screening; returns as ``learn``."""
+        """Merges the replies that pass screening; returns as ``learn``, in records."""
         replied = collect_replies(
             replies,
             self._asked,
@@ -311,29 +347,37 @@ class Federated(RunStrategy):
             merge=self.rounds.merge,
             loss=self.loss,
         )
-        return self.learn(server_round, replied)
+        model, metrics = self.learn(server_round, replied)
+        return to_record(model), MetricRecord(metrics)
 
-    def learn(self, server_round: int, replied: TrainReplies) -> tuple[ArrayRecord, MetricRecord]:
+    def learn(self, server_round: int, replied: TrainReplies) -> tuple[Params, Row]:
         """Merges what the clients of a round have made of its slots.
 
         Returns:
-            The next arrays, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
-            and ``train-loss-median`` (mean and median over clients, if they were asked for it),
-            ``clients`` (number that the model learned from), ``left-out`` (number asked, but
-            without a usable reply), ``bounded`` (clients whose weight was limited by
-            ``max_weight``, if any), and ``rejected-KIND`` (number of rejected replies of each kind
-            that occurred).
+            The next slots that are sent to all clients unchanged, and the round's metrics:
+            ``cohort`` (the clients asked), ``train-loss`` and ``train-loss-median`` (mean and
+            median over clients, if they were asked for it), ``clients`` (number that the model
+            learned from), ``left-out`` (number asked, but without a usable reply), ``bounded``
+            (clients whose weight was limited by ``max_weight``, if any), and ``rejected-KIND``
+            (number of rejected replies of each kind that occurred).
 
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
         rounds, names = self.rounds, self.roster.names
         found = rounds.screened(self.slots, replied)
-        self.left_out = found.left_out
+        self.left_out, rejected = {}, {}
+        if not found.complete:
+            self.left_out, rejected = found.left_out, in_numbers(found.kinds)
         updates = rounds.updates(found, server_round, names)
-        found.log(server_round, names)
-        losses = [loss for _, reply in found.accepted for loss in reply.losses]
-        means = {}
+        if not found.complete:
+            found.log(server_round, names)
+        losses, clients, ways, means = list[float](), list[int](), list[str](), {}
+        for _, reply in found.accepted:
+            losses += reply.losses
+            clients += reply.clients
+            ways.append(reply.way)
+        self._ways = Counter(filter(None, ways))
         if losses:
             means["train-loss"], median = float(np.mean(losses)), float(np.median(losses))
             means["train-loss-median"] = median
@@ -341,19 +385,15 @@ class Federated(RunStrategy):
         slots = rounds.merged(self.slots, updates, server_round)
         public, others = self._apart(slots)
         self._state = flat(others)
-        self._ways = Counter(reply.way for _, reply in found.accepted if reply.way)
-        rows = {c: self.roster.examples[c] for _, reply in found.accepted for c in reply.clients}
-        bounded = self._weights.bounded(rows, server_round)
-        return to_record(flat(public)), MetricRecord(
-            {
-                "cohort": self.cohort,
-                **means,
-                "clients": found.usable,
-                "left-out": found.asked - found.usable,
-                **({"bounded": bounded} if bounded else {}),
-                **in_numbers(found.kinds),
-            }
-        )
+        bounded = self._weights.bounded(clients, self.roster.examples, server_round)
+        return flat(public), {
+            "cohort": self.cohort,
+            **means,
+            "clients": len(clients),
+            "left-out": found.asked - len(clients),
+            **({"bounded": bounded} if bounded else {}),
+            **rejected,
+        }
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -365,7 +405,7 @@ class Federated(RunStrategy):
         settings = ConfigRecord(
             {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         )
-        content = outgoing(self.rounds.merge.method, self._whole(arrays))
+        content = outgoing(self.rounds.merge.method, self._whole(to_params(arrays)))
         everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]
         self._asked = [
             (Message(content(settings, clients), node, MessageType.EVALUATE), clients)
@@ -386,7 +426,7 @@ class Federated(RunStrategy):
         asked = [message for message, _ in self._asked]
         answers, kinds = first_answers(replies, asked)
         warn_of(kinds, server_round)
-        scores, rejected = collect_scores(
+        scores, rejected, self._scores.lacking = collect_scores(
             answers,
             self._asked,
             server_round=server_round,

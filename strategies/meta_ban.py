@@ -15,7 +15,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from engram.bandits.meta_ban import MetaBan as Policy
 from engram.bandits.meta_learner import MetaState
 from engram.bandits.networks import Weights
 from engram.bandits.policy import CHOOSE, INIT, diverged, generator
@@ -40,17 +39,15 @@ from federation.predictions import (
     read_network,
     read_predictions,
 )
-from federation.roster import Roster, Sites
+from federation.roster import Roster
 from federation.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
 from strategies.base import Row, strategies
 from strategies.gradients import summed
-from strategies.sites import Read, Records, SiteStrategy, regret_in_words
+from strategies.sites import TOTALS, Read, Records, SiteStrategy, regret_in_words
 
-__all__ = ["TOTALS", "MetaBanTurns"]
+__all__ = ["MetaBanTurns"]
 
 Floats = npt.NDArray[np.float64]
-
-TOTALS = ("turns", "reward", "regret")
 
 _ROUNDING = 1e-6  # of a regret that is 0
 _LARGEST = 100.0  # of the entries of a gradient
@@ -79,13 +76,8 @@ class MetaBanTurns(SiteStrategy):
     group of this turn, and if it is the turn of one of them, nobody is served.
 
     Args:
-        sites: The sites.
-        policy: The policy, with as many features as sites have columns.
-        clients: Number of clients, including those that have not joined yet.
-        horizon: Total number of turns.
-        seed: Seed of all random numbers.
-        timeout: Seconds to wait for the answers to a question.
-        least: Minimum number of sites with usable replies in a round.
+        experiment: The settings.
+        roster: The sites.
 
     Attributes:
         state: The state between rounds: ``came``, clients in the order of their first turns;
@@ -95,26 +87,13 @@ class MetaBanTurns(SiteStrategy):
 
     scored_from = None
 
-    def __init__(
-        self,
-        sites: Sites,
-        policy: Policy,
-        *,
-        clients: int,
-        horizon: int,
-        seed: int,
-        timeout: float,
-        least: int = 1,
-    ) -> None:
-        super().__init__(sites, least=least)
-        self._policy = policy
-        self._seed = seed
-        self._timeout = timeout
-        self._start = policy.start([generator(seed, 0, INIT)]).start
+    def __init__(self, experiment: Experiment, roster: Roster) -> None:
+        super().__init__(roster.sites(), least=experiment.least_clients)
+        self._experiment = experiment
+        self._policy = experiment.of(MetaBan).policy(experiment, len(self.sites.columns))
+        self._start = self._policy.start([generator(experiment.seed, 0, INIT)]).start
         self._theta = network_record(self._start)
         self._played: dict[str, int] = {}
-        self._clients = clients
-        self._horizon = horizon
         self._last: Mapping[str, Any] | None = None
         self.state: Params = {}
 
@@ -122,20 +101,11 @@ class MetaBanTurns(SiteStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run."""
         del noise
-        e, own, sites = experiment, experiment.of(MetaBan), roster.sites()
-        return cls(
-            sites,
-            own.policy(e, len(sites.columns)),
-            clients=e.num_clients,
-            horizon=own.horizon(e),
-            seed=e.seed,
-            timeout=e.timeout,
-            least=e.min_clients,
-        )
+        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Initializes the state; returns Theta_0."""
-        zeros = torch.zeros(self._clients, dtype=torch.float64)
+        zeros = torch.zeros(self._experiment.num_clients, dtype=torch.float64)
         self.state = {name: zeros.clone() for name in (*TOTALS, "served")}
         self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
         return self._theta
@@ -220,7 +190,7 @@ class MetaBanTurns(SiteStrategy):
         """Returns each client's and the total reported turns, rewards and regrets."""
         del arrays
         return {
-            "turns": self._horizon,
+            "turns": self._experiment.num_rounds,
             "sites": row["sites"],
             "left-out": row["absent"],
             "clients": {name: self.state[name].tolist() for name in TOTALS},
@@ -303,7 +273,7 @@ class MetaBanTurns(SiteStrategy):
         learner, users = self._policy.learner, np.array([came.index(served)])
         chosen = int(self.state["chosen"])
         meta = MetaState(self._start, self._network(self._theta, 1), chosen)
-        rng = generator(self._seed, turn.number - 1, CHOOSE)
+        rng = generator(self._experiment.seed, turn.number - 1, CHOOSE)
         groups = learner.groups(torch.from_numpy(predictions)[None], users)
         adapted = partial(
             learner.adapted,
@@ -367,7 +337,7 @@ class MetaBanTurns(SiteStrategy):
     ) -> None:
         """Asks the clients that have not failed in this turn a question; notes which ones fail."""
         messages = self._ask(turn, asked, among, records)
-        replies = turn.grid.send_and_receive(messages, timeout=self._timeout)
+        replies = turn.grid.send_and_receive(messages, timeout=self._experiment.timeout)
         self.left_out |= self.gather(turn.number, replies, read)
 
     def _ask(

@@ -11,10 +11,9 @@ from flwr.serverapp import Grid
 from scipy.special import ndtri
 
 from engram.molar.exchange import Told, answer
-from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import REACH
 from engram.molar.intervals import shared_half_width
-from engram.molar.shrinkage import Weights, combine, median_weights, outweighing
+from engram.molar.shrinkage import combine, median_weights, outweighing
 from engram.molar.site import INTERCEPT, SiteEstimate
 from engram.shares import bounded
 from federation.errors import RunStopped
@@ -32,13 +31,11 @@ from federation.estimates import (
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
 from federation.noise import Noise
-from federation.roster import Roster, Sites
+from federation.roster import Roster
 from federation.wire import CLIENTS
 from strategies.base import Row, strategies
 from strategies.evaluation import Evaluation, Scored, read_scores
 from strategies.sites import SiteStrategy, read_split, sites_in_words
-
-__all__ = ["Exchange"]
 
 _log = getLogger("flwr.engram")
 
@@ -55,16 +52,8 @@ class Exchange(SiteStrategy):
     values, is left out of the median and warned of.
 
     Args:
-        sites: The sites.
-        intercept: Whether there is an intercept beside the columns' coefficients.
-        family: Family of the models. Linear models estimate their noise, with at most as many
-            degrees of freedom as rows.
-        weights: Weights of the median; see ``engram.molar.shrinkage.median_weights``.
-        level: Level of the intervals, in (0, 1).
-        least: Minimum number of usable estimates for a median.
-        max_weight: Maximum weight of a site in the median; see ``median_weights``.
-        reach: With adaptive sharing, how many standard deviations from the center make a
-            coefficient a site's own (``engram.molar.exchange``); None for the median.
+        experiment: The settings.
+        roster: The sites.
 
     Attributes:
         estimates: The last round's usable estimates, by client.
@@ -75,27 +64,12 @@ class Exchange(SiteStrategy):
 
     scored_from = 1
 
-    def __init__(
-        self,
-        sites: Sites,
-        *,
-        intercept: bool,
-        family: FamilyName = "linear",
-        weights: Weights = "precision",
-        level: float = 0.95,
-        least: int = 1,
-        max_weight: float = np.inf,
-        reach: float | None = None,
-    ) -> None:
-        super().__init__(sites, least=least)
-        self._reach = reach
-        self._intercept = intercept
+    def __init__(self, experiment: Experiment, roster: Roster) -> None:
+        super().__init__(roster.sites(), least=experiment.least_clients)
+        self._own = own = experiment.of(Molar)
+        self._max_weight = experiment.max_weight
         self._told: Told | None = None
-        self._max_weight = max_weight
-        self._names = [*sites.columns, *([INTERCEPT] if intercept else [])]
-        self._family = family
-        self._weights: Weights = weights
-        self._level = level
+        self._names = [*self.sites.columns, *([INTERCEPT] if own.intercept else [])]
         self.estimates: dict[int, SiteEstimate] = {}
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
@@ -104,17 +78,7 @@ class Exchange(SiteStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run."""
         del noise
-        e, own = experiment, experiment.of(Molar)
-        return cls(
-            roster.sites(),
-            intercept=own.intercept,
-            family=own.family,
-            weights=own.site_weights,
-            level=own.level,
-            least=e.min_clients,
-            max_weight=e.max_weight,
-            reach=REACH * own.threshold_scale if own.sharing == "adaptive" else None,
-        )
+        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Returns no arrays: nothing is shared before the exchange."""
@@ -125,7 +89,7 @@ class Exchange(SiteStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every site for its estimate; adaptive sites get the shared state so far."""
-        again = self._reach is not None and server_round > 1
+        again = self._own.sharing == "adaptive" and server_round > 1
         self._told = read_told(arrays, len(self._names)) if again else None
         shared = {SHARED: arrays} if again else {}
         return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
@@ -150,36 +114,35 @@ class Exchange(SiteStrategy):
             called = self.called(client)
             _log.warning("client %s gets coefficients that it lacks from others: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
-        if self._reach is not None:
-            return self._answered(found, self._reach)
-        each = median_weights(found, self._weights, self._max_weight)
+        if self._own.sharing == "adaptive":
+            return self._answered(found)
+        weights, most = self._own.site_weights, self._max_weight
+        each = median_weights(found, weights, most)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
             name = self._names[int(np.argmax(unknown))]
             raise RunStopped(f"column {name} is determined by the rows of no site")
         self._warn_of_weight(each)
-        shared = combine(found, self._weights, self._max_weight)
+        shared = combine(found, weights, most)
         half = shared_half_width(
-            found, shared, level=self._level, weights=self._weights, max_weight=self._max_weight
+            found, shared, level=self._own.level, weights=weights, max_weight=most
         )
-        above = outweighing(found, self._weights, self._max_weight)
-        bounded = self.name_bounded(np.array(sorted(self.estimates))[above], self._max_weight)
+        above = outweighing(found, weights, most)
+        bounded = self.name_bounded(np.array(sorted(self.estimates))[above], most)
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
 
-    def _answered(
-        self, found: list[SiteEstimate], reach: float
-    ) -> tuple[ArrayRecord, MetricRecord]:
+    def _answered(self, found: list[SiteEstimate]) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
         told = answer(
             found,
             self._told,
-            reach=reach,
-            weights=self._weights,
+            reach=REACH * self._own.threshold_scale,
+            weights=self._own.site_weights,
             max_weight=self._max_weight,
-            intercept=self._intercept,
+            intercept=self._own.intercept,
         )
-        half = float(ndtri((1 + self._level) / 2)) * told.error
+        half = float(ndtri((1 + self._own.level) / 2)) * told.error
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out)})
         return told_record(told, half), metrics
 
@@ -190,9 +153,9 @@ class Exchange(SiteStrategy):
         sites = dict(zip(ids, found, strict=True))
         for client, site in sites.items():
             rows = self.sites.rows[client]
-            if reason := impossible(site, rows, family=self._family):
+            if reason := impossible(site, rows, family=self._own.family):
                 failed[client] = reason
-            elif self._family == "linear":
+            elif self._own.family == "linear":  # its noise is estimated from its rows
                 sites[client] = site._replace(freedom=min(site.freedom, rows))
         self.left_out |= failed
         self.notes |= notes

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from engram.molar.bandits.policies import MultitaskBandit, exchange
-from engram.molar.shrinkage import Shared, outweighing
+from engram.molar.bandits.policies import exchange
+from engram.molar.shrinkage import outweighing
 from engram.molar.site import SiteEstimate
 from engram.shares import bounded
 from engram.types import Params
@@ -27,30 +27,14 @@ from federation.estimates import (
 from federation.experiment import Experiment
 from federation.methods.molar_bandit import REGRETS, MolarBandit
 from federation.noise import Noise
-from federation.roster import Roster, Sites
+from federation.roster import Roster
 from federation.wire import CLIENTS, read_list
 from strategies.base import Row, strategies
-from strategies.sites import SiteStrategy, read_split, regret_in_words
-
-__all__ = ["BanditExchange", "SiteOutcome"]
+from strategies.sites import TOTALS, SiteStrategy, read_split, regret_in_words
 
 _log = getLogger("flwr.engram")
 
 _FAR = 100  # a site's regret counts as at most this many medians
-
-
-class SiteOutcome(NamedTuple):
-    """A site's reported outcome of one or more batches.
-
-    Attributes:
-        turns: Number of turns in which it was activated.
-        reward: Sum of their rewards.
-        regret: Sum of their regrets.
-    """
-
-    turns: int
-    reward: float
-    regret: float
 
 
 @strategies(MolarBandit.plug_in)
@@ -61,42 +45,21 @@ class BanditExchange(SiteStrategy):
     invalid values, is left out of the shared estimates and warned of, but still receives them.
 
     Args:
-        sites: The sites.
-        policy: The policy that they play.
-        parameters: Number of parameters of each site: 1 under Model-C, K under Model-P.
-        clients: Number of clients, including those that have not joined yet.
-        horizon: Total number of turns.
-        first_batch: Turns in the first batch, which bounds what sites can claim.
-        least: Minimum number of sites with usable replies in a round.
-        max_weight: Maximum weight of a site in the shared estimates, as in the policy.
+        experiment: The settings.
+        roster: The sites.
 
     Attributes:
-        state: Each client's sums of the fields of ``SiteOutcome``.
+        state: Each client's sums of ``TOTALS``.
     """
 
     scored_from = None
 
-    def __init__(
-        self,
-        sites: Sites,
-        policy: MultitaskBandit[SiteEstimate, Shared],
-        *,
-        parameters: int,
-        clients: int,
-        horizon: int,
-        first_batch: int = 1,
-        least: int = 1,
-        max_weight: float = np.inf,
-    ) -> None:
-        super().__init__(sites, least=least)
-        self._max_weight = max_weight
-        self._policy = policy
-        self._parameters = parameters
-        self._first = self._turns = first_batch
+    def __init__(self, experiment: Experiment, roster: Roster) -> None:
+        super().__init__(roster.sites(), least=experiment.least_clients)
+        self._experiment, self._own = experiment, experiment.of(MolarBandit)
+        self._turns = self._own.first_batch  # of a batch, which bounds what sites can claim
         self._sent: dict[int, list[SiteEstimate | None]] = {}
-        self._outcomes: dict[int, SiteOutcome] = {}
-        self._clients = clients
-        self._horizon = horizon
+        self._outcomes: dict[int, tuple[float, ...]] = {}
         self._heard = False
         self.state: Params = {}
 
@@ -104,22 +67,12 @@ class BanditExchange(SiteStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run."""
         del noise
-        e, own = experiment, experiment.of(MolarBandit)
-        return cls(
-            roster.sites(),
-            own.policy(e),
-            parameters=own.parameters,
-            clients=e.num_clients,
-            horizon=own.horizon(e),
-            first_batch=own.first_batch,
-            least=e.min_clients,
-            max_weight=e.max_weight,
-        )
+        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Initializes the state; returns no arrays, since nothing is shared yet."""
-        zeros = torch.zeros(self._clients, dtype=torch.float64)
-        self.state = {name: zeros.clone() for name in SiteOutcome._fields}
+        zeros = torch.zeros(self._experiment.num_clients, dtype=torch.float64)
+        self.state = {name: zeros.clone() for name in TOTALS}
         return ArrayRecord()
 
     @property
@@ -157,16 +110,16 @@ class BanditExchange(SiteStrategy):
             RunStopped: Too few replies are usable.
         """
         self._sent, self._outcomes, self.left_out = {}, {}, {}
-        self._turns = self._first << (server_round - 1)
+        self._turns = self._own.first_batch << (server_round - 1)
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self._outcomes))
         senders = sorted(self._sent)
         sent = [self._sent[client] for client in senders]
-        answers = exchange(self._policy.site.method, sent)
+        answers = exchange(self._own.policy(self._experiment).site.method, sent)
         # All sites that sent an estimate of a parameter get the same answer; share it with all.
         shared = [
             next((own[p] for own in answers if own[p] is not None), None)
-            for p in range(self._parameters)
+            for p in range(self._own.parameters)
         ]
         metrics = {
             "sites": len(self._outcomes),
@@ -174,20 +127,20 @@ class BanditExchange(SiteStrategy):
             "left-out": len(self.left_out),
         }
         for client, outcome in self._outcomes.items():
-            for name, value in outcome._asdict().items():
+            for name, value in zip(TOTALS, outcome, strict=True):
                 self.state[name][client] += value
         record = parameters_record(shared, len(self.sites.columns))
         counts = {name: int(value) for name, value in metrics.items()}
-        bounded = self.name_bounded(self._outweighing(), self._max_weight)
+        bounded = self.name_bounded(self._outweighing(), self._experiment.max_weight)
         return record, MetricRecord({**counts, **bounded, **self.regret})
 
     def _outweighing(self) -> set[int]:
         """Returns the clients whose weight was limited for some parameter."""
-        found: set[int] = set()
-        for p in range(self._parameters):
+        found, most = set[int](), self._experiment.max_weight
+        for p in range(self._own.parameters):
             each = {c: one for c in sorted(self._sent) if (one := self._sent[c][p]) is not None}
             if each:
-                above = outweighing(list(each.values()), "precision", self._max_weight)
+                above = outweighing(list(each.values()), "precision", most)
                 found.update(np.array(list(each))[above].tolist())
         return found
 
@@ -203,7 +156,7 @@ class BanditExchange(SiteStrategy):
             read_list(details, "regret", float),
         )
         pairs = list(zip(senders, parameters, strict=False))
-        possible = {(client, p) for client in ids for p in range(self._parameters)}
+        possible = {(client, p) for client in ids for p in range(self._own.parameters)}
         if len(set(pairs)) < max(len(senders), len(parameters)) or not possible.issuperset(pairs):
             raise ValueError(f"its node sends estimates of {brief(pairs)}")
         if {len(turns), len(reward), len(regret)} != {len(ids)}:
@@ -221,10 +174,10 @@ class BanditExchange(SiteStrategy):
             if (reason := impossible(site, self._turns, at_most=True)) is not None
         }
         self.left_out |= failed | reasons
-        for client, outcome in zip(ids, map(SiteOutcome, turns, reward, regret), strict=True):
+        for client, *outcome in zip(ids, turns, reward, regret, strict=True):
             if client not in reasons:
-                self._outcomes[client] = outcome
-                self._sent[client] = [None] * self._parameters
+                self._outcomes[client] = tuple(outcome)
+                self._sent[client] = [None] * self._own.parameters
         for (client, p), site in zip(pairs, found, strict=True):
             if client not in reasons:
                 self._sent[client][p] = site._replace(freedom=min(site.freedom, self._turns))
@@ -261,12 +214,12 @@ class BanditExchange(SiteStrategy):
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns mean and median regret, each site's sums, and the shared coefficients."""
-        shared = read_parameters(arrays, self._parameters)
+        shared = read_parameters(arrays, self._own.parameters)
         return {
-            "turns": self._horizon,
+            "turns": self._own.horizon(self._experiment),
             "sites": row["sites"],
             "left-out": row["absent"],
-            "clients": {name: self.state[name].tolist() for name in SiteOutcome._fields},
+            "clients": {name: self.state[name].tolist() for name in TOTALS},
             **self.regret,
             "shared": {
                 "names": self.sites.columns,

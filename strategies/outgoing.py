@@ -5,11 +5,8 @@ from collections.abc import Callable, Sequence
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.method import Method, Slots
-from engram.core.rounds import sent_to
 from engram.core.slots import flat
 from federation.wire import ARRAYS, CONFIG, OWN, to_record
-
-__all__ = ["outgoing"]
 
 
 def outgoing(method: Method, server: Slots) -> Callable[[ConfigRecord, Sequence[int]], RecordDict]:
@@ -20,12 +17,12 @@ def outgoing(method: Method, server: Slots) -> Callable[[ConfigRecord, Sequence[
         server: The server's slots.
     """
     # One object for all messages, by which a process groups them.
-    common = to_record(flat(sent_to(method, server, [0])[0]))
+    common = to_record(flat(method.server.send(server, [0])[0]))
 
     def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
         records: dict[str, ArrayRecord | MetricRecord | ConfigRecord]
         records = {ARRAYS: common, CONFIG: config}
-        if own := flat(sent_to(method, server, clients)[1]):
+        if own := flat(method.server.send(server, clients)[1]):
             records[OWN] = to_record(own)
         return RecordDict(records)
 

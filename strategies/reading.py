@@ -3,15 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from logging import getLogger
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 from flwr.app import Message, RecordDict
 
 from federation.errors import one_line
 from federation.wire import DIVERGED
 from strategies.evaluation import Impossible
-
-__all__ = ["REASONS", "Kind", "Rejected", "first_answers", "read_reply"]
 
 _log = getLogger("flwr.engram")
 
@@ -57,6 +55,11 @@ class Rejected(NamedTuple):
 
     kind: Kind
     reason: str
+
+    @classmethod
+    def of(cls, kind: Kind, reason: str) -> Self:
+        """Makes the reason one line of bounded length."""
+        return cls(kind, one_line(reason))
 
 
 def first_answers(
@@ -107,11 +110,11 @@ def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejecte
     try:
         return read(reply.content)
     except Impossible as error:
-        return Rejected("scores", one_line(str(error)))
+        return Rejected.of("scores", str(error))
     except KeyError as error:
-        return Rejected("malformed", one_line(f"its reply lacks {error}"))
+        return Rejected.of("malformed", f"its reply lacks {error}")
     except (TypeError, ValueError) as error:
-        return Rejected("malformed", one_line(str(error)))
+        return Rejected.of("malformed", str(error))
     except Exception as error:  # one site's reply must not end the run of the others
         _log.debug("a reply cannot be read", exc_info=error)
-        return Rejected("malformed", one_line(f"its reply cannot be read: {error!r}"))
+        return Rejected.of("malformed", f"its reply cannot be read: {error!r}")

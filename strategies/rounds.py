@@ -1,27 +1,34 @@
-"""The server's side of a round, without messages: cohorts, screening of updates, and merging.
+"""The server's side of a round, without messages: cohorts, weights, screening, merging, warnings.
 
 Flower's strategy wraps it in messages; runs in lock step call it directly.
 """
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple, Self
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from logging import getLogger
+from statistics import fmean
+from typing import Final, NamedTuple, Self
 
 from engram.core.method import Slots, Update
 from engram.core.shapes import Shapes
 from engram.core.slots import flat
+from engram.shares import weight_limit
 from engram.tree import is_finite
 from federation.aggregation import Merge, merge_of
-from federation.errors import UNNAMED, RunStopped, few
+from federation.errors import UNNAMED, Names, RunStopped, few
 from federation.experiment import Experiment
-from federation.learning import server_side
-from federation.names import Names
+from federation.learning import client_axes, server_side
 from federation.noise import Noise
-from federation.roster import Kind
-from strategies.cohorts import draw_cohort
-from strategies.screening import implausible
-from strategies.train_replies import TrainReplies, first_of
+from federation.schema import Kind
+from federation.streams import Stream, generator
+from strategies.screening import TrainReplies, first_of, implausible
 
-__all__ = ["Rounds"]
+_log = getLogger("flwr.engram")
+
+_MOST_ROWS: Final = 2**31  # a client can only claim fewer
+_ROUNDS: Final = 5  # rounds whose mean loss is compared: single cohorts' losses differ
+_GROWTH: Final = 10
 
 
 class Rounds(NamedTuple):
@@ -34,6 +41,7 @@ class Rounds(NamedTuple):
         clients_per_round: Clients asked each round; at most as many as there are.
         shards: As in ``draw_cohort``.
         least: Minimum number of usable updates in a round, in clients.
+        axes: Returns the axes of the server's arrays that have an entry for each client, by path.
     """
 
     merge: Merge
@@ -42,6 +50,7 @@ class Rounds(NamedTuple):
     clients_per_round: int
     shards: int = 1
     least: int = 1
+    axes: Callable[[], Mapping[str, Sequence[int]]] = dict
 
     @classmethod
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
@@ -58,7 +67,8 @@ class Rounds(NamedTuple):
         e = experiment
         method, shapes, running = server_side(e, kind)
         merge = merge_of(e, method, running, noise)
-        return cls(merge, shapes, e.seed, e.clients_per_round, e.shards, e.min_clients)
+        axes = partial(client_axes, e, kind)
+        return cls(merge, shapes, e.seed, e.clients_per_round, e.shards, e.least_clients, axes)
 
     def cohort(self, server_round: int, clients: int, absent: Collection[int] = ()) -> list[int]:
         """Draws the cohort of a round from ``clients`` clients; see ``draw_cohort``."""
@@ -68,7 +78,7 @@ class Rounds(NamedTuple):
     def screened(self, server: Slots, replies: TrainReplies) -> TrainReplies:
         """Rejects updates that lie much farther from the server's slots than most do."""
         # Under central privacy, whether a reply is left out must not depend on the others.
-        if self.merge.bounded:
+        if self.merge.bounded or len(replies.accepted) < 2:
             return replies
         near, far = implausible(replies.accepted, self.merge, server)
         return replies._replace(accepted=near, rejected=replies.rejected + far)
@@ -81,8 +91,8 @@ class Rounds(NamedTuple):
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
         """
-        diverged, usable = replies.diverged, replies.usable
-        if 2 * len(diverged) > replies.asked:
+        usable = replies.usable
+        if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
@@ -102,3 +112,134 @@ class Rounds(NamedTuple):
         if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         return slots
+
+
+def draw_cohort(
+    seed: int,
+    server_round: int,
+    num_clients: int,
+    size: int,
+    *,
+    shards: int = 1,
+    absent: Collection[int] = (),
+) -> list[int]:
+    """Returns ``size`` different clients of ``0..num_clients-1``, ascending.
+
+    Args:
+        seed: Root of the sampling stream.
+        server_round: The round, >= 1.
+        num_clients: Number of clients.
+        size: How many to draw; a multiple of ``shards``.
+        shards: Number of shards, from each of which ``size / shards`` are drawn. Shard s holds
+            clients s, s + shards, ..., like node s of as many nodes.
+        absent: Clients that cannot be asked. Each one drawn is replaced by another of its shard,
+            if there is one left.
+    """
+    cohort: list[int] = []
+    for shard in range(shards):
+        key = (shard,) if shards > 1 else ()
+        rng = generator(seed, Stream.COHORT, server_round, *key)
+        held = len(range(shard, num_clients, shards))
+        drawn = (shard + shards * rng.choice(held, size=size // shards, replace=False)).tolist()
+        if not (taken := set(drawn)).isdisjoint(absent):
+            others = [c for c in range(shard, num_clients, shards) if c not in {*taken, *absent}]
+            drawn = [client for client in drawn if client not in absent]
+            spare = rng.permutation(others)[: size // shards - len(drawn)]
+            drawn += spare.astype(int).tolist()
+        cohort += drawn
+    return sorted(cohort)
+
+
+class RowWeights:
+    """Bounds clients' weights relative to the median client of the federation.
+
+    All clients of a federation are compared, not only those of a round. In a round there are few,
+    most of whom may lie by chance, and a client's weight would depend on who else is asked.
+
+    Args:
+        by: The weights of clients in the mean: ``rows`` or ``clients``.
+        max_weight: Largest weight of a client, in weights of the median client, see
+            ``engram.shares.weight_limit``; infinity for no bound.
+
+    Attributes:
+        most: Largest number of a client's rows that count; 1 if all clients count alike.
+    """
+
+    def __init__(self, by: str, max_weight: float) -> None:
+        self.most = 1
+        self._by_rows = by == "rows"
+        self._max_weight = max_weight
+        self._named: set[int] = set()
+        self._names = UNNAMED
+
+    def compare(self, examples: Sequence[int], names: Names) -> None:
+        """Computes the bound from all clients' numbers of rows (0: unknown); stores their names."""
+        self._names = names
+        if self._by_rows:
+            self.most = int(min(float(weight_limit(examples, self._max_weight)), _MOST_ROWS))
+
+    def bounded(
+        self, clients: Iterable[int], examples: Sequence[int], server_round: int
+    ) -> list[int]:
+        """Returns a round's clients with more rows than ``most``, and warns once of each.
+
+        Args:
+            clients: The round's clients.
+            examples: All clients' numbers of rows.
+            server_round: The round.
+        """
+        if not self._by_rows:
+            return []
+        bounded = sorted(client for client in clients if examples[client] > self.most)
+        new = sorted({*bounded} - self._named)
+        self._named.update(new)
+        if new:
+            _log.warning(
+                "round %d: clients %s report more than %d rows, and count as if they had %d: "
+                "max-weight = %g times what the median client has",
+                server_round,
+                few(new, self._names),
+                self.most,
+                self.most,
+                self._max_weight,
+            )
+        return bounded
+
+
+class LossWatch:
+    """Warns once, when the loss exceeds both ten times its minimum and the first round's.
+
+    Below zero, where there are no such multiples, the loss must rise by nine times its minimum.
+
+    Args:
+        lower: The settings that the warning advises to lower, in words.
+    """
+
+    def __init__(self, lower: str) -> None:
+        self._lower = lower
+        self._recent: deque[float] = deque(maxlen=_ROUNDS)
+        self._first: float | None = None
+        self._least, self._best = float("inf"), 0
+        self._warned = False
+
+    def see(self, server_round: int, loss: float) -> None:
+        """Adds the median training loss of a round's clients."""
+        self._recent.append(loss)
+        mean = fmean(self._recent)
+        if self._first is None:
+            self._first = loss
+        if mean < self._least:
+            self._least, self._best = mean, server_round
+        far = self._least + (_GROWTH - 1) * abs(self._least)  # of a loss above 0, ten times as much
+        if not self._warned and mean > max(far, self._first):
+            self._warned = True
+            _log.warning(
+                "round %d: the median training loss is %.3g, and was %.3g in round %d (means of %d "
+                "rounds): the run may diverge; if inputs and targets are of usual size, lower %s",
+                server_round,
+                mean,
+                self._least,
+                self._best,
+                len(self._recent),
+                self._lower,
+            )

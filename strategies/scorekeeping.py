@@ -9,16 +9,14 @@ from engram.core.shapes import Shapes
 from engram.metrics import METRICS, Metric
 from engram.tasks import CLASSIFICATION
 from engram.types import Params
-from federation.columns import Column, columns_of
-from federation.errors import RunStopped
+from federation.columns import COMMON, TUNED, Column, columns_of
+from federation.errors import Names, RunStopped
 from federation.experiment import Experiment
-from federation.methods.network import COMMON, TUNED, NetworkMethod
-from federation.streams import unseen
+from federation.methods.network import NetworkMethod
+from federation.names import all_unseen
 from strategies.base import Row
 from strategies.evaluation import Evaluation, Scored, outlying, summary
 from strategies.selection import Selection, selected_by
-
-__all__ = ["Scorekeeper", "Scoring"]
 
 _ACCURACY = (METRICS["accuracy"], CLASSIFICATION.metric)
 
@@ -43,8 +41,12 @@ class Scoring(NamedTuple):
     unseen: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, experiment: Experiment, shapes: Shapes) -> Self:
-        """Returns the scoring of an experiment."""
+    def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
+        """Returns the scoring of an experiment, whose clients have these names.
+
+        Raises:
+            Refused: As ``all_unseen``.
+        """
         e, own = experiment, experiment.of(NetworkMethod)
         scored = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
         models = tuple(which for which, there in scored.items() if there)
@@ -54,7 +56,7 @@ class Scoring(NamedTuple):
             models,
             e.validates,
             e.patience,
-            unseen(e.seed, e.num_clients, e.unseen_clients),
+            all_unseen(e, names),
         )
 
     @classmethod
@@ -73,11 +75,15 @@ class Scorekeeper:
     Attributes:
         scoring: As given.
         evaluation: The last evaluation's scores of every client, or None.
+        over: Whether ``patience`` evaluations have passed without a better score.
+        lacking: Why clients lack scores of the last evaluation that was tried.
     """
 
     def __init__(self, scoring: Scoring, clients: int) -> None:
         self.scoring = scoring
         self.evaluation: Evaluation | None = None
+        self.over = False
+        self.lacking = ""
         names = [*(column.name for column in scoring.columns), "queries"]
         self._selections = {
             which: Selection.empty(which, names, clients)
@@ -94,13 +100,12 @@ class Scorekeeper:
             for which, before in self._selections.items()
         }
         self.evaluation = found
+        self._count()
         return found
 
-    @property
-    def over(self) -> bool:
-        """Whether `patience` evaluations have passed without a better score."""
+    def _count(self) -> None:
         served = self._selections.get("")
-        return served is not None and 0 < self.scoring.patience <= served.since
+        self.over = served is not None and 0 < self.scoring.patience <= served.since
 
     @property
     def picks(self) -> dict[str, int]:
@@ -145,7 +150,8 @@ class Scorekeeper:
             RunStopped: No client was scored.
         """
         if self.evaluation is None:
-            raise RunStopped("no client could be scored; resume the run to try again")
+            why = self.lacking or "none could be asked"
+            raise RunStopped(f"no client could be scored; resume the run to try again ({why})")
         s = self.scoring
         found = {**self.scores(), "clients": self.evaluation.listed("queries")}
         if s.unseen:
@@ -169,3 +175,4 @@ class Scorekeeper:
     @state.setter
     def state(self, state: Params) -> None:
         self._selections = {which: Selection.from_state(which, state) for which in self._selections}
+        self._count()

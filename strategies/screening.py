@@ -1,33 +1,31 @@
-"""Screens the replies of a round. Nothing that a client sends is trusted."""
+"""Screening of what comes of a round, without messages. Nothing that a client sends is trusted."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable
+from logging import getLogger
 from typing import Final, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
 
 from engram.core.method import Slots, Update
-from engram.core.rounds import received_by, sent_to
-from engram.core.shapes import Shapes
-from engram.core.slots import flat, over_slots, unflat
+from engram.core.rounds import received_by
+from engram.core.slots import flat, over_slots
 from engram.core.walkers import changes
 from engram.metrics import Metric
 from engram.models.base import VARIANCE
 from engram.tree import is_finite, norm
 from engram.types import Params
 from federation.aggregation import Merge
-from federation.columns import Column
-from federation.errors import brief, few, one_line
+from federation.errors import Names, few, one_line
 from federation.trained import Trained
-from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
-from strategies.evaluation import Scored, read_scores
 from strategies.reading import REASONS, Kind, Rejected
 
-__all__ = ["Accepted", "implausible", "judged", "screen", "screen_scores"]
+_log = getLogger("flwr.engram")
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
 _FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _ROUNDING: Final = 1e-6  # of the least possible loss
+_TOLD: Final = 10  # most reasons that an error lists
 
 
 class Accepted(NamedTuple):
@@ -49,62 +47,82 @@ class Accepted(NamedTuple):
     way: str
 
 
-def screen(
-    content: RecordDict,
-    *,
-    server_round: int,
-    shapes: Shapes,
-    asked: Sequence[int],
-    examples: Mapping[int, int],
-    most: int,
-    merge: Merge,
-    loss: Metric | None,
-) -> Accepted | Rejected:
-    """Checks the content of a reply to a training message, for ``read_reply``.
+class TrainReplies(NamedTuple):
+    """The replies to a round's messages, each with the clients that its message asked.
 
-    Each loss is capped at ``Metric.most``, since one client that claims 3e38 could otherwise decide
-    the mean: for classes at 104 nats, the loss of a model that gives the right ones the least
-    positive probability in float32. A larger loss is no reason to refuse a reply: a model about to
-    diverge may have one.
-
-    Args:
-        content: The reply's content.
-        server_round: The round that the reply must belong to.
-        shapes: The slots that a client sends: the reply must have their names, shapes and dtypes.
-        asked: The clients that the node was asked to train, ascending.
-        examples: Their numbers of training rows in the roster, which the reply must have, since
-            they are weights.
-        most: Largest number of a client's rows that count; 1: clients count alike.
-        merge: The merge, on which depends whether the reply holds a mean or each client's slots.
-        loss: The task's loss, if the node was asked for training losses. The reply must then have
-            each client's, and none otherwise.
-
-    Raises:
-        KeyError: If an entry is missing.
-        TypeError, ValueError: If it is something else.
+    Attributes:
+        accepted: The replies that can be merged, in the order of their clients.
+        rejected: The replies that are left out, in the same order.
+        silent: The clients of messages without a reply.
+        others: Numbers, by kind, of replies to no message, or to one that had its reply already.
     """
-    details = _read_details(content, losses=loss is not None)
-    num_examples = content.metric_records[METRICS]["num-examples"]
-    arrays = content.array_records[ARRAYS]
-    ids = details.ids
-    if details.server_round != server_round:
-        return _rejected("round", f"it is of round {brief(details.server_round)}")
-    if not ids or not _is_split(asked, ids, details.failed):
-        named = f"{brief(ids)} answered, {brief(details.failed)} failed"
-        return _rejected("clients", f"{few(asked)} were asked, {named}")
-    rows = [examples[client] for client in ids]
-    if not isinstance(num_examples, int) or num_examples != sum(rows):
-        claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(rows)}"
-        return _rejected("size", claim)
-    like, lead = flat(shapes.sent), None if merge.combines else len(ids)
-    params = _read_params(arrays, like, lead)
-    if isinstance(params, Rejected):
-        return params
-    failed = dict(zip(details.failed, details.reasons, strict=True))
-    way = str(content.config_records[CLIENTS].get("way"))
-    slots = unflat(params, shapes.sent)
-    trained = Trained(ids, slots, rows, details.losses, failed, way if way in WAYS else "")
-    return judged(trained, most=most, merge=merge, loss=loss)
+
+    accepted: list[tuple[list[int], Accepted]]
+    rejected: list[tuple[list[int], Rejected]]
+    silent: list[list[int]]
+    others: Counter[Kind]
+
+    @property
+    def complete(self) -> bool:
+        """Whether each reply is usable, and of each of its clients."""
+        whole = not (self.rejected or self.silent or self.others)
+        return whole and not any(reply.failed for _, reply in self.accepted)
+
+    @property
+    def asked(self) -> int:
+        """Number of clients that were asked."""
+        others = [clients for clients, _ in (*self.accepted, *self.rejected)]
+        return sum(map(len, (*others, *self.silent)))
+
+    @property
+    def usable(self) -> int:
+        """Number of clients with a usable update."""
+        return sum(len(reply.clients) for _, reply in self.accepted)
+
+    @property
+    def diverged(self) -> dict[int, str]:
+        """Clients whose models became non-finite, with likely causes."""
+        found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
+        for clients, reply in self.rejected:
+            if reply.kind in ("diverged", "non-finite"):
+                found |= dict.fromkeys(clients, reply.reason)
+        return found
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Clients whose updates are not merged, with the reason in a word or two."""
+        found = {client: "no reply" for clients in self.silent for client in clients}
+        found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
+        return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
+
+    @property
+    def kinds(self) -> Counter[Kind]:
+        """Number of replies that are left out, by kind."""
+        return self.others + Counter(reply.kind for _, reply in self.rejected)
+
+    def in_words(self, names: Names) -> str:
+        """Describes in words why replies are missing, with the clients' ``names``."""
+        reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
+        reasons += [f"clients {few(clients, names)}: no reply" for clients in self.silent]
+        more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
+        return "; ".join(reasons[:_TOLD]) + more
+
+    def log(self, server_round: int, names: Names) -> None:
+        """Warns of the clients that are left out of a round, in one line a kind of reason."""
+        for kind in dict.fromkeys(reply.kind for _, reply in self.rejected):
+            alike = [(clients, reply) for clients, reply in self.rejected if reply.kind == kind]
+            _log.warning(
+                "round %d: the reply of clients %s is left out (%s): %s",
+                server_round,
+                few([client for clients, _ in alike for client in clients], names),
+                kind,
+                first_of(reply.reason for _, reply in alike),
+            )
+        for clients in self.silent:
+            _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
+        warn_of(self.others, server_round)
+        if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
+            _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
 
 def judged(
@@ -118,19 +136,13 @@ def judged(
     if not trained.clients:
         return Rejected("diverged", one_line(trained.reason, longest=REASONS))
     params, losses = flat(trained.slots), trained.losses
-    if not ((not params or is_finite(params)) and all(abs(each) <= _LARGEST for each in losses)):
-        return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    paths = {name: name.split("/") for name in params}
-    running = {
-        name
-        for name, (slot, *rest) in paths.items()
-        if rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
-    }
-    if any(params[name].min() < 0 for name in running if name.endswith(VARIANCE)):
-        return _rejected("non-finite", "a running variance is below zero")
+    if not ((not params or is_finite(params)) and np.all(np.abs(losses) <= _LARGEST)):
+        return Rejected.of("non-finite", "some parameters or losses are NaN or infinite")
+    if merge.walker.running and _below_zero(params, merge):
+        return Rejected.of("non-finite", "a running variance is below zero")
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
     if min(losses, default=low) < low - _ROUNDING:
-        return _rejected("scores", f"losses must be {low:g} or more")
+        return Rejected.of("scores", f"losses must be {low:g} or more")
     weights = [float(min(count, most)) for count in trained.examples]
     if merge.combines:
         updates = [Update(trained.slots, sum(weights), len(weights))]
@@ -140,24 +152,32 @@ def judged(
             for i, (client, weight) in enumerate(zip(trained.clients, weights, strict=True))
         ]
     failed = {client: one_line(reason) for client, reason in trained.failures.items()}
-    capped = [min(found, most_loss) for found in losses]
+    capped: list[float] = np.minimum(losses, most_loss).tolist()
     return Accepted(trained.clients, updates, capped, failed, trained.way)
+
+
+def _below_zero(params: Params, merge: Merge) -> bool:
+    """Returns whether a model's running variance is below zero."""
+    for path, leaf in params.items():
+        slot, *rest = path.split("/")
+        running = rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
+        if running and path.endswith(VARIANCE) and leaf.min() < 0:
+            return True
+    return False
 
 
 def implausible(
     accepted: list[tuple[list[int], Accepted]], merge: Merge, server: Slots
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Rejects replies whose models lie much farther from the old one than most do.
+    """Rejects replies, two or more, whose models lie much farther from the old one than most do.
 
     Finite numbers can be as harmful as infinite ones. Of two replies, and where most models have
     not moved, there is no usual distance: one is then rejected if it is farther than the other by
     that factor, and far beyond the old model's own size.
     """
-    if len(accepted) < 2:
-        return accepted, []
     method = merge.method
     received = {
-        update.client: received_by(*sent_to(method, server, [update.client or 0]), 0)
+        update.client: received_by(method, server, update.client or 0)
         for _, reply in accepted
         for update in reply.updates
     }
@@ -178,87 +198,23 @@ def implausible(
     return near, far
 
 
-def screen_scores(
-    content: RecordDict, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
-) -> Scored | Rejected:
-    """Checks the content of a reply to an evaluation, for ``read_reply``.
-
-    Args:
-        content: The reply's content.
-        server_round: The round that the reply must belong to.
-        asked: The clients that the node hosts, ascending: the reply must have each of them.
-        columns: The columns that it must hold, beside ``queries``, the numbers of rows.
-
-    Raises:
-        KeyError: If an entry is missing.
-        TypeError, ValueError: If it is something else.
-    """
-    record = content.config_records[CLIENTS]
-    number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
-    scored = read_scores(record, ids, columns, "queries", least=1)
-    if number != server_round:
-        return _rejected("round", f"it is of round {brief(number)}")
-    if ids != list(asked):
-        return _rejected("clients", f"{few(asked)} were asked, {brief(ids)} answered")
-    return scored
-
-
 def _length(slots: Slots) -> float:
     arrays = flat(slots)
     return float(norm(arrays)) if arrays else 0.0
 
 
-def _rejected(kind: Kind, reason: str) -> Rejected:
-    return Rejected(kind, one_line(reason))
+def first_of(reasons: Iterable[str]) -> str:
+    """Returns the first of clients' reasons, which mostly are alike, and how many there are."""
+    first, *others = dict.fromkeys(reasons)
+    return f"{first} (the first of {1 + len(others)} reasons)" if others else first
 
 
-class _Details(NamedTuple):
-    """A reply's entries about its clients; only the lengths of its lists are checked."""
-
-    server_round: int
-    ids: list[int]
-    losses: list[float]
-    failed: list[int]
-    reasons: list[str]
+def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:
+    """Returns a metric for each kind of reply that is left out."""
+    return {f"rejected-{kind}": count for kind, count in sorted(kinds.items())}
 
 
-def _read_details(content: RecordDict, *, losses: bool) -> _Details:
-    record = content.config_records[CLIENTS]
-    details = _Details(
-        read_int(record, "server-round"),
-        read_list(record, "ids", int),
-        read_list(record, "losses", float),
-        read_list(record, "failed", int),
-        read_list(record, "reasons", str),
-    )
-    _check_lengths(details.ids if losses else [], details.losses)
-    _check_lengths(details.failed, details.reasons)
-    return details
-
-
-def _check_lengths(*columns: Sequence[object]) -> None:
-    lengths = [len(column) for column in columns]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"lists of equal lengths are needed, got {lengths}")
-
-
-def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:
-    """Whether each client that was asked is in one of the lists, and ``ids`` is ascending."""
-    sizes = len(ids) + len(failed) == len(asked)
-    return sizes and sorted(ids + failed) == list(asked) and ids == sorted(ids)
-
-
-def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
-    if record.keys() != model.keys():
-        odd = sorted(record.keys() ^ model.keys())
-        return _rejected("names", f"arrays that are missing or too many: {brief(odd)}")
-    lead = () if stacked is None else (stacked,)
-    params = {}
-    for name, leaf in model.items():
-        try:
-            params[name] = read_array(record[name], (*lead, *leaf.shape), leaf.dtype)
-        except TypeError as error:
-            return _rejected("malformed", f"{name}: {error}")
-        except ValueError as error:
-            return _rejected("shapes", f"{name}: {error}")
-    return params
+def warn_of(others: Counter[Kind], server_round: int) -> None:
+    """Warns of replies to no message, in one line a kind, so that they cannot flood the log."""
+    for kind, count in sorted(others.items()):
+        _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)

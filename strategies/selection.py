@@ -7,10 +7,8 @@ import torch
 
 from engram.metrics import Metric
 from engram.types import Params
-from federation.methods.network import VALIDATION
+from federation.columns import VALIDATION
 from strategies.evaluation import Evaluation, center
-
-__all__ = ["Selection", "is_selection", "selected_by"]
 
 _MARK: Final = "selection/"  # prefix of its names in a strategy's state
 _ROUND, _SINCE, _COLUMN = "round", "evaluations-since", "column/"
@@ -29,7 +27,7 @@ class Selection(NamedTuple):
             served models.
         columns: Each client's scores in it, (clients,); NaN for a client that was not scored.
         round: The round that it followed; -1 before the first evaluation.
-        since: Number of evaluations since then, none of which was better.
+        since: Number of evaluations since then that had a score, none of which was better.
     """
 
     which: str
@@ -69,7 +67,9 @@ class Selection(NamedTuple):
             center(columns[name][seen].numpy(), metric) for columns in (self.columns, found)
         )
         better = new > old if metric.better == "higher" else new < old
-        if better or (self.round < 0 and not np.isnan(new)):
+        if np.isnan(new):  # nobody has the score: it says nothing
+            return self
+        if better or self.round < 0:
             return self._replace(columns=found, round=server_round, since=0)
         return self._replace(since=self.since + 1)
 

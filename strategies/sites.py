@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
-from typing import Any
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,9 +15,12 @@ from federation.wire import CLIENTS, CONFIG, read_int, read_list
 from strategies.base import Row, RunStrategy
 from strategies.reading import Rejected, first_answers, read_reply
 
-__all__ = ["SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
+__all__ = ["TOTALS", "SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
 
 _log = getLogger("flwr.engram")
+
+TOTALS: Final = ("turns", "reward", "regret")
+"""Sums that sites of bandits report: of turns, and of rewards and regrets in these."""
 
 Read = Callable[[RecordDict, list[int]], None]
 Records = Mapping[str, ArrayRecord]

@@ -1,99 +1,22 @@
-"""Screening of the replies to a round of training, and the reasons of those left out."""
+"""Reading of the replies to a round of training. Nothing that a client sends is trusted."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from logging import getLogger
 from typing import NamedTuple
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.core.shapes import Shapes
+from engram.core.slots import flat, unflat
 from engram.metrics import Metric
+from engram.types import Params
 from federation.aggregation import Merge
-from federation.errors import few
-from federation.names import Names
+from federation.errors import brief, few
 from federation.roster import Roster
-from strategies.reading import Kind, Rejected, first_answers, read_reply
-from strategies.screening import Accepted, screen
-
-__all__ = ["TrainReplies", "collect_replies", "in_numbers", "warn_of"]
-
-_log = getLogger("flwr.engram")
-
-_TOLD = 10  # most reasons that an error lists
-
-
-class TrainReplies(NamedTuple):
-    """The replies to a round's messages, each with the clients that its message asked.
-
-    Attributes:
-        accepted: The replies that can be merged, in the order of their clients.
-        rejected: The replies that are left out, in the same order.
-        silent: The clients of messages without a reply.
-        others: Numbers, by kind, of replies to no message, or to one that had its reply already.
-    """
-
-    accepted: list[tuple[list[int], Accepted]]
-    rejected: list[tuple[list[int], Rejected]]
-    silent: list[list[int]]
-    others: Counter[Kind]
-
-    @property
-    def asked(self) -> int:
-        """Number of clients that were asked."""
-        others = [clients for clients, _ in (*self.accepted, *self.rejected)]
-        return sum(map(len, (*others, *self.silent)))
-
-    @property
-    def usable(self) -> int:
-        """Number of clients with a usable update."""
-        return sum(len(reply.clients) for _, reply in self.accepted)
-
-    @property
-    def diverged(self) -> dict[int, str]:
-        """Clients whose models became non-finite, with likely causes."""
-        found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
-        for clients, reply in self.rejected:
-            if reply.kind in ("diverged", "non-finite"):
-                found |= dict.fromkeys(clients, reply.reason)
-        return found
-
-    @property
-    def left_out(self) -> dict[int, str]:
-        """Clients whose updates are not merged, with the reason in a word or two."""
-        found = {client: "no reply" for clients in self.silent for client in clients}
-        found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
-        return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
-
-    @property
-    def kinds(self) -> Counter[Kind]:
-        """Number of replies that are left out, by kind."""
-        return self.others + Counter(reply.kind for _, reply in self.rejected)
-
-    def in_words(self, names: Names) -> str:
-        """Describes in words why replies are missing, with the clients' ``names``."""
-        reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
-        reasons += [f"clients {few(clients, names)}: no reply" for clients in self.silent]
-        more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
-        return "; ".join(reasons[:_TOLD]) + more
-
-    def log(self, server_round: int, names: Names) -> None:
-        """Warns of the clients that are left out of a round, in one line a kind of reason."""
-        for kind in dict.fromkeys(reply.kind for _, reply in self.rejected):
-            alike = [(clients, reply) for clients, reply in self.rejected if reply.kind == kind]
-            _log.warning(
-                "round %d: the reply of clients %s is left out (%s): %s",
-                server_round,
-                few([client for clients, _ in alike for client in clients], names),
-                kind,
-                first_of(reply.reason for _, reply in alike),
-            )
-        for clients in self.silent:
-            _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
-        warn_of(self.others, server_round)
-        if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
-            _log.warning("round %d: left out: %s", server_round, first_of(failed))
+from federation.trained import Trained
+from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
+from strategies.reading import Rejected, first_answers, read_reply
+from strategies.screening import Accepted, TrainReplies, judged
 
 
 def collect_replies(
@@ -144,18 +67,111 @@ def collect_replies(
     return TrainReplies(accepted, rejected, silent, others)
 
 
-def first_of(reasons: Iterable[str]) -> str:
-    """Returns the first of clients' reasons, which mostly are alike, and how many there are."""
-    first, *others = dict.fromkeys(reasons)
-    return f"{first} (the first of {1 + len(others)} reasons)" if others else first
+def screen(
+    content: RecordDict,
+    *,
+    server_round: int,
+    shapes: Shapes,
+    asked: Sequence[int],
+    examples: Mapping[int, int],
+    most: int,
+    merge: Merge,
+    loss: Metric | None,
+) -> Accepted | Rejected:
+    """Checks the content of a reply to a training message, for ``read_reply``.
+
+    Each loss is capped at ``Metric.most``, since one client that claims 3e38 could otherwise decide
+    the mean: for classes at 104 nats, the loss of a model that gives the right ones the least
+    positive probability in float32. A larger loss is no reason to refuse a reply: a model about to
+    diverge may have one.
+
+    Args:
+        content: The reply's content.
+        server_round: The round that the reply must belong to.
+        shapes: The slots that a client sends: the reply must have their names, shapes and dtypes.
+        asked: The clients that the node was asked to train, ascending.
+        examples: Their numbers of training rows in the roster, which the reply must have, since
+            they are weights.
+        most: Largest number of a client's rows that count; 1: clients count alike.
+        merge: The merge, on which depends whether the reply holds a mean or each client's slots.
+        loss: The task's loss, if the node was asked for training losses. The reply must then have
+            each client's, and none otherwise.
+
+    Raises:
+        KeyError: If an entry is missing.
+        TypeError, ValueError: If it is something else.
+    """
+    details = _read_details(content, losses=loss is not None)
+    num_examples = content.metric_records[METRICS]["num-examples"]
+    arrays = content.array_records[ARRAYS]
+    ids = details.ids
+    if details.server_round != server_round:
+        return Rejected.of("round", f"it is of round {brief(details.server_round)}")
+    if not ids or not _is_split(asked, ids, details.failed):
+        named = f"{brief(ids)} answered, {brief(details.failed)} failed"
+        return Rejected.of("clients", f"{few(asked)} were asked, {named}")
+    rows = [examples[client] for client in ids]
+    if not isinstance(num_examples, int) or num_examples != sum(rows):
+        claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(rows)}"
+        return Rejected.of("size", claim)
+    like, lead = flat(shapes.sent), None if merge.combines else len(ids)
+    params = _read_params(arrays, like, lead)
+    if isinstance(params, Rejected):
+        return params
+    failed = dict(zip(details.failed, details.reasons, strict=True))
+    way = str(content.config_records[CLIENTS].get("way"))
+    slots = unflat(params, shapes.sent)
+    trained = Trained(ids, slots, rows, details.losses, failed, way if way in WAYS else "")
+    return judged(trained, most=most, merge=merge, loss=loss)
 
 
-def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:
-    """Returns a metric for each kind of reply that is left out."""
-    return {f"rejected-{kind}": count for kind, count in sorted(kinds.items())}
+class _Details(NamedTuple):
+    """A reply's entries about its clients; only the lengths of its lists are checked."""
+
+    server_round: int
+    ids: list[int]
+    losses: list[float]
+    failed: list[int]
+    reasons: list[str]
 
 
-def warn_of(others: Counter[Kind], server_round: int) -> None:
-    """Warns of replies to no message, in one line a kind, so that they cannot flood the log."""
-    for kind, count in sorted(others.items()):
-        _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
+def _read_details(content: RecordDict, *, losses: bool) -> _Details:
+    record = content.config_records[CLIENTS]
+    details = _Details(
+        read_int(record, "server-round"),
+        read_list(record, "ids", int),
+        read_list(record, "losses", float),
+        read_list(record, "failed", int),
+        read_list(record, "reasons", str),
+    )
+    _check_lengths(details.ids if losses else [], details.losses)
+    _check_lengths(details.failed, details.reasons)
+    return details
+
+
+def _check_lengths(*columns: Sequence[object]) -> None:
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"lists of equal lengths are needed, got {lengths}")
+
+
+def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:
+    """Whether each client that was asked is in one of the lists, and ``ids`` is ascending."""
+    sizes = len(ids) + len(failed) == len(asked)
+    return sizes and sorted(ids + failed) == list(asked) and ids == sorted(ids)
+
+
+def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
+    if record.keys() != model.keys():
+        odd = sorted(record.keys() ^ model.keys())
+        return Rejected.of("names", f"arrays that are missing or too many: {brief(odd)}")
+    lead = () if stacked is None else (stacked,)
+    params = {}
+    for name, leaf in model.items():
+        try:
+            params[name] = read_array(record[name], (*lead, *leaf.shape), leaf.dtype)
+        except TypeError as error:
+            return Rejected.of("malformed", f"{name}: {error}")
+        except ValueError as error:
+            return Rejected.of("shapes", f"{name}: {error}")
+    return params

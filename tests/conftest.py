@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.common.logger import console_handler
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
 from matplotlib.figure import Figure
@@ -76,12 +77,14 @@ def _in_haste(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch):
-    """Undoes what a test leaves in the process: who it is to Flower, and how much is logged."""
+    """Undoes what a test leaves in the process: who it is to Flower, and how it logs."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
     loggers = [logging.getLogger(name) for name in ("flwr", "flwr.engram")]
     levels = [logger.level for logger in loggers]
     yield
+    vars(console_handler).pop("format", None)  # of federation/logs.py
+    os.environ.pop("ENGRAM_LOG", None)
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
 

@@ -9,7 +9,7 @@ from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
 from client.training.trainer import Trainer
 from engram.core.method import Slots, Update
-from engram.core.rounds import merged, sent_to
+from engram.core.rounds import merged
 from engram.core.slots import flat, over_slots
 from engram.types import Weighted
 from federation.data.dealing import federated_data
@@ -69,6 +69,7 @@ def small(**settings: Any) -> Experiment:
         "hidden": "8",
         "eval-every": 2,
         "checkpoint-every": 2,
+        "weighting": "paper",  # as the method's record has it
     }
     method = settings.setdefault("method", "local-moml")
     # With the Hessian, the harder of both variants.
@@ -108,7 +109,7 @@ def run_rounds(t: Trainer, cohorts, server=None):
     """What the last cohort sends, and the server's slots, after a round of each cohort."""
     server = server or t.method.server.start
     for server_round, clients in enumerate(cohorts, start=1):
-        common, own = sent_to(t.method, server, clients)
+        common, own = t.method.server.send(server, clients)
         when = {"server_round": server_round, "durable": server_round - 1}
         trained = train_clients(t, common, clients, own=own, **when)
         updates = [
@@ -121,7 +122,7 @@ def run_rounds(t: Trainer, cohorts, server=None):
 
 def scores_of(t: Trainer, clients, server=None, *, server_round=0):
     """Clients' scores by the server's slots; by default, before the first round."""
-    common, own = sent_to(t.method, server or t.method.server.start, list(clients))
+    common, own = t.method.server.send(server or t.method.server.start, list(clients))
     return t.evaluate(common, clients, server_round=server_round, own=own)
 
 

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from itertools import chain
 
 import numpy as np
 import pytest
 
+import engram
 from engram.core import method as protocol
 from federation.fingerprint import ROOMS, source_root
 
@@ -60,7 +62,8 @@ def test_rooms_import_along_the_arrows_only(room):
 
 def test_the_science_imports_science_only():
     standard = {"abc", "collections", "copy", "dataclasses", "functools", "itertools", "math"}
-    standard |= {"reprlib"}  # brief.py: values in messages
+    standard |= {"operator"}
+    standard |= {"reprlib"}  # checks.py: values in messages
     standard |= {"ast", "importlib", "json", "pathlib", "sys"}  # lazy.py, entries.py, __main__.py
     standard |= {"inspect", "types", "fnmatch"}  # tasks.py, functional.py, sharing.py
     standard |= {"contextlib", "threading"}  # derivatives.py, module.py: what one thread is at
@@ -91,7 +94,7 @@ def test_no_code_names_a_method_outside_its_file():
     """Studies and presets of papers' experiments aside; ``local`` is a word, too."""
     index = json.loads((ROOT / "engram/methods/index.json").read_text(encoding="utf-8"))
     methods, known = ROOT / "engram/methods", index.keys() - {"local"}
-    assert len(known) == 27
+    assert len(known) == 34
     for path in chain.from_iterable(map(modules, [*ROOMS, "simulations"])):
         if path.is_relative_to(methods) or "studies" in path.parts:
             continue
@@ -150,6 +153,20 @@ def test_constraints_name_every_dependency_once():
     assert {re.split(r"[\[<>=!~; ]", line)[0].lower() for line in wanted} <= set(pinned)
 
 
+def pins(name):
+    """Returns the versions that a file of constraints pins."""
+    lines = (ROOT / name).read_text().splitlines()
+    return dict(line.lower().split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_newest_flower_is_pinned_by_what_differs():
+    usual, newest = pins("constraints.txt"), pins("constraints-newest.txt")
+    assert all(usual[name] != version for name, version in newest.items())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (flower,) = (line for line in project["dependencies"] if line.startswith("flwr["))
+    assert flower.startswith(f"flwr[simulation]>={usual['flwr']},<={newest['flwr']}")
+
+
 def loaded(code, *words):
     """Returns our modules that a process of its own has loaded in the end."""
     code += "\nprint(*sorted(sys.modules))"
@@ -162,7 +179,36 @@ def loaded(code, *words):
 
 def test_a_trainer_loads_no_more_modules_than_it_needs():
     found = loaded("import client.training.trainer")
-    assert len(found) <= 108, sorted(found)
+    assert len(found) <= 60, sorted(found)
+
+
+def test_one_more_round_goes_through_few_files(tmp_path):
+    def called(rounds):
+        """Returns the number of calls of each function of ours in a run."""
+        count = Counter()
+
+        def note(frame, event, _):
+            place = frame.f_code.co_filename
+            if event == "call" and place.startswith(ours):
+                count[place, frame.f_code.co_firstlineno, frame.f_code.co_name] += 1
+
+        settings = {"method": "ditto", "num_rounds": rounds, "progress": False}
+        sys.setprofile(note)
+        try:
+            engram.simulate(dataset="digits", out=tmp_path / f"{len(seen)}", **settings)
+        finally:
+            sys.setprofile(None)
+        seen.append(count)
+
+    ours = tuple(f"{ROOT}/{room}/" for room in (*ROOMS, "simulations"))
+    seen = []
+    for rounds in (2, 2, 4):  # what is done once in a process is done at first
+        called(rounds)
+    _, few, more = seen
+    grown = {key for key, count in more.items() if count > few[key]}
+    assert len({file for file, *_ in grown}) <= 26
+    # Comprehensions are functions in some versions of Python.
+    assert len([name for *_, name in grown if not name.startswith("<")]) <= 130
 
 
 HOSTING = """

@@ -14,6 +14,7 @@ from federation.data.unpacked import unless_refused
 from federation.experiment import Experiment
 from federation.methods.base import Families
 from federation.noise import Noise, secret_noise
+from federation.schema import Kind
 
 __all__ = ["HOSTS", "Engine", "Host", "Opening", "host_of", "hosts"]
 
@@ -44,6 +45,7 @@ class Opening(NamedTuple):
             client at a time, and says which one fails, and where.
         noise: Source of the noise of local privacy.
         named: Whether the server learns the clients' names in the data.
+        admit: Called with the kind of the data before a network is made; it may refuse.
     """
 
     experiment: Experiment
@@ -54,6 +56,7 @@ class Opening(NamedTuple):
     engine: Engine = "vectorized"
     noise: Noise = secret_noise
     named: bool = True
+    admit: Callable[[Kind], None] = lambda kind: None
 
 
 Open = Callable[[Opening], Host]

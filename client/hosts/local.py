@@ -38,8 +38,6 @@ from federation.wire import (
     units_of,
 )
 
-__all__ = ["LocalHost"]
-
 
 class LocalHost:
     """Hosts clients that ``trainer`` trains and scores."""
@@ -90,6 +88,7 @@ class LocalHost:
                 durable=durable_of(first),
                 combine=most,
                 losses=_wants_losses(config_of(first)),
+                way=str(config_of(first).get("way", "")),
             )
             for i, result in zip(group, trained, strict=True):
                 yield _train_reply(requests[i].message, result, most)
@@ -128,6 +127,7 @@ def _open(opening: Opening) -> LocalHost:
         if own
         else federated_data(e, named=opening.named, hosted=opening.hosted)
     )
+    opening.admit(data.kind)
     return LocalHost(Trainer(e, data, opening.store, engine=opening.engine, noise=opening.noise))
 
 

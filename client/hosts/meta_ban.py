@@ -40,7 +40,8 @@ from federation.predictions import (
     read_arms,
     read_question,
 )
-from federation.roster import Kind, describe_node
+from federation.roster import describe_node
+from federation.schema import Kind
 from federation.wire import ARRAYS, CLIENTS, config_of, read_int
 
 __all__ = ["UserSites"]
@@ -161,9 +162,9 @@ class UserSites:
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the number of turns, and the features of the arms."""
-        clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
+        clients = dict.fromkeys(hosted, self.experiment.num_rounds)
         names = [f"x{k}" for k in range(self.arrivals.dim)]
-        return describe_node(clients, Kind(columns=tuple(names)), self.arrivals.names)
+        return describe_node(clients, Kind.of_table(names), self.arrivals.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Answers questions of a turn."""

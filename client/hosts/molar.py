@@ -9,9 +9,9 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from client.hosts.base import Opening, hosts
-from client.hosts.rows import read_tables
+from client.hosts.rows import read_tables, shared_by
 from client.memory import MemoryStore
-from client.requests import Request, answered, round_of, split
+from client.requests import Request, answered, by_client, round_of, split
 from engram.checks import Fault
 from engram.molar.exchange import Told, tell
 from engram.molar.families import FAMILIES
@@ -26,7 +26,8 @@ from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, read_told, site_record
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
-from federation.roster import Kind, describe_node
+from federation.roster import describe_node
+from federation.schema import Kind
 from federation.wire import CLIENTS, METRICS
 
 __all__ = ["TableSites"]
@@ -166,7 +167,7 @@ class TableSites:
         """Describes the clients' numbers of rows, and their columns."""
         held = [(client, self.data.train[client]) for client in hosted]
         clients = {client: len(rows.y) for client, rows in held if rows is not None}
-        return describe_node(clients, Kind(columns=tuple(self.data.columns)), self.data.names)
+        return describe_node(clients, Kind.of_table(self.data.columns), self.data.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Sends the clients' own estimates: see ``federation.estimates``."""
@@ -183,56 +184,36 @@ def _open(opening: Opening) -> TableSites:
 
 
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
-    told = _read_told(host, request)
-    found: dict[int, SiteEstimate] = {}
-    failed: dict[int, str] = {}
-    notes: dict[int, str] = {}
-    for client in clients:
-        try:
-            found[client], note = host.answer(client, told)
-        except ValueError as error:
-            failed[client] = one_line(str(error))
-            continue
-        if note is not None:
-            notes[client] = one_line(note)
-    details = split(round_of(request.message.content), found, failed, notes)
+    content = request.message.content
+    told = _read_told(host, content)
+    found, failed = by_client(clients, lambda client: host.answer(client, told))
+    sites = [site for site, _ in found.values()]
+    notes = {client: one_line(note) for client, (_, note) in found.items() if note is not None}
+    details = split(round_of(content), found, failed, notes)
     return RecordDict(
         {
-            SITES: site_record(list(found.values()), len(host.names)),
-            METRICS: MetricRecord({"num-examples": int(sum(s.size for s in found.values()))}),
+            SITES: site_record(sites, len(host.names)),
+            METRICS: MetricRecord({"num-examples": int(sum(site.size for site in sites))}),
             CLIENTS: ConfigRecord(details),
         }
     )
 
 
-def _read_told(host: TableSites, request: Request) -> Told | None:
+def _read_told(host: TableSites, content: RecordDict) -> Told | None:
     """Returns what the server has told adaptive sites; None before the first exchange."""
-    records = request.message.content.array_records
-    if host.own.sharing != "adaptive" or SHARED not in records:
+    if host.own.sharing != "adaptive" or SHARED not in content.array_records:
         return None
-    try:
-        return read_told(records[SHARED], len(host.names))
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngramError(f"the message lacks the shared estimate: {error}") from error
+    return shared_by(content, lambda record: read_told(record, len(host.names)))
 
 
 def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
-    try:
-        shared, half_width = read_shared(content.array_records[SHARED], len(host.names))
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngramError(f"the message lacks the shared estimate: {error}") from error
-    told = _read_told(host, request)
-    number = round_of(content)
-    found: dict[int, dict[str, float]] = {}
-    failed: dict[int, str] = {}
-    for client in clients:
-        try:
-            found[client] = host.personalize(
-                client, shared, half_width, server_round=number, told=told
-            )
-        except ValueError as error:
-            failed[client] = one_line(str(error))
+    shared, half = shared_by(content, lambda record: read_shared(record, len(host.names)))
+    told, number = _read_told(host, content), round_of(content)
+    found, failed = by_client(
+        clients,
+        lambda client: host.personalize(client, shared, half, server_round=number, told=told),
+    )
     columns = {name: [scores[name] for scores in found.values()] for name in ("rows", *_NAMES)}
     details = split(number, found, failed) | columns
     count = int(sum(columns["rows"]))

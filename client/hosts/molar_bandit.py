@@ -7,7 +7,6 @@ message brings the combination of all sites' estimates.
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from logging import getLogger
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,9 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from client.hosts.base import Opening, hosts
-from client.hosts.rows import read_tables
+from client.hosts.rows import read_tables, shared_by
 from client.memory import MemoryStore
-from client.requests import Request, answered, durable_of, round_of, split
+from client.requests import Request, answered, by_client, durable_of, round_of, split
 from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.play import batches
 from engram.molar.bandits.site import Buffer, TaskState
@@ -31,11 +30,12 @@ from federation.data.environments import (
     table_environment,
 )
 from federation.data.tables import TableData
-from federation.errors import UNNAMED, DataError, EngramError, one_line
+from federation.errors import UNNAMED, DataError, EngramError
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
 from federation.methods.molar_bandit import MolarBandit
-from federation.roster import Kind, describe_node
+from federation.roster import describe_node
+from federation.schema import Kind
 from federation.streams import Stream, generator
 from federation.wire import CLIENTS, METRICS
 
@@ -44,23 +44,6 @@ __all__ = ["BanditSites"]
 _log = getLogger("flwr.engram")
 
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
-
-
-class BatchReport(NamedTuple):
-    """A site's report of a batch.
-
-    Attributes:
-        sent: Its estimate of each parameter; None where it has too few new rows.
-        turns: Turns in which it was activated since its last report of turns; 0 until they are
-            ``report-every``, since a sum over fewer would reveal too much of one.
-        reward: Sum of their rewards.
-        regret: Sum of their expected regrets.
-    """
-
-    sent: tuple[SiteEstimate | None, ...]
-    turns: int
-    reward: float
-    regret: float
 
 
 class BanditSites:
@@ -107,7 +90,7 @@ class BanditSites:
         *,
         server_round: int,
         durable: int,
-    ) -> BatchReport:
+    ) -> tuple[tuple[SiteEstimate | None, ...], Totals]:
         """Plays a client's next batch, and stores its new state.
 
         Args:
@@ -116,6 +99,12 @@ class BanditSites:
                 first batch.
             server_round: The batch, from 1.
             durable: As for ``MemoryStore.save``.
+
+        Returns:
+            The site's estimate of each parameter, None where it has too few new rows; and turns in
+            which it was activated since its last report, with the sums of their rewards and
+            expected regrets: 0 until they are ``report-every`` turns, since a sum over fewer would
+            reveal too much of one.
         """
         e, environment = self.experiment, self.environment(client)
         if not 1 <= server_round <= e.rounds:
@@ -132,7 +121,7 @@ class BanditSites:
         untold = untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
         told = untold if untold[0] >= self.own.report_every else np.zeros(3)
         self._keep(client, state, untold - told, server_round, durable)
-        return BatchReport(self._site.close_batch(state), int(told[0]), *told[1:].tolist())
+        return self._site.close_batch(state), told
 
     def learn(
         self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int
@@ -174,7 +163,7 @@ class BanditSites:
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the clients' number of turns, and their contexts."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
-        return describe_node(clients, Kind(columns=tuple(self.columns)), self.called)
+        return describe_node(clients, Kind.of_table(self.columns), self.called)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Plays a batch, and sends estimates from its rows."""
@@ -195,41 +184,34 @@ def _open(opening: Opening) -> BanditSites:
 def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | None:
     if SHARED not in content.array_records:
         return None
-    try:
-        return read_parameters(content.array_records[SHARED], host.own.parameters)
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngramError(f"the message lacks the shared estimate: {error}") from error
+    return shared_by(content, lambda record: read_parameters(record, host.own.parameters))
 
 
 def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
-    number, replies = round_of(content), _replies(host, content)
-    played: dict[int, BatchReport] = {}
-    failed: dict[int, str] = {}
-    for client in clients:
-        try:
-            played[client] = host.play(
-                client, replies, server_round=number, durable=durable_of(content)
-            )
-        except ValueError as error:
-            failed[client] = one_line(str(error))
+    number, durable, replies = round_of(content), durable_of(content), _replies(host, content)
+    played, failed = by_client(
+        clients, lambda client: host.play(client, replies, server_round=number, durable=durable)
+    )
     sent = [
         (client, p, estimate)
-        for client, one in played.items()
-        for p, estimate in enumerate(one.sent)
+        for client, (estimates, _) in played.items()
+        for p, estimate in enumerate(estimates)
         if estimate is not None
     ]
+    told = np.reshape([totals for _, totals in played.values()], (-1, 3)).T.tolist()
+    turns, (reward, regret) = [int(count) for count in told[0]], told[1:]
     details = split(number, played, failed) | {
         "senders": [client for client, _, _ in sent],
         "parameters": [p for _, p, _ in sent],
-        "turns": [one.turns for one in played.values()],
-        "reward": [one.reward for one in played.values()],
-        "regret": [one.regret for one in played.values()],
+        "turns": turns,
+        "reward": reward,
+        "regret": regret,
     }
     return RecordDict(
         {
             SITES: site_record([estimate for _, _, estimate in sent], len(host.columns)),
-            METRICS: MetricRecord({"num-examples": sum(one.turns for one in played.values())}),
+            METRICS: MetricRecord({"num-examples": sum(turns)}),
             CLIENTS: ConfigRecord(details),
         }
     )
@@ -237,15 +219,9 @@ def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> Record
 
 def _learn(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
-    number, replies = round_of(content), _replies(host, content)
-    done: list[int] = []
-    failed: dict[int, str] = {}
-    for client in clients:
-        try:
-            durable = durable_of(content)
-            host.learn(client, replies or [], server_round=number, durable=durable)
-            done.append(client)
-        except ValueError as error:
-            failed[client] = one_line(str(error))
+    number, durable, replies = round_of(content), durable_of(content), _replies(host, content) or []
+    done, failed = by_client(
+        clients, lambda client: host.learn(client, replies, server_round=number, durable=durable)
+    )
     metrics = MetricRecord({"num-examples": len(done)})
     return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(split(number, done, failed))})

@@ -1,10 +1,16 @@
-"""The tables of a node's clients."""
+"""The tables of a node's clients, and the estimates that are shared with them."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, RecordDict
 
 from client.hosts.base import Opening
 from federation.data.tables import TableData, own_table, table_data
-from federation.errors import UNNAMED
+from federation.errors import UNNAMED, EngramError
+from federation.estimates import SHARED
 
-__all__ = ["read_tables"]
+_T = TypeVar("_T")
 
 
 def read_tables(opening: Opening) -> TableData:
@@ -17,3 +23,15 @@ def read_tables(opening: Opening) -> TableData:
         return own_table(opening.experiment, opening.own, opening.client)
     found = table_data(opening.experiment, opening.hosted)
     return found if opening.named else found._replace(names=UNNAMED)
+
+
+def shared_by(content: RecordDict, read: Callable[[ArrayRecord], _T]) -> _T:
+    """Reads the shared estimate of a message.
+
+    Raises:
+        EngramError: If it is missing, or ``read`` refuses it.
+    """
+    try:
+        return read(content.array_records[SHARED])
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngramError(f"the message lacks the shared estimate: {error}") from error

@@ -1,11 +1,61 @@
 """Number of clients that are trained at once, by the memory available."""
 
+from typing import TYPE_CHECKING, Final
+
+from client.training.ways import Learner
+from engram.cohort.dense import cost
+from engram.core.method import Client
+from federation.data.federated import Split
 from federation.errors import Refused
 from federation.machine import available
 
-__all__ = ["block_size"]
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
-_SHARE = 4  # a process takes a fourth of the free memory: others may be training beside it
+_SHARE: Final = 4  # a process takes a fourth of the free memory: others may be training beside it
+# As measured in benchmarks/NOTES.md:
+_BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, caches help less
+
+
+def block_of(
+    experiment: "Experiment",
+    learner: Learner,
+    client: Client,
+    ways: tuple[str, ...],
+    train: Split,
+    size: int,
+    rows: int,
+) -> int:
+    """Returns the number of clients to train at once.
+
+    Args:
+        experiment: The settings.
+        learner: The method on its network.
+        client: The client's part of the method.
+        ways: Names of the ways to train of which one is taken.
+        train: The rows that clients train on.
+        size: Largest number of rows in a batch.
+        rows: Largest number of rows that a client draws in a round of ``local-steps``.
+
+    Raises:
+        Refused: As ``block_size``.
+    """
+    e, model = experiment, learner.network.initial
+    step = client.phases[0].batches * size
+    numbers = 4 * step * learner.model.activations
+    if "dense" in ways:
+        numbers += cost(model, rows)
+    else:
+        numbers += (step if e.local_epochs else rows) * train.numbers + 16 * learner.size
+    numbers += 4 * learner.size if learner.optimizer.remembers else 0
+    numbers += 10 * learner.size if e.clip else 0  # clipping copies in float64
+    block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
+    if "vmap" not in ways and "dense" not in ways:
+        return 1
+    if e.device != "cpu":
+        return block
+    useful = _BLOCK if learner.model.features is None else 8 * _BLOCK
+    return min(block, max(1, useful // numbers))
 
 
 def block_size(each: int, budget: int, *, device: str) -> int:

@@ -1,19 +1,22 @@
 """Likely causes of a client's non-finite model or loss: its rows, first model and first loss."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from math import inf
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.core.method import Objective
+from client.training.ways import Learner
+from engram.cohort.round import Cohort
+from engram.core.method import Kind, Objective
 from engram.metrics import IGNORED
+from engram.tasks import Task
 from engram.tree import is_finite
 from engram.types import Batch, Params
-
-__all__ = ["Seen", "cause_of"]
+from federation.data.federated import FederatedData
 
 _LARGE: Final = 100.0  # standardized numbers, and grey levels in [0, 1], are far below
 _TARGETS: Final = 3  # different ones that are listed
@@ -33,6 +36,49 @@ class Seen(NamedTuple):
     y: Tensor
     numbers: Sequence[int]
     classes: int = 0
+
+
+def cause_for(
+    learner: Learner,
+    task: Task,
+    data: FederatedData,
+    kinds: Mapping[str, Kind],
+    cohort: Cohort,
+    client: int,
+) -> str:
+    """Describes likely causes of a client's non-finite slots after a round; see ``cause_of``.
+
+    Args:
+        learner: The method on its network.
+        task: The client's task.
+        data: The clients' rows.
+        kinds: The kinds of the method's slots.
+        cohort: The client alone, with what it received, kept and drew.
+        client: Its number.
+    """
+    w = initial = learner.network.initial
+    for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
+        for slot, x in slots.items():
+            if kinds[slot] == "model" and x.keys() == initial.keys():
+                w = {n: leaf[0] for n, leaf in x.items()} if each else x
+    batches = [
+        tree_map(lambda leaf: leaf[0], batch)
+        for step in cohort.draws.each_step()
+        for batch in step.batches
+    ]
+    place = {row: at for at, row in enumerate(data.train.rows[client].tolist())}
+    drawn = [
+        row for row in sorted(set(cohort.draws.rows[0].tolist())) if row in place
+    ]  # no padding
+    x, y = data.train.take(torch.tensor(drawn, device=data.train.y.device))
+    rows = Seen(
+        x,
+        y if learner.standard is None else learner.standard.standardized(y),
+        [place[row] for row in drawn],
+        data.outputs if task.targets == "classes" and not task.own else 0,
+    )
+    learned = learner.objective(task, "in-turn")
+    return cause_of(learned, w, batches, rows, learner.network.running)
 
 
 def cause_of(

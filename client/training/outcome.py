@@ -7,11 +7,9 @@ import torch
 from engram.cohort.round import ClientRaised, Outcome
 from engram.core.method import Slots
 from engram.core.slots import over_slots
-from federation.errors import EngramError
-from federation.names import Names
+from federation.data.federated import FederatedData
+from federation.errors import EngramError, Names
 from federation.trained import Trained
-
-__all__ = ["ClientFailed", "Group", "failed"]
 
 
 class ClientFailed(EngramError):
@@ -35,13 +33,13 @@ class Group:
     Args:
         combine: The largest weight of a client, in rows, in the mean of what clients send; None to
             collect what every client sends.
-        names: The clients' names.
+        data: The clients' data.
         device: The device that they were trained on.
     """
 
-    def __init__(self, combine: int | None, names: Names, device: str = "cpu") -> None:
+    def __init__(self, combine: int | None, data: FederatedData, device: str) -> None:
         self._combine = combine
-        self._names = names
+        self._names, self._rows = data.names, data.train.rows
         self._device = device
         self._clients: list[int] = []
         self._examples: list[int] = []
@@ -55,31 +53,32 @@ class Group:
         positions: list[int],
         done: Outcome,
         clients: Sequence[int],
-        examples: Sequence[int],
         server_round: int,
         causes: Mapping[int, str],
     ) -> None:
         """Adds clients of a block, by position; ``causes`` are those of the broken ones."""
+        kept = []
         for i in positions:
+            client = clients[i]
             if i in done.broken:
                 cause = f"; {causes[i]}" if i in causes else ""
                 step = f" at step {done.broken[i]}" if done.broken[i] else ""
-                called = self._names.get(clients[i], clients[i])
-                self._failures[clients[i]] = (
-                    f"client {called}: its model or loss became non-finite in round "
-                    f"{server_round}{step}{cause}"
+                self._failures[client] = (
+                    f"client {self._names.get(client, client)}: its model or loss became "
+                    f"non-finite in round {server_round}{step}{cause}"
                 )
-        kept = [i for i in positions if i not in done.broken]
+                continue
+            kept.append(i)
+            self._clients.append(client)
+            self._examples.append(len(self._rows[client]))
+            self._losses += done.losses[i : i + 1]
         if not kept:
             return
-        self._clients += [clients[i] for i in kept]
-        self._examples += [examples[i] for i in kept]
-        self._losses += [done.losses[i] for i in kept] if done.losses else []
         sent = done.sent if len(kept) == len(clients) else done.sent.of(kept)
         if self._combine is None:
             self._sent.append(sent.stack())
             return
-        weights = torch.tensor([min(examples[i], self._combine) for i in kept])
+        weights = torch.tensor(self._examples[-len(kept) :]).clamp(max=self._combine)
         total = int(weights.sum())
         self._weight += total
         mean = sent.mean((weights / total).float().to(self._device))

@@ -9,8 +9,6 @@ import torch
 
 from engram.process import Shared, on_threads
 
-__all__ = ["training", "training_from_now_on"]
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _KEPT: Final = 2**28  # free bytes at the heap's end that a process keeps
 _MAPPED: Final = 2**25  # larger blocks get pages of their own; glibc allows no larger value

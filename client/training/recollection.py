@@ -3,8 +3,10 @@
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from operator import methodcaller
 from typing import Any, NamedTuple
 
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryMismatch, MemoryStore
@@ -12,10 +14,8 @@ from engram.cohort.round import Outcome
 from engram.core.contract import difference
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State
-from engram.core.slots import flat, unflat
+from engram.core.slots import flat, over_slots, unflat
 from engram.types import Params
-
-__all__ = ["Memory", "Recollection"]
 
 _KEPT, _OPTIMIZER = "kept", "optimizer"
 
@@ -68,21 +68,23 @@ class Recollection:
         found = self.store.load(client, before=before)
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
-        arrays = {path: found[path].to(self.device) for path in sorted(found)}
+        arrays: Params = over_slots(methodcaller("to", self.device), dict(sorted(found.items())))
         tree, form = unflat(arrays), _form(arrays)
         kept = unflat({}, self.method.client.start) | tree.get(_KEPT, {})
         if form not in self._checked:
             self._check(client, tree.keys(), kept)
             self._checked.add(form)
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
-        states = [by_phase.get(str(at), {}) for at in range(len(self.method.client.phases))]
-        return Memory(kept, states if by_phase else [], True, form)
+        phases = range(len(self.method.client.phases)) if by_phase else ()
+        return Memory(kept, [by_phase.get(str(at), {}) for at in phases], True, form)
 
     @cached_property
     def _begun(self) -> Memory:
         """The memory of a client before its first round."""
         start = self.method.client.start
-        arrays = {n: leaf.to(self.device) for n, leaf in sorted(flat(start).items())}
+        arrays: Params = over_slots(
+            methodcaller("to", self.device), dict(sorted(flat(start).items()))
+        )
         form = _form({f"{_KEPT}/{path}": leaf for path, leaf in arrays.items()})
         return Memory(unflat(arrays, start), [], not start, form)
 
@@ -126,7 +128,7 @@ class Recollection:
                 str(at): tree_map(lambda leaf: leaf[fine], state)
                 for at, state in enumerate(done.states)
             }
-        arrays = {path: leaf.cpu() for path, leaf in flat(tree).items()}
+        arrays = over_slots(Tensor.cpu, flat(tree))
         for row, i in enumerate(fine if arrays else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)

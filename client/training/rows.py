@@ -1,7 +1,7 @@
 """Rows that clients are scored on, and rows that they fine-tune on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 from engram.types import Batch
 from federation.data.federated import Split
 from federation.data.lazy import RowNumbers
+from federation.streams import Stream, generator
 
-__all__ = ["Queries", "Support", "padded"]
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 
 class Queries(NamedTuple):
@@ -49,3 +51,23 @@ def padded(
     filled = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]
     arrays = (torch.from_numpy(array) for array in (np.stack(filled), counted))
     return Queries(split, *(array.to(split.y.device) for array in arrays))
+
+
+def query_rows(experiment: "Experiment", test: Split, client: int) -> RowNumbers:
+    """Returns the test rows on which a client is scored: all, or all but its support rows."""
+    if experiment.protocol != "few-shot":
+        return test.rows[client]
+    return shuffled(experiment, test, client)[experiment.adapt_shots :]
+
+
+def shuffled(experiment: "Experiment", test: Split, client: int) -> RowNumbers:
+    """Returns a client's test rows in random order: support rows first."""
+    rng = generator(experiment.seed, Stream.SUPPORT, client)
+    return rng.permutation(test.rows[client])
+
+
+def tuned_on(e: "Experiment", client: int, own: RowNumbers, count: int) -> RowNumbers:
+    """Returns ``count`` rows to fine-tune on: drawn, or all in turn if they fit into a batch."""
+    if len(own) <= e.batch_size:
+        return np.tile(own, count // len(own))
+    return own[generator(e.seed, Stream.FINE_TUNING, client).integers(len(own), size=count)]

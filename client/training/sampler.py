@@ -1,6 +1,7 @@
 """Random draws of the rows on which clients train."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,8 +15,10 @@ from engram.core.rounds import first_steps
 from engram.models import Model
 from federation.data.federated import Split
 from federation.data.lazy import RowNumbers
-from federation.experiment import Experiment
 from federation.streams import Stream, generator
+
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 
 class Sampler:
@@ -31,7 +34,7 @@ class Sampler:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: "Experiment",
         train: Split,
         client: Client,
         network: Model,
@@ -42,6 +45,7 @@ class Sampler:
         self._client = client
         self._network = network
         self._augment = augment
+        self._batches = client.phases[0].batches
         self._last: tuple[tuple[list[int], int], Draws] | None = None
 
     def draw(self, clients: Sequence[int], server_round: int) -> Draws:
@@ -57,14 +61,16 @@ class Sampler:
 
     def _draw(self, clients: Sequence[int], server_round: int) -> Draws:
         e, start = self._experiment, self._client.initial_rows
-        size = min(e.batch_size, max(len(self._train.rows[client]) for client in clients))
-        sizes = self._sizes(clients)
+        held = np.array([[len(self._train.rows[client])] for client in clients])
+        size = min(e.batch_size, int(held.max()))
+        sizes = self._sizes(held)
         count = e.local_steps if sizes is None else sizes.shape[1]
+        steps = [count] * len(clients) if sizes is None else (sizes > 0).sum(1).tolist()
         batches = count * self._batches
         rows = np.zeros((len(clients), start + batches * size), dtype=np.int64)
         seeds = np.zeros_like(rows) if self._augment is not None else None
         for i, client in enumerate(clients):
-            each = min(size, len(self._train.rows[client]))
+            each = min(size, int(held[i, 0]))
             layout = start, size, each
             self._fill_rows(rows[i], client, server_round, layout)
             if seeds is not None:
@@ -81,14 +87,8 @@ class Sampler:
             seeds=None if seeds is None else torch.from_numpy(seeds).to(e.device),
             keys=self._keys(clients, server_round, 1 + batches) if self._network.noisy else None,
             sizes=sizes,
-            starts=self._starts(
-                np.full(len(clients), count) if sizes is None else (sizes > 0).sum(1)
-            ),
+            starts=np.array([first_steps(self._client.phases, h) for h in steps]),
         )
-
-    @property
-    def _batches(self) -> int:
-        return self._client.phases[0].batches
 
     def _fill_rows(
         self, row: RowNumbers, client: int, server_round: int, layout: tuple[int, int, int]
@@ -112,14 +112,12 @@ class Sampler:
         else:
             row[start:] = own[rng.integers(len(own), size=steps)]
 
-    def _starts(self, steps: Ints) -> Ints:
-        """Returns the step at which each phase of each client begins, (c, phases)."""
-        return np.array([first_steps(self._client.phases, count) for count in steps.tolist()])
+    def _sizes(self, counts: Ints) -> Ints | None:
+        """Returns the rows in a batch of each step, (c, steps); see ``Draws.sizes``.
 
-    def _sizes(self, clients: Sequence[int]) -> Ints | None:
-        """Returns the rows in a batch of each step, (c, steps); see ``Draws.sizes``."""
+        ``counts`` (c, 1) are the clients' rows.
+        """
         e = self._experiment
-        counts = np.array([[len(self._train.rows[client])] for client in clients])
         if not e.local_epochs:
             sizes = np.minimum(counts, e.batch_size)
             return None if np.ptp(sizes) == 0 else np.tile(sizes, e.local_steps)

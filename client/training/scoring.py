@@ -1,57 +1,27 @@
 """Scores of the served models, of the common model, and of served models after fine-tuning."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
+from client.training.measures import measure
 from client.training.recollection import Memory
-from client.training.rows import Queries, Support, padded
+from client.training.rows import Queries, padded, query_rows
+from client.training.served import BLOCK, Answer, ServedModels
 from client.training.ways import Learner
-from engram.checks import must
 from engram.cohort.round import stacked
-from engram.core.method import Neighbors, Served, Slots
-from engram.core.objective import by_autograd
-from engram.core.optimizers import optimizer_of
-from engram.core.rounds import sent_to
-from engram.core.served import has_common, has_tuned, typical
-from engram.dense import FIRST, Examples, logits
-from engram.metrics import Metric, fitted
-from engram.mixtures import mixture
-from engram.models import dense_loss_of, mean_loss, standardized_loss
-from engram.models.base import Inputs, Outputs
-from engram.span import make_coordinates
+from engram.core.method import Slots
 from engram.tasks import Task
-from engram.types import Batch, LossFn, Params
-from engram.voting import with_votes
-from federation.data.federated import FederatedData, Split
-from federation.data.lazy import RowNumbers
-from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.methods.network import COMMON, TUNED, VALIDATION, NetworkMethod
-from federation.streams import Stream, generator
+from federation.columns import VALIDATION
+from federation.data.federated import FederatedData
 
-__all__ = ["SHIFT", "NoScore", "Scorer", "Scores", "measure", "query_rows"]
-
-Named = TypeVar("Named", bound=Hashable)
-Answer = Callable[[Inputs], Outputs]
-"""``inputs (c, q, ...) -> outputs (c, q, ...)``, of the models of c clients."""
-
-SHIFT: Final = "shift of the representation"
-"""Name of a served model's shift among its parameters, where it is fine-tuned with them."""
-
-_BLOCK = 2**22  # most numbers, of query inputs or of parameters, that are held at once
-
-
-class NoScore(ValueError):
-    """An error of a metric that does not return numbers."""
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 
 class Scores(NamedTuple):
@@ -76,12 +46,8 @@ class Scores(NamedTuple):
 class Scorer:
     """Scores clients by one protocol, for every method.
 
-    Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
-    scored. Under the ``standard`` protocol each step is on ``batch-size`` training rows of the
-    client, drawn by the seed and the client, or on all of them if they are no more; models are
-    scored on all test rows, and on the rows held out for validation. Under ``few-shot`` a client's
-    test rows are split once, by seed, into ``adapt-shots`` support rows, all of which each step is
-    on, and query rows, which are the rest.
+    Models are scored on all test rows, and on the rows held out for validation; under the
+    ``few-shot`` protocol, on the test rows that are not support rows.
 
     Args:
         experiment: The settings.
@@ -89,66 +55,24 @@ class Scorer:
         data: The data, with inputs as the network takes them.
         task: The task.
         vectorized: Whether a block of clients is scored at once, or one after the other.
+
+    Attributes:
+        models: The models that are scored.
     """
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: "Experiment",
         learner: Learner,
         data: FederatedData,
         task: Task,
         *,
         vectorized: bool,
     ) -> None:
-        self._experiment, self._learner, self._data, self._task = experiment, learner, data, task
-        self._network, self._standard = learner.model, learner.standard
-        self._method = learner.method(task)
-        self._vectorized = vectorized
-        self._metrics = experiment.of(NetworkMethod).metrics(experiment)
-        common, _ = sent_to(self._method, self._method.server.start, [0])
-        served = typical(self._method)
-        self._common, self._tuned = has_common(common, served), has_tuned(served)
-        self._dense = vectorized and self._network.features is None
-        affine = optimizer_of(experiment.adapt_optimizer).affine
-        self._dense &= self._network.dense_layers > 0 and affine
-        self._dense &= served.shift is None and served.neighbors is None
-        self._personalize = self._fine_tuning(task)
-
-    def _fine_tuning(self, task: Task) -> Callable[..., Params]:
-        # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
-        e, network = self._experiment, self._network
-        learned = standardized_loss(task, self._standard)
-        loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
-        optimizer = optimizer_of(e.adapt_optimizer)
-        if self._dense:
-            shape = network.dense_layers, self._data.outputs
-            by_hand, self._targets = dense_loss_of(task, *shape, self._standard)
-            gradient = by_hand.gradient
-        elif network.vectorizes:
-            gradient = torch.func.grad(loss)
-        else:  # packed sequences, for one, have no rule in torch.func
-            gradient = by_autograd(loss).gradient
-
-        def personalize(w: Params, *batches: Batch) -> Params:
-            state = optimizer.init(w)
-            for number in range(e.adapt_steps):
-                d = gradient(w, batches[number % len(batches)])
-                w, state = optimizer.update(w, d, state, e.adapt_lr)
-            return w
-
-        return personalize
-
-    # --- What serves clients -----------------------------------------------------------------
-
-    def settled(self, served: Served, client: int) -> Served:
-        """Returns the served model as it is scored: chosen by loss, fine-tuned if ``tuned``."""
-        if served.weights is not None:
-            return served
-        stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
-        w = _of(self.least([client], stacks), 0) | _shift_of(served)
-        w = self._personalized(w, client) if served.tuned else w
-        shift = w.pop(SHIFT, None)
-        return replace(served, models=(w,), shift=shift, tuned=False)
+        self._experiment, self._data = experiment, data
+        self._size, self._vectorized = learner.size, vectorized
+        self.models = ServedModels(experiment, learner, data, task, vectorized=vectorized)
+        self._metrics = experiment.network.metrics(experiment)
 
     def scores(
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
@@ -161,21 +85,20 @@ class Scorer:
             clients: The clients to score.
             memories: Their memories.
         """
-        size = self._learner.size
         # Clients that fine-tune on as many rows, and keep the same slots.
         alike: dict[tuple[int, *tuple[Hashable, ...]], list[int]] = {}
         for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
             leaves, form = tree_flatten(memory.kept)
             shapes = tuple(leaf.shape for leaf in leaves)
-            key = self._drawn(client), memory.trained, str(form), shapes
+            key = self.models.drawn(client), memory.trained, str(form), shapes
             alike.setdefault(key, []).append(i)
         splits = [split for split in (self._data.test, self._data.validation) if split]
         splits.append(self._data.train)
         most = max(len(split.rows[c]) for split in splits for c in clients)
         blocks = []
         for (drawn, *_), some in alike.items():
-            inputs = self._row * max(most, drawn)
-            block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
+            inputs = self.models.row * max(most, drawn)
+            block = max(1, BLOCK // max(inputs, self._size)) if self._vectorized else 1
             blocks += [some[at : at + block] for at in range(0, len(some), block)]
         parts = []
         for some in blocks:
@@ -190,51 +113,10 @@ class Scorer:
         }
         return Scores(columns, torch.cat([part.queries for part in parts])[order].cpu())
 
-    @property
-    def _row(self) -> int:
-        """Largest count of numbers in a row's inputs or a layer's outputs."""
-        return max(self._data.test.numbers, 0 if self._dense else self._network.activations)
-
-    def _drawn(self, client: int) -> int:
-        """Returns the number of rows that a client's fine-tuning draws."""
-        e = self._experiment
-        return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * self._batch(client)
-
-    def _batch(self, client: int) -> int:
-        """Returns the number of rows in each step of a client's fine-tuning."""
-        if self._few_shot:
-            return self._experiment.adapt_shots
-        return min(self._experiment.batch_size, len(self._data.train.rows[client]))
-
-    @property
-    def _few_shot(self) -> bool:
-        return self._experiment.protocol == "few-shot"
-
-    def _personalized(self, model: Params, client: int) -> Params:
-        """Returns a client's model after fine-tuning, as it is scored."""
-        if self._dense:
-            raise ValueError("engine must be sequential: models are personalized one by one")
-        if not self._drawn(client) or (self._few_shot and not len(self._data.test.rows[client])):
-            called = self._data.names.get(client, client)
-            raise Refused(f"client {called} has no rows to fine-tune on")
-        support = self._support([client])
-        return self._tunes([client])(model, *(_of(batch, 0) for batch in support.batches()))
-
-    def _tunes(self, clients: Sequence[int]) -> Callable[..., Params]:
-        """Returns the function that fine-tunes, which takes one client if the loss has its name."""
-        if not self._task.named:
-            return self._personalize
-        (name,) = self._called(clients)
-        return self._fine_tuning(self._task.of(name))
-
-    def _called(self, clients: Sequence[int]) -> list[str | int]:
-        """Returns the clients' names, or their numbers where they have none."""
-        return [self._data.names.get(client, client) for client in clients]
-
     def _block(
         self, common: Slots, own: Slots, kept: Slots, trained: bool, clients: Sequence[int]
     ) -> Scores:
-        answers = self._models(common, own, kept, trained, clients)
+        answers = self.models.of(common, own, kept, trained, clients)
         queries = self.queries(clients)
         columns = self._columns(answers, queries, clients)
         if self._data.validation is not None:
@@ -243,293 +125,20 @@ class Scorer:
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
 
-    def _models(
-        self, common: Slots, own: Slots, kept: Slots, trained: bool, clients: Sequence[int]
-    ) -> dict[str, Answer]:
-        """Returns the models that are scored, by their suffix to a metric's name."""
-        found: dict[str, Answer] = {}
-        if self._common:
-            found[COMMON] = partial(self._alike, common["model"])
-        alike = not own and not tree_leaves(kept)  # all clients are served by the same
-        if alike:
-            served = self._method.serve(common, kept, trained)
-            if len(served.models) == 1 and self._dense and (served.tuned or self._common):
-                tuned = self._after_tuning(served.models[0], clients, alike=True)
-                return found | ({"": tuned} if served.tuned else {"": found[COMMON], TUNED: tuned})
-            count = len(clients)
-            served = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), served)
-        else:
-            serve = self._for_each(
-                lambda mine, keeps: self._method.serve(common | mine, keeps, trained)
-            )
-            served = serve(own, kept)
-        if served.weights is not None:
-            apply, pi = self._for_each(self._apply), served.weights
-            return found | {
-                "": lambda x: mixture(
-                    self._task.targets, [apply(model, x) for model in served.models], pi
-                )
-            }
-        w, votes = self.least(clients, served.models) | _shift_of(served), served.neighbors
-        if votes is not None:
-            w = self._tuned_models(w, clients) if served.tuned else w
-            return found | {"": self._voting(w, votes, clients)}
-        if served.tuned:
-            return found | {"": self._after_tuning(w, clients)}
-        found[""] = found[COMMON] if alike and self._common else self._applied(w)
-        return found | ({TUNED: self._after_tuning(w, clients)} if self._tuned else {})
-
-    def _alike(self, model: Params, x: Inputs) -> Outputs:
-        """Returns the outputs (c, q, ...) of one model, on queries x (c, q, ...)."""
-        shape, flat = tree_leaves(x)[0].shape[:2], self._network.apply(model, _flat(x))
-        rows: Outputs = tree_map(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat)
-        return rows
-
-    def _applied(self, w: Params) -> Answer:
-        """Returns the models of clients."""
-        return partial(self._for_each(self._apply), w)
-
-    def _apply(self, w: Params, x: Inputs) -> Outputs:
-        """Returns the outputs of one model, with its ``SHIFT`` if there is one."""
-        return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
-
-    def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
-        """Returns the outputs of one model, and its representations before the shift."""
-        represent, shift = self._network.represent, w.get(SHIFT)
-        assert represent is not None  # for mypy: the method asks for it
-        model = {name: leaf for name, leaf in w.items() if name != SHIFT}
-        found: tuple[Outputs, Tensor] = represent(model, x, None, shift, False)
-        return found
-
-    def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
-        """Returns models whose outputs are mixed with votes of the clients' training rows."""
-        train = self._data.train
-        memory = padded(train, train.rows, clients)
-        represented = self._for_each(self._represent)
-        said, y = self._answers({0: lambda x: represented(w, x)[1]}, memory)
-
-        def served(x: Inputs) -> Tensor:
-            outputs, z = represented(w, x)
-            return with_votes(votes, outputs, z, said[0], y, memory.counted)
-
-        return served
-
-    def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
-        """Returns for each client the model with the least loss on its training rows.
-
-        Under few-shot, losses are on its support rows.
-
-        Args:
-            clients: The clients.
-            stacks: Parameters of each of the models, with a leading client axis.
-        """
-        if len(stacks) == 1:
-            return stacks[0]
-        apply, loss = self._for_each(self._apply), self._metrics[-1]
-        known = self._known(clients)
-        said, y = self._answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
-        names = self._called(clients)
-        losses = [measure(loss, outputs, y, known.counted, names) for outputs in said.values()]
-        best, each = torch.stack(losses).argmin(0), torch.arange(len(clients))
-        return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
-
-    def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns the rows of the losses that ``least`` compares."""
-        if not self._few_shot:
-            return padded(self._data.train, self._data.train.rows, clients)
-        split, rows, _ = self._support(clients)
-        return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
-
-    # --- Fine-tuning -------------------------------------------------------------------------
-
-    def _after_tuning(self, w: Params, clients: Sequence[int], *, alike: bool = False) -> Answer:
-        """Returns the served models after fine-tuning.
-
-        Args:
-            w: Models with a leading client axis; if ``alike``, one model without it.
-            clients: The clients.
-            alike: Whether all clients begin with the same model.
-        """
-        if self._dense:
-            return self._tuned_dense(w, self._support(clients), alike=alike)
-        return self._applied(self._tuned_models(w, clients))
-
-    def _tuned_models(self, w: Params, clients: Sequence[int]) -> Params:
-        """Returns each client's model after fine-tuning, with the shift that it moves, too."""
-        tuned: Params = self._for_each(self._tunes(clients))(w, *self._support(clients).batches())
-        return tuned
-
-    def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:
-        count, drawn = support.rows.shape
-        coordinates = make_coordinates(w[FIRST], count, drawn)
-        _, y = support.split.take(support.rows, out=coordinates.drawn)
-        rows, targets = coordinates.see(0, drawn), self._targets(y)
-        if alike:
-            w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
-        w = w | {FIRST: rows.fit(coordinates.origin())}
-        batches = (Examples(rows.narrow(*at), targets[:, slice(*at)]) for at in support.edges)
-        tuned = self._personalize(w, *batches)
-        layers, standard = self._network.dense_layers, self._standard
-
-        def outputs(x: Tensor) -> Tensor:
-            raw = logits(tuned, coordinates.see_others(x.flatten(2)), layers)
-            return standard.restored(raw) if standard else raw
-
-        return outputs
-
-    def _support(self, clients: Sequence[int]) -> Support:
-        """Returns the rows that clients fine-tune on, equally many for each."""
-        e, count, size = self._experiment, self._drawn(clients[0]), self._batch(clients[0])
-        if self._few_shot:
-            split = self._data.test
-            rows = [_shuffled(e, split, client)[:count] for client in clients]
-        else:
-            split = self._data.train
-            rows = [_tuned_on(e, client, split.rows[client], count) for client in clients]
-        return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
-
-    # --- Scores --------------------------------------------------------------------------------
-
     def _columns(
         self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]
     ) -> dict[str, Tensor]:
         """Returns the metric columns of each model."""
-        names, (said, y) = self._called(clients), self._answers(serve, queries)
+        names, (said, y) = self.models.called(clients), self.models.answers(serve, queries)
         columns: dict[str, Tensor] = {}
-        for which in ("", *([COMMON] if self._common else []), *([TUNED] if self._tuned else [])):
+        for which in self.models.suffixes:
             # A client that has not trained may be served by a fine-tuned model already.
             outputs = said.get(which, said[""])
             for metric in self._metrics:
                 columns[metric.name + which] = measure(metric, outputs, y, queries.counted, names)
         return columns
 
-    def _answers(
-        self, serve: Mapping[Named, Answer], queries: Queries
-    ) -> tuple[dict[Named, Outputs], Tensor]:
-        """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
-        outputs: dict[Named, list[Outputs]] = {which: [] for which in serve}
-        targets = []
-        for rows in self._in_blocks(queries.rows):
-            x, y = queries.split.take(rows)
-            targets.append(y)
-            for which, served in serve.items():
-                outputs[which].append(served(x))
-        said = {which: tree_map(_joined, *parts) for which, parts in outputs.items()}
-        return said, torch.cat(targets, dim=1)
-
-    def _in_blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Splits rows (c, n) along n into blocks that fit into memory."""
-        return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
-
     def queries(self, clients: Sequence[int]) -> Queries:
         """Returns the test rows that clients are scored on."""
         test = self._data.test
         return padded(test, {c: query_rows(self._experiment, test, c) for c in clients}, clients)
-
-    def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that applies ``function`` to each client's stacked arguments."""
-        if self._vectorized:
-            return vmap(function)
-
-        def in_turn(*arguments: Any) -> Any:
-            found = [function(*_of(arguments, i)) for i in range(len(tree_leaves(arguments)[0]))]
-            return tree_map(lambda *leaves: torch.stack(leaves), *found)
-
-        return in_turn
-
-
-def _shift_of(served: Served) -> Params:
-    return {} if served.shift is None else {SHIFT: served.shift}
-
-
-def query_rows(experiment: Experiment, test: Split, client: int) -> RowNumbers:
-    """Returns the test rows on which a client is scored: all, or all but its support rows."""
-    if experiment.protocol != "few-shot":
-        return test.rows[client]
-    return _shuffled(experiment, test, client)[experiment.adapt_shots :]
-
-
-def _shuffled(experiment: Experiment, test: Split, client: int) -> RowNumbers:
-    """Returns a client's test rows in random order: support rows first."""
-    rng = generator(experiment.seed, Stream.SUPPORT, client)
-    return rng.permutation(test.rows[client])
-
-
-def _tuned_on(e: Experiment, client: int, own: RowNumbers, count: int) -> RowNumbers:
-    """Returns ``count`` rows to fine-tune on: drawn, or all in turn if they fit into a batch."""
-    if len(own) <= e.batch_size:
-        return np.tile(own, count // len(own))
-    return own[generator(e.seed, Stream.FINE_TUNING, client).integers(len(own), size=count)]
-
-
-def _of(stacked: Any, some: Any) -> Any:
-    """Indexes the leading axis of each tensor in a tree."""
-    return tree_map(lambda leaf: leaf[some], stacked)
-
-
-def _joined(*parts: Tensor) -> Tensor:
-    return torch.cat(parts, dim=1)
-
-
-def _flat(stacked: Any) -> Any:
-    """Returns the rows of all clients, (c q, ...), for (c, q, ...)."""
-    return tree_map(lambda leaf: leaf.flatten(0, 1), stacked)
-
-
-def measure(
-    metric: Metric,
-    outputs: Outputs,
-    targets: Tensor,
-    counted: Tensor,
-    names: Sequence[str | int] = (),
-) -> Tensor:
-    """Returns a metric of each client, shape (c,).
-
-    Args:
-        metric: The metric.
-        outputs: Outputs of the clients' models, shape (c, q, ...).
-        targets: Shape (c, q, ...).
-        counted: Mask of the rows that are not padding, shape (c, q); at least one for each client.
-        names: Clients' names, for metrics that use them.
-
-    Raises:
-        NoScore: If the metric is neither one number nor one for each row.
-    """
-    finite = torch.stack(
-        [x.isfinite().reshape(*counted.shape, -1).all(-1) for x in tree_leaves(outputs)]
-    ).all(0)
-    if metric.by_row and not metric.named:
-        y = targets.flatten(0, 1)
-        rows = _each_row(metric, fitted(_flat(outputs), y), y)
-        values = torch.where(finite, rows.view_as(finite), metric.worst)
-        # Values of padding are set to zero, not multiplied by it: they may be infinite.
-        return torch.where(counted, values, 0.0).sum(1) / counted.sum(1)
-    own = [metric.of(name) for name in names] if metric.named else [metric] * len(targets)
-    each = [
-        _one_number(metric, _of(_of(outputs, i), some), targets[i][some])
-        if finite[i][some].all()
-        else metric.worst
-        for i, (metric, some) in enumerate(zip(own, counted, strict=True))
-    ]
-    return torch.tensor(each, dtype=torch.float32, device=targets.device)
-
-
-def _each_row(metric: Metric, outputs: Outputs, targets: Tensor) -> Tensor:
-    rows = torch.as_tensor(metric.score(outputs, targets))
-    expected = f"one number for each of {len(targets)} rows"
-    if rows.shape != (len(targets),):
-        raise NoScore(must(f"metric {metric.name}", tuple(rows.shape), expected))
-    return rows
-
-
-def _one_number(metric: Metric, outputs: Outputs, targets: Tensor) -> float:
-    outputs = fitted(outputs, targets)
-    if metric.by_row:
-        return float(_each_row(metric, outputs, targets).double().mean())
-    value = metric.score(outputs, targets)
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # as torch, numpy and Python say it
-        found = tuple(getattr(value, "shape", ())) or type(value).__name__
-        expected = "one number for the rows of a client"
-        raise NoScore(must(f"metric {metric.name}", found, expected)) from error

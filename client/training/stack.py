@@ -18,8 +18,7 @@ from client.training.outcome import Group, failed
 from client.training.trainer import Trainer
 from engram.cohort.dense import origin
 from engram.cohort.draws import Draws
-from engram.cohort.round import ClientRaised, Cohort, Outcome
-from engram.cohort.sizes import joined
+from engram.cohort.round import ClientRaised, Cohort, Outcome, joined
 from engram.core.method import Slots
 from engram.core.rounds import first_steps
 from engram.core.settings import numbers
@@ -28,8 +27,6 @@ from federation.data.federated import Split
 from federation.data.lazy import Lazy
 from federation.settings.fields import key_of
 from federation.trained import Trained
-
-__all__ = ["Stack", "likeness"]
 
 _SHARED: Final = frozenset({"seed", "adapt-lr"})
 """Shared settings in which runs of a stack may differ, beside the method's numbers."""
@@ -151,7 +148,9 @@ class Stack:
                     self._trainers, received, cohorts, combine, strict=True
                 )
             ]
-        way, found = self._trainers[0].way, []
+        found = []
+        for trainer in self._trainers:
+            trainer.way = self._trainers[0].way
         for runs in self._blocks(cohorts):
             slots: dict[int, tuple[Slots, Slots]] = {
                 i: self._trainers[i].receive(received[i]) for i in runs
@@ -161,7 +160,7 @@ class Stack:
                 for i in runs
                 for part in self._parts(i, slots[i], cohorts[i], server_round)
             ]
-            done = self._run(parts, server_round, way)
+            done = self._run(parts, server_round)
             for i in runs:
                 trainer, some = self._trainers[i], cohorts[i]
                 mine = [
@@ -170,10 +169,9 @@ class Stack:
                 outcome = mine[0][0] if len(mine) == 1 else joined(*zip(*mine, strict=True))
                 common, own = slots[i]
                 left = trainer.finish(outcome, common, own, some, server_round, durable=0)
-                group = Group(combine[i], trainer.data.names, trainer.experiment.device)
-                examples = [len(trainer.data.train.rows[client]) for client in some]
-                group.add(list(range(len(some))), left, some, examples, server_round, {})
-                found.append(group.trained(way))
+                group = Group(combine[i], trainer.data, trainer.experiment.device)
+                group.add(list(range(len(some))), left, some, server_round, {})
+                found.append(group.trained(trainer.way))
         return found
 
     def _at_once(self, cohorts: Sequence[Sequence[int]]) -> int:
@@ -189,13 +187,10 @@ class Stack:
     ) -> Iterator[_Part]:
         """Yields the cohorts of a run's round, each of clients with memories of the same form."""
         trainer, (common, own) = self._trainers[i], received
-        for some, memories in trainer.alike(clients, server_round):
-            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own) if own else {}
-            asked = [clients[at] for at in some]
-            cohort = trainer.cohort(common, mine, memories, asked, server_round)
-            yield _Part(i, some, asked, cohort, memories[0].form)
+        for some, asked, form, cohort in trainer.cohorts(common, own, clients, server_round):
+            yield _Part(i, some, asked, cohort, form)
 
-    def _run(self, parts: Sequence[_Part], server_round: int, way: str) -> list[Outcome]:
+    def _run(self, parts: Sequence[_Part], server_round: int) -> list[Outcome]:
         """Trains clients with equal forms and numbers of rows together; keeps their order."""
         alike: dict[Hashable, list[int]] = {}
         for at, part in enumerate(parts):
@@ -205,15 +200,13 @@ class Stack:
         found: dict[int, Outcome] = {}
         for places in alike.values():
             some = [parts[at] for at in places]
-            done = None if self._apart else self._together(some, server_round, way)
+            done = None if self._apart else self._together(some, server_round)
             if done is None:
-                done = [self._run_one(part, server_round, way) for part in some]
+                done = [self._run_one(part, server_round) for part in some]
             found |= zip(places, done, strict=True)
         return [found[at] for at in range(len(parts))]
 
-    def _together(
-        self, parts: Sequence[_Part], server_round: int, way: str
-    ) -> list[Outcome] | None:
+    def _together(self, parts: Sequence[_Part], server_round: int) -> list[Outcome] | None:
         """Trains cohorts as one; returns None if the method fails with settings of several runs."""
         cohort, everyone = (
             self._joined(parts),
@@ -221,7 +214,7 @@ class Stack:
         )
         ends = list(accumulate(len(part.clients) for part in parts))
         try:
-            done = self._trainers[0].run(cohort, server_round, way, everyone)
+            done = self._trainers[0].run(cohort, server_round, everyone)
         except ClientRaised as error:
             at = next(at for at, end in enumerate(ends) if error.position < end)
             names = self._trainers[parts[at].run].data.names
@@ -237,10 +230,10 @@ class Stack:
             for part, start, end in zip(parts, [0, *ends], ends, strict=False)
         ]
 
-    def _run_one(self, part: _Part, server_round: int, way: str) -> Outcome:
+    def _run_one(self, part: _Part, server_round: int) -> Outcome:
         trainer = self._trainers[part.run]
         try:
-            return trainer.run(part.cohort, server_round, way, part.clients)
+            return trainer.run(part.cohort, server_round, part.clients)
         except ClientRaised as error:
             raise failed(part.clients, error, server_round, trainer.data.names) from error
 

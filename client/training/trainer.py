@@ -6,59 +6,52 @@ as caches and memory allow; that may be one, if the network is large. The sequen
 same pure functions client by client, and an error says which client failed, and at which step.
 """
 
+import math
 import time
-from collections.abc import Hashable, Sequence
-from functools import lru_cache
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from itertools import groupby
 from logging import getLogger
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore, RamStore
-from client.training.budget import block_size
-from client.training.diagnosis import Seen, cause_of
+from client.training.budget import block_of
 from client.training.outcome import ClientFailed, Group, failed
-from client.training.recollection import Memory, Recollection
+from client.training.recollection import Recollection
 from client.training.sampler import Sampler
-from client.training.scoring import Scorer, Scores
 from client.training.trial import on_rows
 from client.training.ways import Learner
 from engram.augmentations import AUGMENTATIONS, check_augmentation
-from engram.cohort.dense import cost
 from engram.cohort.problem import network_of
-from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, stacked
-from engram.cohort.sizes import joined
+from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, joined, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Served, Slots
-from engram.core.optimizers import check_optimizer, optimizer_of
-from engram.core.slots import flat, over_slots, unflat
-from engram.core.walkers import Walker
-from engram.steps import step_factor
+from engram.core.optimizers import State, check_optimizer, optimizer_of
+from engram.core.slots import flat, unflat
+from engram.steps import step_factors
 from engram.tasks import Task, task_of
-from engram.types import Params
 from engram.units import Units
-from federation.aggregation import leave_client
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
-from federation.demand import check_kept
 from federation.errors import Refused, one_line
-from federation.experiment import Experiment
-from federation.learning import shapes_on
+from federation.learning import check_kept, shapes_on
 from federation.machine import check_threads
-from federation.methods.network import NetworkMethod
-from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator, unseen
 from federation.trained import Trained
+
+if TYPE_CHECKING:
+    from client.training.scoring import Scorer, Scores
+    from federation.experiment import Experiment
+    from federation.noise import Noise
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
 
 _log = getLogger("flwr.engram")
 
 Engine = Literal["vectorized", "sequential"]
-# As measured in benchmarks/NOTES.md:
-_BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, caches help less
 _EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
 _TRIES: Final = 2  # timings of each way, since the first one takes longer
 
@@ -83,7 +76,7 @@ class Trainer:
         data: Its data.
         store: The store of clients' memories.
         engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
-        noise: The source of the noise of local privacy.
+        noise: The source of the noise of local privacy; by default a secret one.
 
     Attributes:
         experiment: As given.
@@ -93,6 +86,7 @@ class Trainer:
         received: What clients receive.
         sampler: Draws the rows of each round.
         ways: Names of the ways to train a cohort of which one may be the fastest.
+        way: The one that trains; empty until the first cohort has shown which is the fastest.
         block: The largest number of clients that are trained at once.
 
     Raises:
@@ -102,12 +96,12 @@ class Trainer:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: "Experiment",
         data: FederatedData,
         store: MemoryStore,
         *,
         engine: Engine = "vectorized",
-        noise: Noise = secret_noise,
+        noise: "Noise | None" = None,
     ) -> None:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
@@ -117,7 +111,7 @@ class Trainer:
         model = model_for(e, data.kind, data.example)
         self.data = with_known_tokens(data, model, e)
         self._task = task_of(e.task, e.loss)
-        self._own = e.of(NetworkMethod)
+        self._own = e.network
         shapes = shapes_on(e, model, data.outputs)
         self._empty = unflat({}, shapes.received)  # messages have no arrays of such slots
         if isinstance(store, RamStore):
@@ -147,8 +141,7 @@ class Trainer:
             )
             self.method: Method = self.learner.method(self._task)
             users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
-            for number in range(1, e.num_rounds + 1):
-                step_factor(e.schedule, number, e.num_rounds)
+            self._factors = step_factors(e.schedule, e.num_rounds)
             if augment is not None:
                 check_augmentation(augment, data.example)
         except ValueError as error:
@@ -164,7 +157,7 @@ class Trainer:
             initial,
             moments=e.optimizer_state == "kept" and optimizer.remembers,
             device=e.device,
-            unseen=unseen(e.seed, e.num_clients, e.unseen_clients),
+            unseen=unseen(e, data.names),
         )
         vectorized = engine == "vectorized" and all(users)
         vectorized &= model.vectorizes and self._task.vectorizes
@@ -181,15 +174,27 @@ class Trainer:
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         self._checked: set[frozenset[str]] = set()
-        self._times: dict[str, list[float]] = {name: [] for name in self.ways}
-        self.block = self._choose_block(initial)
-        self._scorer = Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
+        self.way = ""
+        self.block = block_of(
+            e, self.learner, self.method.client, self.ways, self.data.train, self._size, self._rows
+        )
+        self._vectorized = vectorized
+
+    @cached_property
+    def _scorer(self) -> "Scorer":
+        """Scores the clients; tuning trains many whom it never scores."""
+        from client.training.scoring import Scorer  # noqa: PLC0415 - a round needs none
+
+        e, vectorized = self.experiment, self._vectorized
+        return Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
         given = self.given._replace(units=units)
         options: dict[str, Any] = {"engine": self._engine, "noise": self._noise}
-        return type(self)(self.experiment, given, self._store, **options)
+        found = type(self)(self.experiment, given, self._store, **options)
+        found.way = self.way
+        return found
 
     @property
     def _size(self) -> int:
@@ -203,35 +208,6 @@ class Trainer:
         steps = self.experiment.local_steps * client.phases[0].batches
         return client.initial_rows + steps * self._size
 
-    @property
-    def way(self) -> str:
-        """The fastest way to train a cohort; if there are several, each is first timed twice."""
-        untried = [name for name, times in self._times.items() if len(times) < _TRIES]
-        if untried and len(self.ways) > 1:
-            return min(untried, key=lambda name: len(self._times[name]))
-        return min(self.ways, key=lambda name: min(self._times[name], default=0.0))
-
-    def _choose_block(self, model: Params) -> int:
-        """Returns the number of clients to train at once."""
-        e, client = self.experiment, self.method.client
-        size = sum(leaf.numel() for leaf in model.values())
-        step = client.phases[0].batches * self._size
-        numbers = 4 * step * self.learner.model.activations
-        if "dense" in self.ways:
-            numbers += cost(model, self._rows)
-        else:
-            rows = step if e.local_epochs else self._rows
-            numbers += rows * self.data.train.numbers + 16 * size
-        numbers += 4 * size if self.learner.optimizer.remembers else 0
-        numbers += 10 * size if e.clip else 0  # clipping copies in float64
-        block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
-        if "vmap" not in self.ways and "dense" not in self.ways:
-            return 1
-        if e.device != "cpu":
-            return block
-        useful = _BLOCK if self.learner.model.features is None else 8 * _BLOCK
-        return min(block, max(1, useful // numbers))
-
     # --- Training ------------------------------------------------------------------------
 
     def train(
@@ -244,6 +220,7 @@ class Trainer:
         own: Slots = {},  # noqa: B006 - nobody changes it
         combine: int | None = None,
         losses: bool = True,
+        way: str = "",
     ) -> list[Trained]:
         """Runs one local round of each client.
 
@@ -260,30 +237,29 @@ class Trainer:
             combine: The largest weight of a client, in rows, in the mean of its group, >= 1; with
                 1, all clients count alike. None to return what every client sends.
             losses: Whether training losses are computed, by a forward pass for each client.
+            way: The way in which an earlier process trained this run, so that what it did is
+                repeated to the bit; empty if there was none.
 
         Raises:
             MemoryMismatch: A client's memory is that of another method or network.
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
-        e, names = self.experiment, self.data.names
         common, own = self._empty | self.receive(common), self.receive(own)
-        results = [Group(combine, names, e.device) for _ in groups]
-        way = self.way
+        results = [Group(combine, self.data, self.experiment.device) for _ in groups]
+        self.way = self.way or way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
         for start in range(0, len(queue), self.block):
-            members = queue[start : start + self.block]
-            clients, at = [client for _, client in members], slice(start, start + self.block)
+            at = slice(start, start + self.block)
+            numbers, clients = zip(*queue[at], strict=True)
             mine: Slots = tree_map(lambda leaf, at=at: leaf[at], own)
-            done, causes = self._block(way, common, mine, clients, server_round, losses)
+            done, causes = self._block(common, mine, clients, server_round, losses)
             done = self.finish(done, common, mine, clients, server_round, durable=durable)
-            examples = [len(self.data.train.rows[client]) for client in clients]
-            for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
-                results[number].add(list(some), done, clients, examples, server_round, causes)
-        return [result.trained(way) for result in results]
+            for number, some in groupby(range(len(clients)), key=numbers.__getitem__):
+                results[number].add(list(some), done, clients, server_round, causes)
+        return [result.trained(self.way) for result in results]
 
     def _block(
         self,
-        way: str,
         common: Slots,
         own: Slots,
         clients: Sequence[int],
@@ -291,72 +267,71 @@ class Trainer:
         losses: bool,
     ) -> tuple[Outcome, dict[int, str]]:
         """Trains a block; returns its outcome, and causes of non-finite slots by position."""
-        parts, causes, groups = [], dict[int, str](), self.alike(clients, server_round)
-        for some, memories in groups:
-            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
-            asked = [clients[i] for i in some]
-            cohort = self.cohort(common, mine, memories, asked, server_round)._replace(
-                losses=losses
-            )
+        parts, places, causes = [], [], dict[int, str]()
+        for some, asked, _, drawn in self.cohorts(common, own, clients, server_round):
+            cohort = drawn._replace(losses=losses)
             try:
-                part = self.run(cohort, server_round, way, asked)
+                part = self.run(cohort, server_round, asked)
             except ClientRaised as error:
                 raise failed(asked, error, server_round, self.data.names) from error
             for i in [*part.broken][:_EXPLAINED]:
                 causes[some[i]] = self._cause(cohort, i, asked[i])
             parts.append(part)
-        if len(parts) == 1:
-            return parts[0], causes
-        return joined(parts, [some for some, _ in groups]), causes
+            places.append(some)
+        return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
 
-    def alike(
-        self, clients: Sequence[int], server_round: int
-    ) -> list[tuple[list[int], list[Memory]]]:
-        """Groups clients by the forms of their memories: positions in ``clients``, and memories."""
-        groups: dict[Hashable, tuple[list[int], list[Memory]]] = {}
+    def cohorts(
+        self, common: Slots, own: Slots, clients: Sequence[int], server_round: int
+    ) -> Iterator[tuple[list[int], list[int], Hashable, Cohort]]:
+        """Draws the rows of clients in cohorts whose memories have the same form.
+
+        Yields:
+            The cohort's positions in ``clients``, its clients, the form, and the cohort.
+        """
+        groups: dict[Hashable, tuple[list[int], list[tuple[Slots, list[State]]]]] = {}
         for i, client in enumerate(clients):
             memory = self._memories.recall(client, before=server_round)
-            some, memories = groups.setdefault(memory.form, ([], []))
+            some, trees = groups.setdefault(memory.form, ([], []))
             some.append(i)
-            memories.append(memory)
-        return list(groups.values())
+            trees.append((memory.kept, [*memory.states]))
+        for form, (some, trees) in groups.items():
+            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
+            asked, (kept, states) = [clients[i] for i in some], stacked(trees)
+            drawn = self.sampler.draw(asked, server_round)
+            yield some, asked, form, Cohort(common, mine, kept, states, drawn)
 
-    def cohort(
-        self,
-        common: Slots,
-        own: Slots,
-        memories: Sequence[Memory],
-        clients: Sequence[int],
-        server_round: int,
-    ) -> Cohort:
-        """Returns clients whose memories have the same form as a cohort, with rows drawn."""
-        kept = over_slots(lambda *each: torch.stack(each), *(memory.kept for memory in memories))
-        states = stacked([list(memory.states) for memory in memories])
-        return Cohort(common, own, kept, states, self.sampler.draw(clients, server_round))
-
-    def run(self, cohort: Cohort, server_round: int, way: str, clients: Sequence[int]) -> Outcome:
-        """Trains a cohort in one of the ways; its first runs are timed.
+    def run(self, cohort: Cohort, server_round: int, clients: Sequence[int]) -> Outcome:
+        """Trains a cohort.
 
         Args:
             cohort: The clients.
             server_round: The round, >= 1.
-            way: The way's name.
             clients: Their numbers; a single client if the loss has its name.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
         """
-        e, learned = self.experiment, self._task
+        learned = self._task
         if learned.named:
             (client,) = clients
             learned = learned.of(self.data.names.get(client, client))
         self._check(cohort, learned, clients[0])
-        factor = step_factor(e.schedule, server_round, e.num_rounds)
-        start = time.process_time()  # not wall time: others may use the machine, too
-        done = self._trains(way, learned, factor)(cohort)
-        if len(self._times[way]) < _TRIES:
-            self._times[way].append((time.process_time() - start) / cohort.clients)
-        return done
+        factor = self._factors[min(server_round, len(self._factors)) - 1]
+        if self.way not in self.ways:
+            self.way = self._fastest(cohort, learned, factor)
+        return self._trains(self.way, learned, factor)(cohort)
+
+    def _fastest(self, cohort: Cohort, learned: Task, factor: float) -> str:
+        """Returns the fastest way to train, by the first step of a cohort."""
+        if len(self.ways) == 1:
+            return self.ways[0]
+        first, times = cohort._replace(draws=cohort.draws.first(1)), dict[str, float]()
+        for _ in range(_TRIES):
+            for way in self.ways:
+                start = time.process_time()  # not wall time: others may use the machine, too
+                self._trains(way, learned, factor)(first)
+                times[way] = min(times.get(way, math.inf), time.process_time() - start)
+        return min(times, key=lambda way: times[way])
 
     def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
         """Checks that the method fulfills its contract, once for each form of memory.
@@ -398,6 +373,10 @@ class Trainer:
         self._memories.keep(done, clients, server_round, durable)
         if not self.experiment.clip:
             return done
+        from engram.core.walkers import Walker  # noqa: PLC0415 - not always needed
+        from federation.aggregation import leave_client  # noqa: PLC0415 - likewise
+        from federation.noise import secret_noise  # noqa: PLC0415 - likewise
+
         leaving = leave_client(
             self.experiment,
             Walker(self.method, self.learner.network.running),
@@ -406,7 +385,7 @@ class Trainer:
             done.sent.stack(),
             clients=clients,
             server_round=server_round,
-            noise=self._noise,
+            noise=self._noise or secret_noise,
         )
         return done._replace(sent=Held(leaving))
 
@@ -415,41 +394,18 @@ class Trainer:
 
         Under privacy, only the client's log has them.
         """
-        e, named = self.experiment, self._task.of(self.data.names.get(client, client))
-        draws = cohort.draws.of([i])
-        w = self.learner.network.initial
-        for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
-            for slot, x in slots.items():
-                if self._is_network(slot, x):
-                    w = {n: leaf[i] for n, leaf in x.items()} if each else x
-        batches = [
-            tree_map(lambda leaf: leaf[0], batch)
-            for step in draws.each_step()
-            for batch in step.batches
-        ]
-        place = {row: at for at, row in enumerate(self.data.train.rows[client].tolist())}
-        drawn = [row for row in sorted(set(draws.rows[0].tolist())) if row in place]  # no padding
-        own_classes = named.targets == "classes" and not named.own
-        x, y = self.data.train.take(torch.tensor(drawn, device=e.device))
-        rows = Seen(
-            x,
-            y if self._standard is None else self._standard.standardized(y),
-            [place[row] for row in drawn],
-            self.data.outputs if own_classes else 0,
-        )
-        learned = self.learner.objective(named, "in-turn")
-        found = cause_of(learned, w, batches, rows, self.learner.network.running) or (
+        from client.training.diagnosis import cause_for  # noqa: PLC0415 - rarely needed
+
+        name = self.data.names.get(client, client)
+        named, kinds = self._task.of(name), self.method.kinds
+        found = cause_for(self.learner, named, self.data, kinds, cohort.of([i]), client) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
             f"first step: lower {' or '.join(self._own.step_sizes())}"
         )
-        if e.privacy == "none":
+        if self.experiment.privacy == "none":
             return found
-        _log.warning("client %s: %s", self.data.names.get(client, client), found)
+        _log.warning("client %s: %s", name, found)
         return "its log says more"
-
-    def _is_network(self, slot: str, x: Any) -> bool:
-        whole = self.learner.network.initial.keys()
-        return self.method.kinds[slot] == "model" and x.keys() == whole
 
     def receive(self, slots: Any) -> Any:
         """Returns slots in float32, on the device that trains them."""
@@ -464,7 +420,7 @@ class Trainer:
         *,
         server_round: int,
         own: Slots = {},  # noqa: B006 - nobody changes it
-    ) -> Scores:
+    ) -> "Scores":
         """Scores the served models, and the common model.
 
         Args:
@@ -491,7 +447,7 @@ class Trainer:
 
     def settled(self, served: Served, client: int) -> Served:
         """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
-        return self._scorer.settled(served, client)
+        return self._scorer.models.settled(served, client)
 
 
 def _first(stack: Any) -> Any:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from client.training.scoring import NoScore, measure
+from client.training.measures import NoScore, measure
 from engram.checks import must
 from engram.metrics import BUILT_IN, Metric
 from engram.models import Model, row_loss, rows_of, tried
@@ -16,8 +16,6 @@ from engram.tasks import Task
 from engram.types import Params
 from federation.data.federated import FederatedData, Split
 from federation.data.lazy import RowNumbers
-
-__all__ = ["on_rows"]
 
 _TRAINED, _SCORED = 8, 64  # rows that the loss, and metrics, are tried on, at most
 

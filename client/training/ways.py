@@ -1,21 +1,18 @@
 """Choice among the ways to train a cohort."""
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from torch import Generator, Tensor
 
-from engram.cohort.at_once import at_once
 from engram.cohort.dense import dense, pays
-from engram.cohort.in_turn import in_turn
-from engram.cohort.round import Cohort, Outcome, Problem
+from engram.cohort.round import Cohort, Outcome, Problem, builder
 from engram.core.method import Context, Method, Network, Objective
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
 from engram.core.personal import build
 from engram.core.rounds import Stepper
-from engram.core.settings import with_values
 from engram.core.shapes import Shapes
 from engram.dense import FIRST
 from engram.derivatives import all_at_once
@@ -29,10 +26,8 @@ from engram.models import (
 )
 from engram.networks import FLAT
 from engram.tasks import Task
-from engram.types import Batch, Params, Scale
+from engram.types import Batch, Params
 from engram.units import Standard
-
-__all__ = ["Learner", "Way"]
 
 Way = Callable[[Cohort], Outcome]
 
@@ -98,11 +93,11 @@ class Learner(NamedTuple):
 
     def _reported(self, task: Task, way: str) -> Callable[..., Tensor]:
         """Returns the training loss that is reported: ``(params, batch, shift) -> ()``."""
-        plain = mean_loss(self.model, task)
-        if way == "dense":
+        if way == "dense":  # where nothing is shifted: see ``fastest``
             layers = self.model.dense_layers
-            plain = dense_loss_of(in_units(task, self.standard), layers, self.outputs)[0]
-        elif way == "grouped":
+            return dense_loss_of(in_units(task, self.standard), layers, self.outputs)[0].value
+        plain = mean_loss(self.model, task)
+        if way == "grouped":
             losses = cohort_losses(self.model, task)
             assert losses is not None  # for mypy: see ``fastest``
             plain = all_at_once(losses)
@@ -128,19 +123,20 @@ class Learner(NamedTuple):
             task: The task.
             factor: The schedule's factor of step sizes.
         """
-        context = self._context(task, way)
-        whole = cache(lambda: build(self.settings, context))
-
-        def built(scales: Mapping[str, Scale]) -> Method:
-            return build(with_values(self.settings, scales), context) if scales else whole()
-
+        build = builder(self.settings, self._context(task, way))
         statistics = self._statistics(way)
         stepper = Stepper(self.optimizer, factor, self.network.running, statistics)
-        problem = Problem(built, stepper, self._reported(task, way))
+        problem = Problem(build, stepper, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)
             return partial(dense, problem, targets=targets, features=self.model.features)
-        return partial(in_turn if way == "in-turn" else at_once, problem)
+        if way == "in-turn":
+            from engram.cohort.in_turn import in_turn  # noqa: PLC0415 - not always needed
+
+            return partial(in_turn, problem)
+        from engram.cohort.at_once import at_once  # noqa: PLC0415 - likewise
+
+        return partial(at_once, problem)
 
     def fastest(
         self,

@@ -13,13 +13,13 @@ from federation.data.labels import classes_of, is_text
 from federation.data.lazy import Joined, Lazy
 from federation.data.npz import named_labels
 from federation.data.places import Place
+from federation.data.raw_tables import named
 from federation.data.shaping import TYPES, Shaping
 from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
+from federation.schema import Schema
 from federation.streams import Stream, generator
-
-__all__ = ["Arrays", "HeldOut", "Own", "held_out", "train_and_test"]
 
 _Array = npt.NDArray[Any]
 HeldOut = Callable[[_Array, _Array | None], _Array]
@@ -41,9 +41,9 @@ class Arrays(NamedTuple):
         outputs: Number of classes, or of values or labels.
         task_names: What each task is called.
         class_names: What each class is called; empty where their numbers are their names.
-        features: Names of a row's inputs, where they are columns of a table.
-        numeric: Of each column of a table, whether it is one of numbers, and no indicator; empty
-            if inputs are no table's.
+        schema: The schema of inputs, where these are columns with names.
+        fills: By column of the schema, the value that stands for a missing one in each task, or in
+            all rows where these have no task; empty if none does.
     """
 
     x_train: Any
@@ -55,8 +55,8 @@ class Arrays(NamedTuple):
     outputs: int
     task_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    numeric: tuple[bool, ...] = ()
+    schema: Schema | None = None
+    fills: Sequence[_Array] = ()
 
 
 def train_and_test(
@@ -169,8 +169,8 @@ class Own(NamedTuple):
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
             found = train_and_test(x, y, task, classes, test_fraction, seed, self.clients)
-            found = found._replace(features=_features(arrays), numeric=_numeric(arrays))
-            return found._replace(outputs=outputs, task_names=names, class_names=called)
+            columns = _schema(self.path, arrays, x)
+            return Arrays(*found[:6], outputs, names, called, *columns)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -195,8 +195,9 @@ class Own(NamedTuple):
                 f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
                 f"{_kind(x_test)}"
             )
-        named = names, called, _features(arrays), _numeric(arrays)
-        return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, *named)
+        columns = _schema(self.path, arrays, x_train)
+        parts_of = (x_train, y[:cut], x_test, y[cut:], one, other)
+        return Arrays(*parts_of, outputs, names, called, *columns)
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the inputs alone, as ``arrays`` has them.
@@ -295,14 +296,15 @@ class Own(NamedTuple):
                 )
 
 
-def _features(arrays: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns names of columns of x, as readers of tables give them."""
-    return tuple(map(str, arrays.get("x_names", ())))
-
-
-def _numeric(arrays: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Returns which columns are numbers, as readers of tables say."""
-    return tuple(arrays.get("x_numeric", np.array([])).astype(bool).tolist())
+def _schema(
+    path: Path, arrays: Mapping[str, Any], x: Any
+) -> tuple[Schema | None, Sequence[_Array]]:
+    """Returns the schema and fills of a reader of tables, or of arrays that name columns."""
+    if "x_names" not in arrays:
+        return arrays.get("schema"), arrays.get("fills", ())
+    like = x.like if isinstance(x, Lazy) else x
+    count = like.shape[1] if isinstance(like, np.ndarray) and like.ndim == 2 else 0
+    return Schema.of_numbers(named(path, arrays, "x_names", count), of_arrays=True), ()
 
 
 def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:

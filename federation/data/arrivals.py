@@ -17,19 +17,9 @@ from engram.checks import must
 from engram.molar.site import Rows
 from federation.data.bandits import read_classes
 from federation.data.tables import TableData
-from federation.errors import UNNAMED, DataError
+from federation.errors import UNNAMED, DataError, Names
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
-from federation.names import Names
-
-__all__ = [
-    "GROUPED",
-    "Arrivals",
-    "drawn_arrivals",
-    "drawn_environment",
-    "grouped_users",
-    "table_arrivals",
-]
 
 GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
 """By data set that is drawn: how rewards depend on features."""

@@ -18,8 +18,6 @@ from federation.data.source import PERMUTED, Source
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
-__all__ = ["read_classes", "read_logged", "read_ratings"]
-
 
 def read_classes(source: Source, *, data_dir: Path, seed: int = 0, dim: int = 0) -> LabeledRows:
     """Reads a data set for ``engram.bandits.environments.classes``, all its rows.

@@ -14,10 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.values import Columns
+from federation.data.values import Columns, row_name
 from federation.errors import DataError, brief, few_names
-
-__all__ = ["check_there", "known", "matrix", "numbers", "typed", "unlike_numbers"]
 
 _MIXED: Final = (
     "correct these cells, count them as missing by missing-values, or declare all values of such a "
@@ -56,24 +54,12 @@ def typed(path: Path, frame: Any, columns: Columns) -> dict[str, Any]:
             such as dates; it names all of these columns, and their cells.
     """
     found: dict[str, Any] = {}
-    mixed, strange = [], []
+    mixed, strange = list[str](), list[str]()
     for name in frame.columns:
-        column = known(frame[name], columns.missing_values).convert_dtypes()
-        cells = column.dropna()
-        if name in columns.values.declared or str(column.dtype) == "category":
-            found[name] = column.astype("string")
-        elif column.dtype.kind in "biuf":
-            found[name] = column.astype("Float64")
-        elif len(other := cells[~cells.map(_is_plain).to_numpy(dtype=bool)]):
-            strange.append(f"{name} has {_listed(other[:1])}")
-        elif unlike := unlike_numbers(cells):
-            mixed.append(f"{name} has {unlike} among numbers")
-        elif not cells.map(_means_number).all():
-            found[name] = column.astype("string")
-        elif len(cells) < frame[name].count() or not cells.map(type).eq(str).any():
-            found[name] = column.map(float, na_action="ignore").astype("Float64")
-        else:
-            mixed.append(f"{name} has text for numbers, such as {_listed(cells[:1])}")
+        text = name in columns.values.declared
+        found[name], wrong = sorted_out(frame[name], columns.missing_values, text=text)
+        if wrong:
+            (strange if found[name] is None else mixed).append(f"{name} has {wrong}")
     faults = []
     if mixed:
         faults.append(f"columns must be of numbers, or of text: {'; '.join(mixed)}: {_MIXED}")
@@ -82,6 +68,33 @@ def typed(path: Path, frame: Any, columns: Columns) -> dict[str, Any]:
     if faults:
         raise DataError(f"{path}: {'; '.join(faults)}")
     return found
+
+
+def sorted_out(given: Any, missing_values: Collection[str], *, text: bool) -> tuple[Any, str]:
+    """Returns a column as ``typed`` does, and what is wrong with it; empty if nothing is.
+
+    A column that holds something else than numbers and text is None, and one that holds some text
+    where most cells are numbers is as it was.
+
+    Args:
+        given: The column.
+        missing_values: Texts that stand for a missing value.
+        text: Whether it is text, whatever it looks like.
+    """
+    column = known(given, missing_values).convert_dtypes()
+    cells = column.dropna()
+    if text or str(column.dtype) == "category" or column.dtype.kind in "biuf":
+        numbers = not text and str(column.dtype) != "category"
+        return column.astype("Float64" if numbers else "string"), ""
+    if len(other := cells[~cells.map(_is_plain).to_numpy(dtype=bool)]):
+        return None, _listed(other[:1])
+    if unlike := unlike_numbers(cells):
+        return column, f"{unlike} among numbers"
+    if not cells.map(means_number).all():
+        return column.astype("string"), ""
+    if len(cells) < given.count() or not cells.map(type).eq(str).any():
+        return column.map(float, na_action="ignore").astype("Float64"), ""
+    return column, f"text for numbers, such as {_listed(cells[:1])}"
 
 
 def _is_plain(cell: Any) -> bool:
@@ -98,23 +111,19 @@ def unlike_numbers(cells: Any) -> str:
         cells: Numbers and text; none is missing.
     """
     codes, different = cells.factorize()
-    numeric = np.array([_means_number(cell) for cell in different], dtype=bool)
+    numeric = np.array([means_number(cell) for cell in different], dtype=bool)
     most = len(cells) and max(numeric[codes].mean(), numeric.mean()) > 0.5
     return _listed(cells[~numeric[codes]]) if most else ""
 
 
-def _means_number(cell: Any) -> bool:
+def means_number(cell: Any) -> bool:
     """Returns whether a cell is a number and no code, such as 01."""
     return _is_number(cell) and not _CODE.match(str(cell))
 
 
 def _listed(cells: Any) -> str:
     """Names cells for a message."""
-    return few_names(f"{brief(cell)} in {_row(label)}" for label, cell in cells.items())
-
-
-def _row(label: Any) -> str:
-    return f"row {label[1]} of {label[0]}" if isinstance(label, tuple) else f"row {label}"
+    return few_names(f"{brief(cell)} in {row_name(label)}" for label, cell in cells.items())
 
 
 def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.float64]:
@@ -160,6 +169,8 @@ def _is_number(value: Any) -> bool:
 def check_there(path: Path, columns: Mapping[str, Any], advice: str = "a row needs one") -> None:
     """Refuses columns that lack a value, with a ``DataError`` that names the first of each."""
     lacking = {name: column[column.isna()].index for name, column in columns.items()}
-    first = [f"{name} is missing in {_row(rows[0])}" for name, rows in lacking.items() if len(rows)]
+    first = [
+        f"{name} is missing in {row_name(rows[0])}" for name, rows in lacking.items() if len(rows)
+    ]
     if first:
         raise DataError(f"{path}: {few_names(first)}: {advice}")

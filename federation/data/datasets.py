@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
     Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
 
-__all__ = ["arrays_of", "read_given"]
-
 _DATA: Final = "(x, y), or a list of each client's (x, y), or these by the clients' names"
 
 

@@ -21,14 +21,11 @@ from federation.data.shortage import check_shortage, shortage
 from federation.data.source import Source
 from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
-from federation.errors import UNNAMED, DataError, Refused, one_line, together
+from federation.errors import UNNAMED, DataError, Names, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.learning import check_fit
 from federation.machine import rows_in_memory
-from federation.names import Names
 from federation.streams import Stream, generator
-
-__all__ = ["federated_data", "has_device", "own_data"]
 
 
 def federated_data(
@@ -189,8 +186,8 @@ def _hold(
         if experiment.validates
         else None,
         classes=arrays.class_names,
-        features=arrays.features,
-        numeric=arrays.numeric,
+        schema=arrays.schema,
+        fills=arrays.fills,
     )
 
 

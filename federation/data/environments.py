@@ -11,8 +11,6 @@ from federation.experiment import Experiment
 from federation.methods.molar_bandit import MolarBandit
 from federation.streams import Stream, generator
 
-__all__ = ["COLUMNS", "SIMULATED", "simulated_environment", "table_environment"]
-
 SIMULATED = "sparse-linear"
 COLUMNS = 30  # of the simulation in Section 4.1
 _DIFFERING, _NOISE = 2, 0.5

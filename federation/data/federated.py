@@ -1,10 +1,11 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -23,13 +24,14 @@ from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from engram.units import Units
 from federation.data.lazy import Lazy, RowNumbers, UnreadableRow
-from federation.errors import UNNAMED, DataError, Refused, one_line
-from federation.experiment import Experiment
+from federation.errors import UNNAMED, DataError, Names, Refused, one_line
 from federation.machine import check_room
-from federation.names import Names
-from federation.roster import Kind
+from federation.schema import Kind, Schema
 from federation.shapes import described, example, size
 from federation.streams import Stream, torch_generator
+
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 __all__ = [
     "FederatedData",
@@ -145,11 +147,11 @@ class FederatedData(NamedTuple):
         names: What clients are called, where each is a task of the data.
         validation: Rows to choose settings and rounds by; None if none are held out.
         classes: What classes are called; empty where their numbers are their names.
-        features: Names of a row's inputs, where they are columns of a table.
+        schema: The schema of inputs, where these are columns with names.
+        fills: As ``Arrays.fills``.
         left_out: Clients that take no part, since they have too few rows, and why: the end of a
             sentence about the client. They have no rows here.
         unscored: Clients that train, but have too few rows to be scored, and why.
-        numeric: As ``Arrays.numeric``.
         units: Units of its rows, for a network that computes in others; they are a run's.
     """
 
@@ -159,17 +161,23 @@ class FederatedData(NamedTuple):
     names: Names = UNNAMED
     validation: Split | None = None
     classes: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
+    schema: Schema | None = None
+    fills: Sequence[npt.NDArray[Any]] = ()
     left_out: Mapping[int, str] = {}
     unscored: Mapping[int, str] = {}
-    numeric: tuple[bool, ...] = ()
     units: Units = Units()
+
+    def schema_of(self, task: int | None) -> Schema | None:
+        """Returns the schema with what stands for a missing value in a task's rows, or in all."""
+        if self.schema is None or task is None or not self.fills:
+            return self.schema
+        return self.schema.with_fills([values[task] for values in self.fills])
 
     @property
     def kind(self) -> Kind:
         """Shapes and types of its rows."""
-        called = {"classes": self.classes, "features": self.features}
-        return Kind(described(self.train.like), self.outputs, **called, units=self.units)
+        inputs = described(self.train.like)
+        return Kind(inputs, self.outputs, self.classes, self.schema, self.units)
 
     @property
     def example(self) -> Inputs:
@@ -185,7 +193,7 @@ class FederatedData(NamedTuple):
         return tree_map(lambda leaf: leaf.cpu(), x)
 
 
-def parameters_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> int:
+def parameters_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) -> int:
     """Returns how many parameters the experiment's network has, before there is room for them.
 
     For the arguments see ``model_for``; a network of the user's own has none that are known.
@@ -206,7 +214,7 @@ def _check_model(count: int) -> None:
     check_room(f"a model of {count} parameters", 12 * count, "take a smaller network")
 
 
-def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) -> Model:
+def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) -> Model:
     """Builds the experiment's network for such data.
 
     Args:
@@ -264,7 +272,7 @@ def model_for(experiment: Experiment, kind: Kind, rows: Inputs | None = None) ->
         raise Refused(one_line(str(error))) from error
 
 
-def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment) -> FederatedData:
+def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment") -> FederatedData:
     """Returns the data; rows that are read as they are drawn are checked then.
 
     Raises:

@@ -11,8 +11,6 @@ from federation.data.npz import read_npz
 from federation.data.source import Source
 from federation.errors import DataError
 
-__all__ = ["WAYS", "FewShot", "load_few_shot"]
-
 _Pixels = npt.NDArray[np.uint8]
 WAYS: Final = {"omniglot": 20, "cifar100": 5}  # classes of a task: Sec. 6.2 of the MOML paper
 _SIDE: Final = 28  # pixels that a drawing's 105 are made to

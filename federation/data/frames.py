@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +13,6 @@ from engram.checks import must
 from engram.process import filtering
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
-
-__all__ = [
-    "check_columns",
-    "hashed",
-    "is_column",
-    "is_frame",
-    "joined",
-    "read_frame",
-    "targets_in",
-    "targets_of",
-]
 
 _MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
 _LINE: Final = 2**24  # bytes of a line that are looked at
@@ -39,22 +28,30 @@ def is_column(value: object) -> bool:
     return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
 
 
-def read_frame(path: Path, columns: Collection[str] = (), *, text: bool = False) -> Any:
+def read_frame(
+    path: Path, columns: Collection[str] = (), *, texts: Mapping[str, Collection[str]] = {}
+) -> Any:
     """Reads a CSV file with a header, as pandas has it.
 
     Args:
         path: The file.
         columns: Which it must have, and which alone are read; all of them if none is named.
-        text: Whether values are read as they are written, and none as a number.
+        texts: By column of text, its values: a cell that is one of them as it is written is that
+            one. As a number, 01 would be 1.
 
     Raises:
         DataError: If the file cannot be read, is not a table, or lacks a column.
     """
-    how = {"dtype": str} if text else {}
-    if not columns:
-        return _frame(path, **how)
-    check_columns(path, columns, _frame(path, nrows=0).columns)
-    return _frame(path, usecols=list(columns), **how)
+    if columns:
+        check_columns(path, columns, _frame(path, nrows=0).columns)
+        return _frame(path, usecols=list(columns))
+    frame = _frame(path)
+    if some := [name for name in texts if name in frame.columns]:
+        written = _frame(path, usecols=some, dtype=str)
+        for name in some:
+            cells = frame[name].convert_dtypes().astype(object)
+            frame[name] = cells.mask(written[name].isin(texts[name]), written[name])
+    return frame
 
 
 def _frame(path: Path, **how: Any) -> Any:

@@ -10,7 +10,7 @@ import io
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,16 @@ import numpy.typing as npt
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
-from federation.data.csv_rows import TableRows, check_classes, inputs_of, parted
 from federation.data.lazy import Lazy, RowNumbers
+from federation.data.raw_tables import RawTable, inputs_of, of_frame
+from federation.data.table_rows import check_classes, rows_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
+from federation.schema import Schema
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-__all__ = ["Read", "read_column", "read_columns", "read_names"]
 
 _Array = npt.NDArray[Any]
 _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format is a stream
@@ -53,14 +53,14 @@ def read_columns(
     Raises:
         DataError: If there is no such data set, or a column is missing or not as it should be.
     """
-    read = read_names(kind, path, columns, targets, split, cache)
-    rows, cut, names = read.rows, read.cut, read.names
-    if read.table is not None:
-        found: dict[str, Any] = dict(read.table.arrays())
+    rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
+    if table is not None:
+        held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
+        found: dict[str, Any] = rows_of(table, columns, targets, held)
     else:
-        plain = read.plain
+        plain = all(_kind(rows.features[name]) == "number" for name in names)
         found = {"x": _inputs(path, rows, names, plain=plain)}
-        found |= {"x_numeric": np.ones(len(names), dtype=bool)} if plain else {}
+        found |= {"schema": Schema.of_numbers(names)} if plain else {}
         target = _column(path, rows, columns.target)
         if targets == "classes":
             check_classes(path, columns, target)
@@ -71,38 +71,20 @@ def read_columns(
     if cut == len(rows):
         return found
     ends = {"train": slice(cut), "test": slice(cut, None)}
-    named = {key: found.pop(key) for key in ("x_names", "x_numeric") if key in found}
+    named = {key: found.pop(key) for key in ("schema", "fills") if key in found}
     every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
     return every | named
 
 
-class Read(NamedTuple):
-    """A data set's columns.
+def _opened_columns(
+    kind: str, path: Path, columns: Columns, targets: Targets, cache: Path
+) -> tuple["Dataset", int, list[str], RawTable | None]:
+    """Opens a data set; for its arguments and errors see ``read_columns``.
 
-    Attributes:
-        rows: All rows, of training first.
-        cut: Number of rows of training, or of all if none are of a test part.
-        names: Names of the inputs.
-        plain: Whether each input is a number.
-        table: The rows as those of a CSV file, if some inputs are text or may be missing.
+    Returns:
+        All rows, of training first; the number of those; names of the inputs; and the rows as those
+        of a CSV file, if some inputs are text or may be missing.
     """
-
-    rows: "Dataset"
-    cut: int
-    names: list[str]
-    plain: bool
-    table: TableRows | None
-
-    @property
-    def types(self) -> set[str]:
-        """Types of the inputs, where each is a number."""
-        return {self.rows.features[name].dtype for name in self.names}
-
-
-def read_names(
-    kind: str, path: Path, columns: Columns, targets: Targets, split: HeldOut, cache: Path
-) -> Read:
-    """Opens a data set; for its arguments and errors see ``read_columns``."""
     from datasets import concatenate_datasets  # noqa: PLC0415 - slow to import, not always needed
 
     parts = _parts(kind, path, cache)
@@ -112,16 +94,13 @@ def read_names(
     kinds = {_kind(rows.features[name]) for name in names}
     texts = "text" in kinds and targets != "tokens"
     may_miss = columns.missing != "refuse" or columns.missing_values
-    table = None
-    if kinds <= {"number", "text"} and (texts or may_miss):
-        wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
-        for name in wanted:
-            if _kind(rows.features[name]) == "array":
-                raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
-        frame = rows.select_columns(wanted).to_pandas()
-        held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
-        table = parted(path, frame, columns, targets, held)
-    return Read(rows, cut, names, kinds == {"number"}, table)
+    if not (kinds <= {"number", "text"} and (texts or may_miss)):
+        return rows, cut, names, None
+    wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+    for name in wanted:
+        if _kind(rows.features[name]) == "array":
+            raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
+    return rows, cut, names, of_frame(path, rows.select_columns(wanted).to_pandas(), columns)
 
 
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
@@ -131,6 +110,18 @@ def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
     """
     parts = [part for part in _parts(kind, path, cache, name) if name in part.column_names]
     return [_stacked(path, _column(path, part, name)) for part in parts]
+
+
+def read_table(kind: str, path: Path, cache: Path) -> Any:
+    """Returns all rows as a data frame, without columns of images and lists.
+
+    For its arguments and errors see ``read_columns``.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    parts = _parts(kind, path, cache)
+    names = [n for n in parts[0].column_names if _kind(parts[0].features[n]) != "array"]
+    return pd.concat([p.select_columns(names).to_pandas() for p in parts], ignore_index=True)
 
 
 def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]":

@@ -14,8 +14,6 @@ from federation.data.lazy import Lazy, RowNumbers
 from federation.errors import DataError
 from federation.files import open_file
 
-__all__ = ["CLASS", "decoded_images", "images_in", "read_images"]
-
 CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 

@@ -12,8 +12,6 @@ from federation.data.frames import hashed, is_frame
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.source import MEMORY, Source
 
-__all__ = ["hold"]
-
 _LOOKED_AT: Final = 8  # rows
 
 

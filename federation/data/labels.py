@@ -10,8 +10,6 @@ from federation.data.places import Place
 from federation.data.values import Values
 from federation.errors import DataError, few_names
 
-__all__ = ["Classes", "classes_of", "is_text", "likely_task"]
-
 _Array = npt.NDArray[Any]
 _MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes, of two rows each
 _FEW: Final = 20  # whole numbers that may be classes where they are floats

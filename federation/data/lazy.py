@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from federation.errors import DataError, one_line
 
-__all__ = ["Joined", "Lazy", "RowNumbers", "UnreadableRow", "scaled"]
-
 RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
 
 

@@ -14,18 +14,17 @@ from engram.checks import clash, must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, HeldOut, Own, held_out, train_and_test
-from federation.data.csv_rows import framed, parted
 from federation.data.datasets import read_given
-from federation.data.frames import is_frame, read_frame
+from federation.data.frames import is_frame
 from federation.data.images import CLASS, read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
+from federation.data.raw_tables import by_name, of_arrays, of_csv
 from federation.data.shaping import Shaping
 from federation.data.source import DATASETS, FILES, HUB, Source
+from federation.data.table_rows import rows_of
 from federation.data.values import Columns
 from federation.errors import DataError, brief
-
-__all__ = ["fetch", "load"]
 
 _Array = npt.NDArray[Any]
 _PLAIN: Final = Columns()
@@ -75,7 +74,8 @@ def load(
         else:
             arrays = _read(source.kind, own, columns, split, data_dir)
         if is_frame(arrays.get("x")):
-            arrays = framed(source.path, arrays, columns, own.targets, split).arrays()
+            table = of_arrays(source.path, arrays, columns)
+            arrays = {**arrays, **rows_of(table, columns, targets, split)}
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
@@ -93,14 +93,14 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     if kind in ("npz", "npy"):
         arrays = read_npz(own.path) if kind == "npz" else read_npy(own.path)
         if columns.values.needed:  # one client's
-            return arrays
+            return by_name(own.path, arrays)
         found = with_task(own.path, arrays, columns.task)
         columns.check_task(own.path, [columns.task] if found.keys() & _TASKS else sorted(arrays))
         return found
     if kind == "images":
         return read_images(own.path)
     if kind == "csv":
-        return parted(own.path, read_frame(own.path), columns, own.targets, split).arrays()
+        return rows_of(of_csv(own.path, columns), columns, own.targets, split)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
     return read_columns(kind, own.path, columns, own.targets, split, cache)

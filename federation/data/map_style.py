@@ -9,8 +9,6 @@ from torch.utils.data import Dataset
 
 from federation.data.lazy import Lazy, RowNumbers
 
-__all__ = ["inputs_of", "targets_of"]
-
 
 def inputs_of(part: Dataset[Any]) -> Lazy:
     """Returns the inputs of a map-style data set of pairs (inputs, targets)."""

@@ -19,8 +19,6 @@ from federation.errors import DataError
 from federation.files import open_file
 from federation.machine import check_rows, rows_in_memory
 
-__all__ = ["read_npy"]
-
 _INPUTS = ("x", "x_train", "x_test")
 
 

@@ -22,8 +22,6 @@ from federation.errors import DataError
 from federation.files import open_file
 from federation.machine import check_rows, rows_in_memory
 
-__all__ = ["UNREADABLE", "array_header", "named_labels", "read_npz", "task_arrays", "with_task"]
-
 _SUFFIX: Final = ".npy"
 _MOST: Final = 1000  # arrays
 _HEADER: Final = {

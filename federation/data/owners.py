@@ -16,9 +16,8 @@ from federation.data.source import HUB, Source
 from federation.errors import DataError
 from federation.experiment import FIRST, Experiment, read_by
 from federation.settings.data import DataSettings
+from federation.settings.evaluation import listed
 from federation.settings.machine import MachineSettings
-
-__all__ = ["count_clients", "follow_rows", "of_clients"]
 
 _log = getLogger("flwr.engram")
 
@@ -54,7 +53,7 @@ def of_clients(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a federation of so many clients, beside those that are given."""
     told, unseen = (str(given.get(key, "")) for key in ("num-clients", "unseen-clients"))
     able = min(count, int(told)) if told.isdecimal() else count
-    able -= int(unseen) if unseen.isdecimal() else 0
+    able -= int(unseen) if unseen.isdecimal() else len(listed(str(given.get("unseen", ""))))
     most = Experiment.model_fields["clients_per_round"].default
     return {"num-clients": count, "clients-per-round": max(1, min(able, most))}
 

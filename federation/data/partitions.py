@@ -24,8 +24,6 @@ from federation.streams import Stream, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["names_of", "partition"]
-
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from federation.errors import DataError, brief, one_line
 
-__all__ = ["Place"]
-
 _Array = npt.NDArray[Any]
 
 

@@ -16,10 +16,7 @@ from torch.utils._pytree import tree_leaves
 from engram.models.base import Inputs
 from federation.data.federated import Split
 from federation.data.lazy import RowNumbers
-from federation.data.new_rows import InputColumn
-from federation.roster import Kind
-
-__all__ = ["SIZE", "Range", "far_away", "inputs_in", "ranges_of", "some_of"]
+from federation.schema import Schema
 
 SIZE: Final = "root mean square"
 """Name of the figure of a row that is no list of columns, such as an image."""
@@ -62,16 +59,12 @@ def some_of(split: Split, rows: RowNumbers) -> Inputs:
     return split.take(torch.from_numpy(rows[::step]).to(device))[0]
 
 
-def inputs_in(
-    x: Inputs, kind: Kind, columns: Sequence[InputColumn], missing: str
-) -> dict[str, _Array]:
+def inputs_in(x: Inputs, schema: Schema | None) -> dict[str, _Array]:
     """Returns the values of each input of numbers, by its name, without missing ones.
 
     Args:
         x: Rows as a model sees them.
-        kind: What they are like.
-        columns: The inputs of a table, where it has some.
-        missing: What is done where a value of a table is missing, as the setting says.
+        schema: The schema of inputs, where these are columns with names.
     """
     found: dict[str, _Array] = {}
     leaves = tree_leaves(x)
@@ -83,24 +76,18 @@ def inputs_in(
         if values.ndim != 2:
             size = np.sqrt(np.square(values).mean(axis=tuple(range(1, values.ndim))))
             found[prefix + SIZE] = size
-        elif columns:
-            found |= _of_table(values, columns, missing)
+        elif schema is not None:
+            found |= _of_table(values, schema)
         else:
-            names = kind.columns or [f"{prefix}column {k}" for k in range(values.shape[1])]
-            found |= dict(zip(names, values.T, strict=True))
+            found |= {f"{prefix}column {k}": column for k, column in enumerate(values.T)}
     return {name: values[np.isfinite(values)] for name, values in found.items()}
 
 
-def _of_table(values: _Array, columns: Sequence[InputColumn], missing: str) -> dict[str, _Array]:
-    found, at = {}, 0
-    for column in columns:
-        width = 1 if column.values is None else len(column.values)
-        flagged = missing == "indicator"
-        if column.values is None:
-            there = values[:, at + 1] == 0 if flagged else slice(None)
-            found[column.name] = values[there, at]
-        at += width + flagged
-    return found
+def _of_table(values: _Array, schema: Schema) -> dict[str, _Array]:
+    flagged = schema.missing == "indicator"
+    numeric = np.flatnonzero(schema.numeric)
+    there = {k: values[:, k + 1] == 0 if flagged else slice(None) for k in numeric}
+    return {schema.inputs[k]: values[there[k], k] for k in numeric}
 
 
 def ranges_of(inputs: Mapping[str, _Array]) -> list[Range]:

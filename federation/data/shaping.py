@@ -17,8 +17,6 @@ from federation.data.places import Place
 from federation.errors import DataError
 from federation.machine import check_rows
 
-__all__ = ["TYPES", "Shaping"]
-
 _log = getLogger("flwr.engram")
 
 TYPES = "types of "

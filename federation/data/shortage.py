@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from federation.errors import DataError, few
+from federation.errors import DataError, Names, few
 from federation.experiment import Experiment
-from federation.names import Names
 
 __all__ = ["Shortage", "check_shortage", "in_groups", "shortage"]
 

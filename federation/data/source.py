@@ -7,8 +7,6 @@ from typing import Any, Final, Self, TypeVar
 
 from engram.checks import require
 
-__all__ = ["BUILT_IN", "DATASETS", "FILES", "HUB", "MEMORY", "PERMUTED", "SPARSE", "Source", "data"]
-
 FILES: Final = ("npz", "npy", "csv", "images", "parquet", "arrow")
 """Kinds of data sets that are files, or folders: KIND:PATH."""
 
@@ -138,9 +136,9 @@ class Source(str):
 
     @property
     def short_name(self) -> str:
-        """A name without folders."""
+        """A name without folders; of rows that a caller gives, the word for them."""
         kind, _, path = self.partition(":")
-        return Path(path).stem if path else kind
+        return "data" if self.in_memory else Path(path).stem if path else kind
 
     @property
     def described(self) -> str:

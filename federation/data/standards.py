@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from logging import getLogger
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ from engram.units import Moments, Standard, Units, merged
 from federation.data.federated import FederatedData, Split, seen_as
 from federation.data.lazy import Lazy, RowNumbers
 from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.roster import Told
+from federation.schema import Told
 from federation.streams import unseen
 
-__all__ = ["fitted", "own_units", "standardized", "standardized_by", "told", "warn_of_scales"]
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
 
 _log = getLogger("flwr.engram")
 
@@ -27,16 +27,13 @@ _BLOCK: Final = 2**16  # rows whose moments are computed at once
 _DIFFER: Final = 100  # times one column's deviation that another's may be, unsaid
 
 
-def told(experiment: Experiment, data: FederatedData, clients: Iterable[int]) -> Told:
+def told(experiment: "Experiment", data: FederatedData, clients: Iterable[int]) -> Told:
     """Returns what a node tells of training rows of its clients, but for those that never train.
 
     Raises:
         Refused: Inputs are to be standardized, but have no columns.
     """
-    e, never = (
-        experiment,
-        unseen(experiment.seed, experiment.num_clients, experiment.unseen_clients),
-    )
+    e, never = experiment, unseen(experiment, data.names)
     rows = [data.train.rows[client] for client in clients if client not in never]
     numeric = _numeric(e, data) if standardized_by(e, data) == "federation" else None
     inputs = None if numeric is None else _inputs(data.train, rows, numeric)
@@ -44,13 +41,13 @@ def told(experiment: Experiment, data: FederatedData, clients: Iterable[int]) ->
     return Told(inputs, _targets(data.train, rows) if values and e.standardize != "none" else None)
 
 
-def fitted(experiment: Experiment, data: FederatedData) -> FederatedData:
+def fitted(experiment: "Experiment", data: FederatedData) -> FederatedData:
     """Returns data of all clients with their units, as the server of a run fits them."""
     found = told(experiment, data, range(experiment.num_clients))
     return data._replace(units=Units(*(part and part.standard() for part in found)))
 
 
-def standardized(experiment: Experiment, data: FederatedData) -> FederatedData:
+def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData:
     """Returns data with inputs as the network takes them: standardized, where it takes them so.
 
     Raises:
@@ -62,7 +59,7 @@ def standardized(experiment: Experiment, data: FederatedData) -> FederatedData:
     return data if inputs is None else _with_inputs(data, *(_all(s, inputs) for s in data[:2]))
 
 
-def own_units(experiment: Experiment, data: FederatedData, client: int) -> Units:
+def own_units(experiment: "Experiment", data: FederatedData, client: int) -> Units:
     """Returns the units of a client's rows: those of the run, or with its own of inputs."""
     if standardized_by(experiment, data) != "client":
         return data.units
@@ -70,13 +67,13 @@ def own_units(experiment: Experiment, data: FederatedData, client: int) -> Units
     return data.units._replace(inputs=own and own.standard())
 
 
-def warn_of_scales(experiment: Experiment, data: FederatedData) -> None:
+def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
     """Logs a warning where columns of arrays, which are taken as they are, differ in scale.
 
     Rows that are read as they are drawn are not read for that.
     """
     like, lazy = data.train.like, isinstance(data.train.x, Lazy)
-    if experiment.standardize != "auto" or data.numeric or lazy or not _has_columns(like):
+    if experiment.standardize != "auto" or _is_table(data) or lazy or not _has_columns(like):
         return
     found = _inputs(data.train, data.train.rows, None)
     if found is None:
@@ -97,19 +94,23 @@ def warn_of_scales(experiment: Experiment, data: FederatedData) -> None:
 # --- Which columns -------------------------------------------------------------------------------
 
 
-def standardized_by(e: Experiment, data: FederatedData) -> str:
+def standardized_by(e: "Experiment", data: FederatedData) -> str:
     """Returns whose rows inputs are standardized by: ``federation``, ``client`` or ``none``."""
     if e.standardize != "auto":
         return e.standardize
-    table = bool(data.numeric) and _has_columns(data.train.like)
-    return "none" if not table else "federation" if e.privacy == "none" else "client"
+    return "none" if not _is_table(data) else "federation" if e.privacy == "none" else "client"
+
+
+def _is_table(data: FederatedData) -> bool:
+    named = data.schema is not None and not data.schema.of_arrays
+    return named and _has_columns(data.train.like)
 
 
 def _has_columns(like: Any) -> bool:
     return isinstance(like, Tensor) and like.ndim == 2 and like.dtype == torch.float32
 
 
-def _numeric(e: Experiment, data: FederatedData) -> Bools:
+def _numeric(e: "Experiment", data: FederatedData) -> Bools:
     like = data.train.like
     if not _has_columns(like):
         raise Refused(
@@ -117,7 +118,7 @@ def _numeric(e: Experiment, data: FederatedData) -> Bools:
             f"those of tables, and of float arrays of shape (rows, features); they are "
             f"{data.kind.inputs}"
         )
-    return np.array(data.numeric) if data.numeric else np.ones(like.shape[1], dtype=bool)
+    return np.array(data.schema.numeric if data.schema else [True] * like.shape[1])
 
 
 # --- Moments -------------------------------------------------------------------------------------

@@ -11,25 +11,18 @@ from engram.checks import clash, must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
-from federation.data.cells import check_there, matrix, numbers
+from federation.data.cells import known, matrix, numbers
 from federation.data.datasets import read_given
-from federation.data.frames import check_columns, is_frame, read_frame
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
+from federation.data.raw_tables import of_arrays, of_csv
 from federation.data.source import SPARSE, Source
-from federation.errors import UNNAMED, DataError, few_names
+from federation.data.values import Columns, Values
+from federation.errors import UNNAMED, DataError, Names, few_names
 from federation.experiment import Experiment
-from federation.machine import check_room, check_rows, rows_in_memory
-from federation.names import Names, checked_names
+from federation.machine import check_room, rows_in_memory
+from federation.names import checked_names
 from federation.streams import Stream, generator
-
-__all__ = [
-    "Table",
-    "TableData",
-    "own_table",
-    "read_table",
-    "table_data",
-]
 
 _Array = npt.NDArray[Any]
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
@@ -94,11 +87,11 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     if experiment.source.by_client:
         everyone = range(experiment.num_clients)
         return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
-    table = read_table(experiment.source, experiment.target_column, experiment.task_column)
-    if table.task is None:
+    table = read_table(experiment.source, Columns.of(experiment))
+    if experiment.task_column == experiment.target_column:
         wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
         raise DataError(must("task-column", experiment.task_column, wanted))
-    tasks, codes = distinct(table.task)
+    tasks, codes = distinct(table.labels)
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
         raise DataError(must("num-clients", experiment.num_clients, wanted))
@@ -128,29 +121,39 @@ def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableD
     test: list[Rows | None] = [None] * e.num_clients
     columns: list[str] = []
     for client in clients or [0]:  # what columns there are, a node without clients says, too
-        table = read_table(source, e.target_column, e.task_column, one_task=True, client=client)
-        train[client], test[client] = _held_out(table.x, table.y, e, client)
-        columns = table.columns
+        table = read_table(source, Columns.of(e, alone=True), one_task=True, client=client)
+        columns = columns or table.columns
+        if sorted(columns) != sorted(table.columns):
+            expected = f"the columns {few_names(columns)}, as others have"
+            raise DataError(must(f"client {client}", few_names(table.columns), expected))
+        x = table.x[:, [table.columns.index(name) for name in columns]]
+        train[client], test[client] = _held_out(x, table.y, e, client)
     return TableData(train, test, columns)
 
 
 def _held_out(
     x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], experiment: Experiment, client: int
 ) -> tuple[Rows, Rows | None]:
-    """Holds out a share of a client's rows, but not all of them; the others keep their order."""
+    """Holds out a share of a client's rows, but not all of them; the others keep their order.
+
+    With ``missing`` as ``median``, medians of the other rows stand for missing values.
+    """
     if not len(y):
         raise DataError(f"client {client} has no rows to learn from")
     rng = generator(experiment.seed, Stream.DATA_SPLIT, client)
     held = np.zeros(len(y), dtype=bool)
     count = min(round(experiment.test_fraction * len(y)), len(y) - 1)
     held[rng.permutation(len(y))[:count]] = True
+    if experiment.missing == "median":
+        learned = x[~held]
+        there = np.where(np.isnan(learned).all(axis=0), 0, learned)
+        x = np.where(np.isnan(x), np.nanmedian(there, axis=0), x)
     return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
 
 
 def read_table(
     source: Source,
-    target: str,
-    task: str,
+    columns: Columns,
     *,
     drop: Collection[str] = (),
     one_task: bool = False,
@@ -159,12 +162,11 @@ def read_table(
     """Reads a table.
 
     Args:
-        source: ``csv:PATH``, with a header; all columns but target and task are features. Or
-            ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and ``task``, and, if wanted, names of
-            x's columns in ``x_names``. If ``y`` has several columns, ``y_names`` must name them.
-            ``task_names`` are labels of tasks that ``task`` numbers from 0.
-        target: The target's column (npz: of y, if it has several).
-        task: The task's column (npz: ``task``, or another array).
+        source: ``csv:PATH``, with a header; or ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and
+            ``task``, and, if wanted, names of x's columns in ``x_names``. If ``y`` has several
+            columns, ``y_names`` must name them. ``task_names`` are labels of tasks that ``task``
+            numbers from 0.
+        columns: What its columns are; all but target and task are features, unless it names these.
         drop: Columns that are no features.
         one_task: Whether all rows may be one task's, and the task's column be missing.
         client: Whose table it is, of a user's data set whose clients are read one by one.
@@ -172,122 +174,53 @@ def read_table(
     Raises:
         DataError: If the file is not such a table, lacks a column, or a feature is not a number.
     """
-    path = source.path
+    path, arrays = source.path, dict[str, Any]()
+    columns = columns._replace(values=Values(needed=True))  # text is refused below, by name
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
-            return _csv(path, target, task, drop, one_task)
+            raw = of_csv(path, columns)
+    else:
+        arrays = dict(_arrays(source, client))
+        raw = of_arrays(path, arrays, columns)
+    if raw.task is None and not one_task:
+        raise DataError(
+            f"{path} must have a task column, {columns.task!r}, that says whose row each is; it "
+            f"has {few_names(raw.inputs.columns)}"
+        )
+    for name in drop:
+        if name not in raw.inputs:
+            has = few_names(raw.inputs.columns)
+            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
+    x = raw.inputs.drop(columns=list(drop))
+    x = x.apply(known, missing_values=columns.missing_values) if columns.missing_values else x
+    task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
+    y = target_of(path, raw.y, columns.target)
+    return Table(matrix(path, x, _OTHERWISE), y, task, list(x.columns))
+
+
+def _arrays(source: Source, client: int) -> Mapping[str, Any]:
     if source.is_given:
         arrays = read_given(source, [client])
     elif source.kind == "npz" and source.place:
-        arrays = read_npz(path)
+        return read_npz(source.path)
     else:
         raise DataError(clash("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
     if isinstance(arrays.get("x"), Lazy):
         raise DataError("tables must be given as arrays (x, y), got data sets of torch")
-    if is_frame(arrays.get("x")):
-        return _held_frame(path, arrays, task, drop, one_task)
-    return _without(drop, path, _own(path, arrays, target, task, one_task))
+    return arrays
 
 
-def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
-    frame = read_frame(path)
-    check_columns(path, [target], frame.columns)
-    _check_task(path, task, frame.columns, one_task)
-    y = numbers(path, target, frame[target], "code it by numbers")
-    return _of_frame(path, frame.drop(columns=target), y, task, drop)
+def target_of(path: Path, y: Any, name: str) -> npt.NDArray[np.float64]:
+    """Returns targets, a column of a data frame or an array, as numbers (n,).
 
-
-def _held_frame(
-    path: Path, arrays: Mapping[str, Any], task: str, drop: Collection[str], one_task: bool
-) -> Table:
-    frame, labels = arrays["x"], arrays.get("task")
-    if labels is None:
-        _check_task(path, task, frame.columns, one_task)
-    y = np.asarray(arrays["y"])
-    if y.ndim != 1 or y.dtype.kind not in "iuf":
+    Raises:
+        DataError: They are something else.
+    """
+    if not isinstance(y, np.ndarray):
+        return numbers(path, name, y, "code it by numbers")
+    if y.ndim != 1 or y.dtype.kind not in "buif":
         raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")
-    table = _of_frame(path, frame, y.astype(np.float64), task, drop)
-    return (
-        table if labels is None else table._replace(task=named_labels(path, arrays, "task", labels))
-    )
-
-
-def _of_frame(
-    path: Path, frame: Any, y: npt.NDArray[np.float64], task: str, drop: Collection[str]
-) -> Table:
-    """Returns a frame of features, and of the task's column, if there is one, as a table."""
-    features, labels = frame, None
-    if task in frame.columns:
-        check_there(path, {task: frame[task]})
-        features, labels = frame.drop(columns=task), frame[task].to_numpy()
-    _check_drop(drop, path, list(features.columns))
-    features = features.drop(columns=list(drop))
-    return Table(matrix(path, features, _OTHERWISE), y, labels, list(features.columns))
-
-
-def _check_task(path: Path, task: str, columns: Collection[str], one_task: bool) -> None:
-    if not one_task and task not in columns:
-        raise DataError(
-            f"{path} must have a task column, {task!r}, that says whose row each is; it has "
-            f"{few_names(columns)}"
-        )
-
-
-def _without(drop: Collection[str], path: Path, table: Table) -> Table:
-    _check_drop(drop, path, table.columns)
-    kept = [k for k, name in enumerate(table.columns) if name not in drop]
-    return table._replace(x=table.x[:, kept], columns=[table.columns[k] for k in kept])
-
-
-def _check_drop(drop: Collection[str], path: Path, features: Collection[str]) -> None:
-    for name in drop:
-        if name not in features:
-            raise DataError(
-                f"{path} has no feature {name!r} to be left out; it has {few_names(features)}"
-            )
-
-
-def _own(path: Path, arrays: Mapping[str, _Array], target: str, task: str, one_task: bool) -> Table:
-    missing = {"x", "y"} - arrays.keys()
-    if missing:
-        raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")
-    x, y = arrays["x"], arrays["y"]
-    if x.ndim != 2 or not len(x) or x.dtype.kind not in "buif" or y.dtype.kind not in "buif":
-        raise DataError(
-            f"{path}: x must be numbers of shape (rows, columns), and y numbers, got {x.dtype} of "
-            f"shape {x.shape} and {y.dtype}"
-        )
-    if y.ndim == 2:
-        names = _names(path, arrays, "y_names", y.shape[1])
-        if target not in names:
-            raise DataError(
-                f"{path}: y has the columns {few_names(names)}: choose one by "
-                f"target-column, got {target!r}"
-            )
-        y = y[:, names.index(target)]
-    elif target not in (names := ["y", *map(str, arrays.get("y_names", np.array([])).flat)]):
-        raise DataError(f"{path}: y is one column, {names[-1]}: there is no {target!r}")
-    _check_task(path, task, arrays, one_task)
-    labels = arrays.get(task)
-    for name, array in (("y", y), (task, labels)):
-        if array is not None and array.shape != x.shape[:1]:
-            raise DataError(f"{path}: {name} must have shape {x.shape[:1]}, got {array.shape}")
-    if labels is not None:
-        labels = named_labels(path, arrays, task, labels)
-    columns = _names(path, arrays, "x_names", x.shape[1])
-    check_rows(f"{path} in float64", 8 * x.size)
-    return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)
-
-
-def _names(path: Path, arrays: Mapping[str, _Array], key: str, count: int) -> list[str]:
-    """Returns what columns are called."""
-    default = np.array([f"{key[0]}{k}" for k in range(count)])
-    names = [str(name) for name in arrays.get(key, default).flat]
-    if len(set(names)) < len(names):
-        raise DataError(f"{path}: {key} must be different, got {few_names(names)}")
-    if len(names) != count:
-        raise DataError(f"{path}: {key} must name {count} columns, got {len(names)}")
-    return names
+    return y.astype(np.float64)
 
 
 def _simulated(experiment: Experiment) -> TableData:

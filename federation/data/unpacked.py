@@ -9,8 +9,6 @@ from typing import Final
 
 from federation.data.source import Source
 
-__all__ = ["CACHE", "unless_refused"]
-
 CACHE: Final = "huggingface"  # in the folder of data sets, where the library keeps what it unpacks
 
 

@@ -1,6 +1,7 @@
 """Columns of text: which values there are, and which number each has in the whole federation."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
@@ -11,8 +12,6 @@ import numpy.typing as npt
 from engram.checks import must
 from federation.errors import DataError, brief, few_names
 from federation.settings.data import DataSettings
-
-__all__ = ["Columns", "Values", "listed"]
 
 _MOST = 1000  # values of a column: each is a column of inputs
 
@@ -47,8 +46,16 @@ class Values(NamedTuple):
             declared[name.strip()] = values
         return cls(declared, needed)
 
-    def of(self, path: Path, name: str, column: npt.NDArray[Any]) -> tuple[str, ...]:
+    def of(
+        self, path: Path, name: str, column: npt.NDArray[Any], rows: Sequence[Any] = ()
+    ) -> tuple[str, ...]:
         """Returns the values of a column, (n,) of text: the declared ones, or those it holds.
+
+        Args:
+            path: Where the column is, for messages.
+            name: Its name.
+            column: Its cells, without missing ones.
+            rows: Labels of its rows, as pandas has them; empty if they are 0, 1, ...
 
         Raises:
             DataError: If it holds others, or they had to be declared, or are too many.
@@ -68,7 +75,7 @@ class Values(NamedTuple):
             row = int(np.argmax(column == value))
             raise DataError(
                 f"{path}: {name} must be one of {few_names(known)} (categories), got "
-                f"{brief(value)} in row {row}"
+                f"{brief(value)} in {row_name(rows[row] if len(rows) else row)}"
             )
         return known
 
@@ -92,6 +99,8 @@ class Columns(NamedTuple):
         missing: What is done where a value of the others is missing; see the setting.
         values: Those of columns of text.
         missing_values: Texts that stand for a missing value.
+        by_name: Whether columns of inputs are in the order of their names, and not in the file's,
+            unless ``inputs`` gives one: files of other sites may have another.
     """
 
     target: str = "y"
@@ -100,6 +109,7 @@ class Columns(NamedTuple):
     missing: Literal["refuse", "median", "indicator"] = "refuse"
     values: Values = Values()
     missing_values: tuple[str, ...] = ()
+    by_name: bool = False
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -119,6 +129,7 @@ class Columns(NamedTuple):
             settings.missing,
             Values.parse(settings.categories, needed=alone),
             listed(settings.missing_values, "|"),
+            by_name=alone,
         )
 
     def check_task(self, path: Path, names: Collection[str]) -> None:
@@ -130,6 +141,16 @@ class Columns(NamedTuple):
         if self.task != Columns().task and not self.values.needed and self.task not in names:
             held = few_names(names) or "nothing"
             raise DataError(f"{path} must have {self.task}, as task-column says; it has {held}")
+
+
+def name_order(name: str) -> list[str | int]:
+    """Returns a key to sort names by, in which x2 comes before x10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def row_name(label: Any) -> str:
+    """Returns a row's name in messages: its number in the table, or in its client's."""
+    return f"row {label[1]} of {label[0]}" if isinstance(label, tuple) else f"row {label}"
 
 
 def listed(text: str, separator: str) -> tuple[str, ...]:

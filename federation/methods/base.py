@@ -15,18 +15,6 @@ from federation.settings.model import ModelSettings
 from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
 
-__all__ = [
-    "METHODS",
-    "NO_NETWORK",
-    "Families",
-    "Method",
-    "check_name",
-    "check_setting",
-    "family",
-    "method",
-    "unknown_method",
-]
-
 NO_NETWORK = frozenset(
     {
         *ModelSettings.model_fields,
@@ -34,7 +22,7 @@ NO_NETWORK = frozenset(
         *EvaluationSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
         *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
-        *("input_columns", "categories", "missing", "missing_values", "images", "standardize"),
+        *("categories", "missing", "missing_values", "images", "standardize"),
         *("noise_multiplier", "delta", "server_step", "server_radius"),
     }
 )

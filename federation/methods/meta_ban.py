@@ -18,8 +18,6 @@ from federation.settings.shared import SharedSettings
 if TYPE_CHECKING:
     from engram.bandits.meta_ban import MetaBan as Policy
 
-__all__ = ["TOTAL", "MetaBan"]
-
 TOTAL = REGRET._replace(meaning="cumulative regret of all clients, in the turns they have reported")
 """The metric of a run."""
 
@@ -71,10 +69,6 @@ class MetaBan(Method):
         "too; 0: it is each client's own",
     )
     report_every: ReportEvery = 8
-
-    def horizon(self, shared: SharedSettings) -> int:
-        """Returns the number of turns in all rounds."""
-        return shared.num_rounds
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the regret in the turns that clients have reported."""

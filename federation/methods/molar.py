@@ -14,8 +14,6 @@ from federation.methods.base import NO_NETWORK, Method, method
 from federation.settings.fields import Float
 from federation.settings.shared import SharedSettings
 
-__all__ = ["COLUMNS", "Molar", "Thresholded"]
-
 _LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
 COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})
 """Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
@@ -44,7 +42,11 @@ class Molar(Thresholded):
     plug_in = "molar"
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
-    unread = NO_NETWORK | {"num_rounds", "eval_every", "checkpoint_every"}
+    unread = NO_NETWORK - {"missing", "missing_values"} | {
+        "num_rounds",
+        "eval_every",
+        "checkpoint_every",
+    }
 
     family: Literal["linear", "logistic", "poisson"] = Field(
         "linear", description="the model: linear, logistic (classes 0 and 1) or poisson (counts)"
@@ -77,5 +79,7 @@ class Molar(Thresholded):
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Also names a threshold of 0, by which adaptive sharing would share nothing."""
         yield from super().problems(shared)
+        if shared.missing == "indicator":
+            yield clash("missing", shared.missing, "refuse or median for molar")
         if self.sharing == "adaptive" and self.threshold_scale == 0:
             yield clash("threshold-scale", 0, "above 0 with sharing=adaptive", "sharing")

@@ -14,8 +14,6 @@ from federation.methods.turns import LEAST_REPORTED, REGRET, ReportEvery
 from federation.settings.fields import Int
 from federation.settings.shared import SharedSettings
 
-__all__ = ["REGRETS", "MolarBandit"]
-
 (REGRETS,) = columns_of(
     [REGRET._replace(meaning="cumulative regret, mean over sites that have reported turns")],
     {"": False},

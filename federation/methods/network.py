@@ -12,7 +12,7 @@ from engram.checks import Fault, clash, must, require
 from engram.metrics import METRICS, Metric, named
 from engram.steps import OPTIMIZERS
 from engram.tasks import TASKS, task_of
-from federation.columns import Column, columns_of
+from federation.columns import VALIDATION, Column, columns_of
 from federation.methods.base import METHODS, Method, check_name, check_setting
 from federation.methods.base import method as registered
 from federation.plugins import MOVING
@@ -21,15 +21,6 @@ from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
     from engram.core.settings import Part
-
-__all__ = ["COMMON", "TUNED", "UNSEEN", "VALIDATION", "NetworkMethod", "made_of", "method"]
-
-COMMON, TUNED = "-common", "-tuned"
-"""Column suffixes: the common model as it is, and the served model after fine-tuning. Without one,
-a column is of the model that serves the client."""
-
-VALIDATION, UNSEEN = "validation-", "unseen-"
-"""Column prefixes: rows that are held out for validation, and clients that never train."""
 
 _C = TypeVar("_C", bound=type)
 _TYPES: Final[dict[str, Any]] = {"float": Float, "int": Int, "bool": bool}
@@ -245,6 +236,8 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
     elif asked > seen:
         but = f" - unseen-clients = {seen}" if unseen else f" = {seen}"
         yield clash("clients-per-round", asked, f"at most num-clients{but}", "num-clients")
+    if (named := len(shared.unseen_names)) not in (0, unseen):
+        yield clash("unseen-clients", unseen, f"that of the clients in unseen, {named}", "unseen")
     if shared.patience and not shared.validates:
         expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
         yield clash("patience", shared.patience, expected, "protocol", "validation-fraction")

@@ -11,8 +11,6 @@ from federation.settings.fields import Int
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LEAST_REPORTED", "REGRET", "ReportEvery"]
-
 LEAST_REPORTED: Final = 8
 """Turns that a node of its own reports together, at least."""
 

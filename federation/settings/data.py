@@ -69,8 +69,8 @@ class DataSettings(Settings):
     )
     input_columns: str = Field(
         "",
-        description="csv, parquet, arrow, hf: the columns of inputs, by name, with commas; empty: "
-        "all others",
+        description="csv, parquet, arrow, hf, tables: the columns of inputs, by name, with commas; "
+        "empty: all others",
     )
     categories: str = Field(
         "",

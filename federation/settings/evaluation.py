@@ -23,6 +23,19 @@ def _metrics(value: object) -> object:
     return ",".join(names)
 
 
+def _clients(value: object) -> object:
+    """Returns clients with commas as text; lists, and a single number, are natural, too."""
+    if isinstance(value, list | tuple):
+        require(len(value) > 0, "unseen", value, "clients' names or numbers")
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def listed(clients: str) -> frozenset[str]:
+    """Returns the names or numbers of clients that the setting ``unseen`` lists."""
+    return frozenset(name.strip() for name in clients.split(",") if name.strip())
+
+
 class EvaluationSettings(Settings):
     """Rows for fine-tuning, for scores and for validation, and metrics."""
 
@@ -42,7 +55,12 @@ class EvaluationSettings(Settings):
     unseen_clients: Int = Field(
         0,
         ge=0,
-        description="evaluation: clients that never train, and are scored apart",
+        description="evaluation: number of clients that never train, and are scored apart",
+    )
+    unseen: Annotated[str, BeforeValidator(_clients)] = Field(
+        "",
+        description="evaluation: which clients these are, by name or number, with commas; empty: "
+        "drawn by the seed",
     )
     patience: Int = Field(
         0,
@@ -74,6 +92,11 @@ class EvaluationSettings(Settings):
         description="evaluation: metrics besides the loss, with commas, the main one first; empty: "
         "those of the task",
     )
+
+    @property
+    def unseen_names(self) -> frozenset[str]:
+        """Names or numbers of the clients that ``unseen`` lists."""
+        return listed(self.unseen)
 
     @property
     def validates(self) -> bool:

@@ -9,8 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from engram.brief import brief
-from engram.checks import Fault, must, require
+from engram.checks import Fault, brief, must, require
 from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS
 from federation.errors import one_line
 
@@ -57,7 +56,7 @@ _KINDS: Final = {
     "float_parsing": "a valid number",
     "bool_parsing": "a valid boolean",
     **dict.fromkeys(("dict_type", "model_type"), "an object"),
-    "list_type": "a list",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     "less_than_equal": "less than or equal to {le:.16g}",
 }
 """Expected values by pydantic's types of errors, where its own words say something else."""

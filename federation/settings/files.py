@@ -9,8 +9,6 @@ from engram.checks import must
 from federation.errors import Refused, one_line
 from federation.files import read_file
 
-__all__ = ["flat", "read_settings"]
-
 _LARGEST: Final = 2**20  # bytes of a file of settings
 
 

@@ -6,7 +6,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "apfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedalt", "fedavg", "fedbabu", "fedbn", "feddbe", "feddyn", "fedem", "fedpac", "fedper", "fedproto", "fedprox", "fedrep", "fedyogi", "ifca", "knn-per", "lg-fedavg", "local", "mr-mtl", "pfedhn", "pfedme", "scaffold", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "apfl", "cfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedalt", "fedamp", "fedas", "fedavg", "fedbabu", "fedbn", "feddbe", "feddyn", "fedem", "fedfomo", "fedpac", "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "fedyogi", "floco", "gpfl", "ifca", "knn-per", "lg-fedavg", "local", "mr-mtl", "pfedhn", "pfedme", "scaffold", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -48,7 +48,7 @@ class Given(TypedDict, total=False):
     task_column: str
     """the column, or array of npz and npy, that names a row's client."""
     input_columns: str
-    """csv, parquet, arrow, hf: the columns of inputs, by name, with commas; empty: all
+    """csv, parquet, arrow, hf, tables: the columns of inputs, by name, with commas; empty: all
     others."""
     categories: str
     """csv, parquet, arrow, hf, images: values that columns of text may have, such as
@@ -107,12 +107,20 @@ class Given(TypedDict, total=False):
     """seconds that a round waits for replies before it goes on without them."""
     min_clients: int
     """fewest clients with which a run begins, and fewest replies of a round; with fewer the run
-    stops, and can be resumed."""
+    stops, and can be resumed; 0: on nodes, a run begins with all that have enough rows, and a
+    round needs one."""
+    start_from: str
+    """folder of a run from whose last models this one starts: those of the server, and what it
+    keeps for each client, where the method has the same; what clients keep, and means of it,
+    begin anew. Empty: from the initial models."""
     clients_per_round: int
     """clients that train in a round (B)."""
     shards: int
     """shards of clients (client i is in shard i mod shards), from each of which the same number
     trains in a round; with as many shards as nodes, all have equal work."""
+    participation: str
+    """folder of a run whose participation a run in one process repeats: in each round, the
+    clients that took part there; empty: cohorts are drawn."""
     local_steps: int
     """local steps of a client in a round (H)."""
     local_epochs: int
@@ -149,6 +157,9 @@ class Given(TypedDict, total=False):
     """what a round's models are merged into: their mean, the median or the trimmed-mean of each
     coordinate, or (krum) the one that is nearest to most others; with any but the mean every
     client counts alike."""
+    weighting: Literal["rows", "clients", "paper"]
+    """what a client counts in a round's mean: its training rows (rows, as FedAvg does), the
+    same as every other (clients), or what the method's paper says (paper)."""
     num_malicious: int
     """trimmed-mean, krum: clients of a round that may send anything; trimmed-mean leaves out as
     many of the lowest and as many of the highest values."""
@@ -182,7 +193,10 @@ class Given(TypedDict, total=False):
     """evaluation, standard: share of each client's training rows that it does not train on, but
     is scored on as well, to choose settings and rounds by; 0: none."""
     unseen_clients: int
-    """evaluation: clients that never train, and are scored apart."""
+    """evaluation: number of clients that never train, and are scored apart."""
+    unseen: str
+    """evaluation: which clients these are, by name or number, with commas; empty: drawn by the
+    seed."""
     patience: int
     """evaluation: stop after so many evaluations in a row without a better score on validation
     rows; 0: never."""
@@ -215,10 +229,11 @@ class Given(TypedDict, total=False):
     beta: float
     """local-moml: weight of the newest adaptation in the memory."""
     eta: float
-    """local-moml, per-fedavg, pfedme: step size of the common model; apfl, ditto, fedadagrad,
-    fedadam, fedala, fedalt, fedavg, fedbabu, fedbn, feddbe, feddyn, fedem, fedpac, fedper,
-    fedproto, fedprox, fedrep, fedyogi, ifca, knn-per, lg-fedavg, local, mr-mtl, pfedhn,
-    scaffold: step size of a client's local steps."""
+    """local-moml, per-fedavg, pfedme: step size of the common model; apfl, cfl, ditto,
+    fedadagrad, fedadam, fedala, fedalt, fedamp, fedas, fedavg, fedbabu, fedbn, feddbe, feddyn,
+    fedem, fedfomo, fedpac, fedper, fedproto, fedprox, fedrep, fedrod, fedyogi, floco, gpfl,
+    ifca, knn-per, lg-fedavg, local, mr-mtl, pfedhn, scaffold: step size of a client's local
+    steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -226,21 +241,29 @@ class Given(TypedDict, total=False):
     """local-moml: whether memories start anew each round (cross-device) or are carried over
     (cross-silo)."""
     initial_batch_size: int
-    """local-moml: rows that a memory starts from (K0); ifca: rows by which a client chooses."""
+    """local-moml: rows that a memory starts from (K0); fedfomo: rows by which a client weighs
+    models; ifca: rows by which a client chooses."""
     adaptive: bool
     """apfl: whether each client learns its weight, from there."""
+    eps1: float
+    """cfl: norm of a cluster's mean update below which it may be parted."""
+    eps2: float
+    """cfl: norm of some update above which a cluster may be parted."""
+    clusters: int
+    """cfl: clusters at most; 1: fedavg; ifca: models that clients choose from; 1: fedavg."""
     lambda_: float
-    """ditto, mr-mtl: weight of the proximal term; 0: local models; fedpac: weight of the
-    distance to prototypes; fedproto: weight of the distance to prototypes; 0: local models;
-    knn-per: weight of the client's nearest rows; 0: the common model; pfedme: weight of the
-    proximal term."""
+    """ditto, fedamp, mr-mtl: weight of the proximal term; 0: local models; fedpac: weight of
+    the distance to prototypes; fedproto: weight of the distance to prototypes; 0: local models;
+    gpfl: weight of the distance to embeddings of classes; knn-per: weight of the client's
+    nearest rows; 0: the common model; pfedme: weight of the proximal term."""
     server_eta: float
     """fedadagrad, fedadam, fedyogi: step size of the server; pfedhn: step size of the
     hypernetwork and of the embeddings; scaffold: step size of the server; 1: the mean."""
     beta1: float
     """fedadagrad, fedadam, fedyogi: weight of the former mean of the changes."""
-    tau: float
-    """fedadagrad, fedadam, fedyogi: degree of adaptivity; the smaller, the more."""
+    tau: float | int
+    """fedadagrad, fedadam, fedyogi: degree of adaptivity; the smaller, the more; floco: round
+    in which clients get parts of the simplex."""
     beta2: float
     """fedadam, fedyogi: weight of the former mean square."""
     weight_eta: float
@@ -253,16 +276,34 @@ class Given(TypedDict, total=False):
     personal_share: float
     """fedalt: share of a client's steps in a round, the first ones, for what it keeps; fedrep:
     share of a client's steps in a round, the first ones, for the head."""
+    attraction: float
+    """fedamp: weight in a client's mixture of another model that is the same as its own."""
+    sigma: float
+    """fedamp: squared distance of models at which that weight has fallen to 1/e of it."""
+    align_eta: float
+    """fedas: step size of the steps that align the body."""
+    align_share: float
+    """fedas: share of a client's steps in a round, the first ones, that align the body."""
     kappa: float
     """feddbe: weight of the distance between mean representations."""
     components: int
     """fedem: models that clients mix; 1: fedavg."""
+    models: int
+    """fedfomo: models of others that a client is sent."""
     head_share: float
     """fedpac: share of a client's steps in a round, the first ones, for the head."""
     mu: float
-    """fedprox: weight of the proximal term; 0: fedavg."""
-    clusters: int
-    """ifca: models that clients choose from; 1: fedavg."""
+    """fedprox: weight of the proximal term; 0: fedavg; gpfl: weight of the squares of the
+    embeddings and of the gates' parameters."""
+    gamma: float
+    """fedrod: exponent of class frequencies in the balanced loss; 0: fedavg; meta-ban: the gap
+    between groups: clients agree on an arm whose networks differ by (nu - 1) / nu gamma at
+    most."""
+    vertices: int
+    """floco: heads that span the simplex; 1: fedavg."""
+    rho: float
+    """floco: radius of a client's part, by the sum of absolute differences of mixture
+    weights."""
     k: int
     """knn-per: rows that vote."""
     scale: float
@@ -277,9 +318,6 @@ class Given(TypedDict, total=False):
     """pfedme: weight of the round's mean (beta)."""
     nu: float
     """meta-ban: group tolerance; larger values give larger groups."""
-    gamma: float
-    """meta-ban: the gap between groups: clients agree on an arm whose networks differ by (nu -
-    1) / nu gamma at most."""
     group_cap: int
     """meta-ban: most clients in a group, those who agree best; 0: no limit."""
     user_eta: float

@@ -18,6 +18,11 @@ class ProtectionSettings(Settings):
         "trimmed-mean of each coordinate, or (krum) the one that is nearest to most others; with "
         "any but the mean every client counts alike",
     )
+    weighting: Literal["rows", "clients", "paper"] = Field(
+        "rows",
+        description="what a client counts in a round's mean: its training rows (rows, as FedAvg "
+        "does), the same as every other (clients), or what the method's paper says (paper)",
+    )
     num_malicious: Int = Field(
         1,
         ge=0,

@@ -25,10 +25,22 @@ class RunSettings(Settings):
         description="seconds that a round waits for replies before it goes on without them",
     )
     min_clients: Int = Field(
-        1,
-        ge=1,
+        0,
+        ge=0,
         description="fewest clients with which a run begins, and fewest replies of a round; with "
-        "fewer the run stops, and can be resumed",
+        "fewer the run stops, and can be resumed; 0: on nodes, a run begins with all that have "
+        "enough rows, and a round needs one",
+    )
+    start_from: str = Field(
+        "",
+        description="folder of a run from whose last models this one starts: those of the server, "
+        "and what it keeps for each client, where the method has the same; what clients keep, and "
+        "means of it, begin anew. Empty: from the initial models",
     )
     out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
     resume: str = Field("", description="folder of a run to resume; empty: none")
+
+    @property
+    def least_clients(self) -> int:
+        """Fewest clients that a round needs."""
+        return max(1, self.min_clients)

@@ -6,15 +6,13 @@ from typing import Any, Final
 import numpy as np
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON, TUNED
+from federation.columns import COMMON, TUNED
 from server.record import RunRecord
 from server.status import participation
 from simulations.board.pieces import address, linked, number
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
 from simulations.rows import client_scores, same_clients
-
-__all__ = ["client_columns", "client_rows", "unit"]
 
 _WHOLE: Final = ("seed", "asked", "took part")
 _RULES: Final = {"gain": "params.value > 0", "loss": "params.value < 0"}

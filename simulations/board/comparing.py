@@ -12,9 +12,8 @@ from simulations.board.pieces import address, choices, graph, grid, plain_table
 from simulations.board.shelf import Shelf
 from simulations.comparison import Runs, runs_of, trains_network
 from simulations.gains import gain_lines
-from simulations.pages.content import figures_of, table_of
-
-__all__ = ["comparing"]
+from simulations.pages.content import figures_of, gains_of, table_of
+from simulations.results import results_of
 
 
 def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
@@ -32,8 +31,10 @@ def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Componen
     metric = metric_of(record, query)
     own = {key: list(value) for key, value in query.items() if key != "metric"}
     links = {m.name: address("/compare", **own, metric=m.name) for m in record.metrics}
-    found += [choices(links, metric.name), plain_table(table_of(folder, runs, metric))]
-    for number, (heading, figure) in enumerate(figures_of(runs, metric).items()):
+    (results,) = results_of(folder, runs, [metric])
+    found += [choices(links, metric.name), plain_table(table_of(results))]
+    figures = gains_of(runs, results) | figures_of(runs, metric)
+    for number, (heading, figure) in enumerate(figures.items()):
         found += [html.H2(heading), graph(f"compared-{number}", figure)]
     return found + _clients(shelf, runs, query)
 

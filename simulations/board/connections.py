@@ -18,8 +18,6 @@ from cheroot.server import HTTPConnection, HTTPRequest
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 from cheroot.wsgi import Server
 
-__all__ = ["BoundedServer", "LateHandshake"]
-
 _BODY: Final = 2**24  # bytes of a request's body: of many selected rows
 _HEADER: Final = 2**15  # bytes of its lines before the body
 _TOGETHER: Final = 128  # connections at once

@@ -19,8 +19,6 @@ from server.record import RunRecord
 from simulations.board.pieces import graph, grid, number, plain
 from simulations.board.shelf import Shelf
 
-__all__ = ["holdings"]
-
 _LOCAL = ("npz", "npy", "csv", "images")  # kinds of data that are never downloaded
 _LOCK = threading.Lock()
 _Held = tuple[np.ndarray, Mapping[int, str]]

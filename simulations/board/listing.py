@@ -9,8 +9,6 @@ from dash.development.base_component import Component
 from simulations.board.pieces import address, escaped, grid, linked
 from simulations.board.shelf import Shelf, Shelved, differing
 
-__all__ = ["chosen_runs", "listing"]
-
 _PAGES: Final = {"run": "/run", "comparison": "/compare", "search": "/search"}
 
 

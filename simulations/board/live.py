@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +17,6 @@ from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
 from simulations.comparison import is_evaluated, trains_network
 from simulations.pages.figures import curves
-
-__all__ = ["Federation", "federation"]
 
 _FRESH: Final = 10.0  # seconds for which the SuperLink's answer is shown
 
@@ -95,9 +92,7 @@ def _nodes(live: Federation) -> list[Component]:
         for node in nodes
     ]
     counts = facts({"nodes": len(nodes), "on line": there})
-    return (
-        [counts, grid("members", rows, [{"field": key} for key in rows[0]])] if rows else [counts]
-    )
+    return [counts, grid("members", rows)] if rows else [counts]
 
 
 def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
@@ -105,9 +100,9 @@ def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
     if (epsilon := next(reversed(record.rows()), {}).get("epsilon")) is not None:
         found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))
     if nodes := node_rows(record):
-        found.append(grid(f"nodes-{name}", nodes, _columns(nodes)))
+        found.append(grid(f"nodes-{name}", nodes))
     if away := absences(record):
-        found += [html.H3("Had no part"), grid(f"absent-{name}", away, _columns(away))]
+        found += [html.H3("Had no part"), grid(f"absent-{name}", away)]
     if is_evaluated(record):
         main = record.metrics[0]
         shown = (
@@ -117,7 +112,3 @@ def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
         )
         found.append(graph(f"curve-{name}", shown))
     return found
-
-
-def _columns(rows: Sequence[dict[str, object]]) -> list[dict[str, str]]:
-    return [{"field": key} for key in rows[0]]

@@ -13,8 +13,6 @@ from server.progress import PROGRESS
 from server.record import RunRecord
 from server.status import participation
 
-__all__ = ["absences", "node_rows", "progress"]
-
 _KINDS: Final = {"train": "trains", "evaluate": "evaluates", "query": "asks who is there"}
 _LAST: Final = 20  # absences that are listed
 

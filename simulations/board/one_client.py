@@ -9,18 +9,17 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from federation.aggregation import spent
+from federation.columns import COMMON
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods.network import COMMON
 from server.record import RunRecord
 from server.status import ClientShare, participation
 from simulations.board.clients import client_columns, client_rows, unit
 from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
+from simulations.colors import look_of
 from simulations.comparison import trains_network
 from strategies.evaluation import center
-
-__all__ = ["one_client"]
 
 
 def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
@@ -49,7 +48,7 @@ def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Compone
 
 
 def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
-    text, count = query.get("client", ["0"])[0], record.config["settings"]["num-clients"]
+    text, count = query.get("client", ["0"])[0], record.clients
     if not (text.isdecimal() and int(text) < count):
         raise Refused(f"client must be in 0..{count - 1}, got {text}")
     return int(text)
@@ -97,8 +96,9 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
         if any(value is not None for value in row.get(main.name, ()))
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
-    lines["common model"] = (_curve(record, client, COMMON), "#1f77b4", "dash")
-    lines["as it is served"] = (_curve(record, client, ""), "#1f77b4", "solid")
+    own = look_of(record.config["settings"]["method"]).color
+    lines["common model"] = (_curve(record, client, COMMON), own, "dash")
+    lines["as it is served"] = (_curve(record, client, ""), own, "solid")
     for name, (points, color, dash) in lines.items():
         if points:
             figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
@@ -108,7 +108,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
         if client in row.get("cohort", ()) and str(client) not in row.get("absent", {})
     ]
     low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
-    marks = {"symbol": "circle", "size": 4, "color": "#1f77b4"}
+    marks = {"symbol": "circle", "size": 4, "color": own}
     figure.add_trace(
         Scatter(
             x=took,

@@ -20,8 +20,6 @@ from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
 from simulations.rows import picked
 
-__all__ = ["drawn_column", "metric_of", "one_run"]
-
 
 def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows a run: how far it is, its curve, its clients, its nodes and its settings."""
@@ -34,11 +32,11 @@ def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]
     else:
         found += _of_others(name, record, query)
     if nodes := node_rows(record):
-        found += [html.H2("Nodes"), grid("nodes", nodes, [{"field": key} for key in nodes[0]])]
+        found += [html.H2("Nodes"), grid("nodes", nodes)]
     settings = [row for row in settings_of(record.folder, config["settings"]) if row[1] != row[2]]
     heading = ("", "value", "default")
     table = PageTable("Settings that differ from their defaults", heading, settings)
-    again = html.Pre(repeating(record.folder, config["settings"]))
+    again = html.Pre(repeating(record.folder, config))
     return [*found, plain_table(table), html.H2("Repeat it"), again]
 
 

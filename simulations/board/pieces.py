@@ -93,20 +93,23 @@ def number(field: str, digits: int = 2, **more: Any) -> dict[str, Any]:
     }
 
 
-def grid(name: str, rows: Sequence[Mapping[str, Any]], columns: Columns, **more: Any) -> Component:
+def grid(
+    name: str, rows: Sequence[Mapping[str, Any]], columns: Columns | None = None, **more: Any
+) -> Component:
     """Shows rows that can be sorted and filtered; only those in view are drawn.
 
     Args:
         name: Of the grid, unique on its page.
         rows: The rows.
-        columns: As AG Grid takes them; with ``link`` set, its cells come from ``linked``.
+        columns: As AG Grid takes them; with ``link`` set, its cells come from ``linked``. By
+            default a plain one for each key of the first row.
         more: Further options of AG Grid.
     """
     own = [
         {"headerName": column["field"]}
         | {key: value for key, value in column.items() if key != "link"}
         | ({"cellRenderer": "markdown"} if column.get("link") else {})
-        for column in columns
+        for column in columns or [{"field": key} for key in rows[0]]
     ]
     shown: Component = AgGrid(
         id=f"grid-{name}",

@@ -12,8 +12,6 @@ from federation.addresses import LOOPBACK, Address
 from federation.errors import Refused, one_line
 from simulations.board.connections import BoundedServer, LateHandshake
 
-__all__ = ["guard", "server_of"]
-
 _POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "

@@ -14,8 +14,6 @@ from simulations.comparison import read_search
 from simulations.tuning.record import TRIALS, Trial, read_trials
 from simulations.tuning.results import trial_rows
 
-__all__ = ["trials"]
-
 _WIDE: Final = 30  # ratio of the largest to the least value from which on an axis is logarithmic
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,26 +10,23 @@ from torch import nn
 
 from client.card import ScoreEstimate, card, cells
 from client.coefficients import Coefficients
+from client.evidence import Evidence
 from client.packages import Package, check_free
+from client.serving import RECALLS, form_of
 from engram.core.served import is_known, unknown
-from engram.models.plain import Mixture, Recalling, Shifted, layered
+from engram.models.plain import Recalling, layered
 from engram.tasks import TASKS
 from federation.data.federated import model_for
-from federation.data.new_rows import InputColumn, input_columns
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, check_format
-from federation.roster import Kind
+from federation.schema import Kind, Schema
 from simulations.arguments import arguments
-from simulations.exports.evidence import Evidence, of_coefficients, of_network
+from simulations.exports.evidence import of_coefficients, of_network
 from simulations.exports.tables import coefficients_of
 from simulations.learned import Learned
 
 __all__ = ["Written", "exported_into", "free_folder", "of_table", "package_of"]
 
-_RECALLS = (
-    "It holds representations and targets of the client's training rows, by which it predicts: "
-    "whoever has the file has these."
-)
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 
 
@@ -53,22 +51,29 @@ def _network(learned: Learned, client: int | None) -> Package:
     module = common_model(learned) if client is None else personal_model(learned, client)
     notes = notes_on(learned, module, common=client is None)
     if client is None:
-        rows = f"{e.source.described}, partition {e.partition}, {e.num_clients} clients"
-        classes, columns = named_here(learned, None)
+        rows = f"{_rows(learned)}, {e.num_clients} clients"
+        schema = schema_here(learned, None)
     else:
         name = learned.called(client)
-        rows = f"{e.source.described}, partition {e.partition}: rows of client {name}, and others'"
-        classes, columns = named_here(learned, client if e.partition == "natural" else None)
-    found = of_network(learned, module, client, columns)
-    known: dict[str, Any] = {"classes": classes, "columns": columns}
+        rows = f"{_rows(learned)}: rows of client {name}, and others'"
+        schema = schema_here(learned, client if e.partition == "natural" else None)
+    found = of_network(learned, module, client, schema)
+    kind = learned.kind if client is None else learned.kind_of(client)
+    known: dict[str, Any] = {"classes": kind.class_names, "kind": kind._replace(schema=schema)}
     known |= {"ranges": found.ranges, "intervals": found.intervals}
     exported = exported_as(learned, form_of(module), client, **known)
     return with_card(learned, exported, module, rows, found.scores, notes)
 
 
+def _rows(learned: Learned) -> str:
+    """Returns the rows that a network has learned from, in words."""
+    e, said = learned.experiment, learned.rows_in_words
+    return f"{said}, partition {e.partition}" if said == e.source.described else said
+
+
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     """Returns what the users of a network should know."""
-    notes = [_RECALLS] if isinstance(module, Recalling) else []
+    notes = [RECALLS] if isinstance(module, Recalling) else []
     if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
         notes.append("Some of its parameters are each client's own, and are here as they began.")
     if common and learned.standardizes_by_client:
@@ -76,16 +81,21 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     return notes
 
 
-def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[InputColumn]]:
-    """Returns what classes and columns of inputs are called, as far as this machine knows."""
-    classes = learned.kind.class_names
+def schema_here(learned: Learned, owner: int | None) -> Schema | None:
+    """Returns the schema of inputs, with what stands for a missing value in a client's rows.
+
+    Where the table is elsewhere, that is unknown: then the schema refuses missing values.
+    """
+    schema = learned.kind.schema
+    if schema is None or schema.missing != "median":
+        return schema
     try:
-        return classes, input_columns(learned.experiment, owner)
+        return learned.data.schema_of(owner)
     except DataError:  # the rows are on the nodes alone, or were those of another process
         here = learned.checkpoint.memories is not None
         if here and not learned.experiment.source.in_memory:
             raise
-        return classes, []
+        return replace(schema, missing="refuse")
 
 
 def personal_model(learned: Learned, client: int) -> nn.Module:
@@ -107,16 +117,6 @@ def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
     return learned.module(learned.common, network, 0)
 
 
-def form_of(module: nn.Module) -> Form:
-    """Returns what an exported model is."""
-    kinds: dict[type[nn.Module], Form] = {
-        Mixture: "mixture",
-        Recalling: "recalling",
-        Shifted: "shifted",
-    }
-    return kinds.get(type(module), "network")
-
-
 def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:
     """Returns what a model of a run is.
 
@@ -124,7 +124,7 @@ def exported_as(learned: Learned, form: Form, client: int | str | None, **more: 
         learned: What the run has learned.
         form: The model's form.
         client: Whose it is, by number or name; None for the common one.
-        more: ``classes`` and ``columns`` of ``Exported``, and what differs from the run's.
+        more: ``classes`` and ``kind`` of ``Exported``, and what differs from the run's.
     """
     e = learned.experiment
     name = learned.called(client) if isinstance(client, int) else client or ""
@@ -132,7 +132,6 @@ def exported_as(learned: Learned, form: Form, client: int | str | None, **more: 
     known = {
         "what": f"personal model of {name}{after}" if name else "common model",
         "settings": learned.record.config["settings"],
-        "kind": learned.kind_of(client) if isinstance(client, int) else learned.kind,
         "form": form,
         "outputs": TASKS[e.task].targets if learned.trains_network else "values",
         "client": name,
@@ -164,11 +163,10 @@ def of_table(
     """
     e = learned.experiment
     module = layered(found.state, getattr(e.own, "family", "linear"))
-    kind = Kind(columns=tuple(found.columns))
-    known: dict[str, Any] = {"kind": kind, "classes": found.outputs, "columns": []}
+    known: dict[str, Any] = {"kind": Kind.of_table(found.columns), "classes": found.outputs}
     known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
     exported = exported_as(learned, "layers", client, **known)
-    package = with_card(learned, exported, module, e.source.described, evidence.scores, notes)
+    package = with_card(learned, exported, module, learned.rows_in_words, evidence.scores, notes)
     return package._replace(table=found.table)
 
 

@@ -11,17 +11,18 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from client.card import ScoreEstimate, scored
+from client.evidence import intervals_on
 from client.memory import RamStore
 from client.packages import Package
-from client.serving import check_finite, plain_module, settled
+from client.serving import check_finite, form_of, plain_module, settled
 from client.training.trainer import Trainer
 from engram.models.base import Outputs, called
 from engram.tasks import TASKS
 from federation.data.federated import model_for
 from federation.data.lazy import RowNumbers
-from federation.data.new_rows import input_columns
 from federation.data.newcomer import Newcomer, read_newcomer
 from federation.data.ranges import inputs_in, ranges_of
+from federation.data.source import Source
 from federation.data.standards import own_units, standardized_by
 from federation.errors import Refused, told_with
 from federation.experiment import Experiment, read_by
@@ -30,20 +31,18 @@ from federation.learning import shapes_on
 from federation.methods import METHODS
 from federation.methods.network import NetworkMethod
 from federation.predicted import Interval, outputs_of
-from federation.roster import Kind
+from federation.schema import Kind
 from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
 from federation.streams import Stream, generator
 from simulations.arguments import arguments
-from simulations.exports.evidence import intervals_on, of_network
+from simulations.exports.evidence import of_network
 from simulations.exports.exporting import (
     Written,
     common_model,
     exported_as,
-    form_of,
     free_folder,
-    named_here,
     notes_on,
     of_table,
     with_card,
@@ -64,7 +63,8 @@ def adapted_into(
 
     Args:
         learned: What the run has learned.
-        data: The client's rows; see ``federation.data.newcomer``.
+        data: The client's rows; see ``federation.data.newcomer``. A node's own, such as
+            ``csv:PATH``, may be given as such.
         out: The folder; None for one that is named for the file.
         format_: See ``federation.exported.FORMATS``.
 
@@ -74,7 +74,7 @@ def adapted_into(
     """
     given, wrong = arguments(data=data, out=out)
     checked = told_with(wrong, lambda: check_format(format_))
-    path = Path(data)
+    path = Source(str(data)).path
     name = path.stem
     folder = free_folder(given.out, name)
     if learned.record.results is None:
@@ -90,16 +90,13 @@ def adapted_into(
 
 def newcomer_of(learned: Learned, path: Path) -> Newcomer:
     """Reads a newcomer's rows."""
-    classes, columns = named_here(learned, None)
-    if path.suffix == ".csv" and not columns:
-        columns = input_columns(learned.experiment)  # which says why they are not known
-    return read_newcomer(path, learned.kind, columns, classes, learned.experiment)
+    return read_newcomer(path, learned.kind, learned.experiment)
 
 
 def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
     """Returns what its rows are like, with its own units by these rows, where a run has such."""
     units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
-    return learned.kind._replace(units=units)
+    return newcomer.kind._replace(units=units)
 
 
 def _network(learned: Learned, path: Path, name: str) -> Package:
@@ -108,17 +105,15 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     if newcomer.y is None:
         module = common_model(learned, _kind_of(learned, newcomer, everything))
         scores, intervals = dict[str, list[ScoreEstimate]](), list[Interval]()
-        ranges = of_network(learned, module, None, newcomer.columns).ranges
+        ranges = of_network(learned, module, None, newcomer.kind.schema).ranges
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
         module = adapted(learned, newcomer, everything, number)
         scores, intervals = _scores(learned, newcomer, number)
-        missing = learned.experiment.missing
-        ranges = ranges_of(inputs_in(newcomer.x, learned.kind, newcomer.columns, missing))
+        ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
         notes = notes_on(learned, module, common=False)
-    classes, _ = named_here(learned, None)
-    known: dict[str, Any] = {"classes": classes, "columns": newcomer.columns}
-    known["kind"] = _kind_of(learned, newcomer, everything)
+    kind = _kind_of(learned, newcomer, everything)
+    known: dict[str, Any] = {"classes": kind.class_names, "kind": kind}
     known |= {"ranges": ranges, "intervals": intervals}
     exported = exported_as(learned, form_of(module), name, **known)
     rows = f"{newcomer.size} rows of {path}, and the run's"
@@ -226,7 +221,7 @@ def _scores(
     if newcomer.size > 1:
         outputs = {what: cross_validated(newcomer, fit, e.seed) for what, fit in fits.items()}
         found = {what: scored(metrics, each, y) for what, each in outputs.items()}
-        intervals = intervals_on(learned, next(iter(outputs.values())), y)
+        intervals = intervals_on(e, next(iter(outputs.values())), y)
     try:
         everything = np.arange(newcomer.size)
         common = common_model(learned, _kind_of(learned, newcomer, everything))

@@ -20,8 +20,6 @@ from federation.predicted import Interval, columns_of, ends_of, outputs_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Predictions", "predict"]
-
 _USUAL: Final = 0.9  # the probability of intervals
 _ELSEWHERE: Final = (
     "{} lies far from the rows that the model has learned from ({}): are the units the same?"
@@ -64,8 +62,7 @@ def predict(
 
     with runner(model, limits) as (exported, runs):
         interval = _interval(model, exported.intervals, level)
-        missing = exported.settings.get("missing", "refuse")
-        found = read_new_rows(rows, exported.kind, exported.columns, exported.settings)
+        found = read_new_rows(rows, exported.kind, exported.settings)
         with _fitting(model):
             outputs = outputs_of(runs, found.x, found.size)
             for leaf in tree_leaves(outputs):
@@ -80,8 +77,7 @@ def predict(
         replace_file(out, table.to_csv(index=False).encode(), shared=True)
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
-    inputs = inputs_in(found.x, exported.kind, exported.columns, missing)
-    strange = far_away(exported.ranges, inputs)
+    strange = far_away(exported.ranges, inputs_in(found.x, exported.kind.schema))
     return Predictions(table, [_ELSEWHERE.format(rows, few_names(strange))] if strange else [])
 
 

@@ -9,25 +9,23 @@ from torch import Tensor
 
 from client.card import ScoreEstimate
 from client.coefficients import Coefficients, linear, remembered
+from client.evidence import Evidence, intervals_on
 from client.hosts.molar import TableSites
 from client.memory import RamStore
 from engram.arrays import Array, Ints
 from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
-from federation.data.cells import numbers
 from federation.data.new_rows import NewRows, read_new_rows
-from federation.data.tables import Table, TableData
+from federation.data.tables import Table, TableData, target_of
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
 from federation.predicted import Interval
 from federation.streams import Stream, generator
 from federation.wire import to_record
-from simulations.exports.evidence import Evidence, intervals_on, of_coefficients
+from simulations.exports.evidence import of_coefficients
 from simulations.learned import Learned
-
-__all__ = ["FOLDS", "UNLABELED", "coefficients_of", "transferred"]
 
 FOLDS: Final = 5
 """Number of folds of cross-validation on a newcomer's rows."""
@@ -80,7 +78,7 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
             "joins its federation instead"
         )
     e = learned.experiment
-    rows = read_new_rows(path, learned.kind, [], e.to_config())
+    rows = read_new_rows(path, learned.kind, e.to_config())
     if not rows.size:
         raise DataError(f"{path} must hold some rows")
     targets = _targets(path, rows, e.target_column)
@@ -112,7 +110,7 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
     intervals: list[Interval] = []
     if folds:
         means = [_means(learned, sites[k][0], x[fold]) for k, fold in enumerate(folds)]
-        intervals = intervals_on(learned, torch.cat(means), y[np.concatenate(folds)])
+        intervals = intervals_on(e, torch.cat(means), y[np.concatenate(folds)])
     found = Evidence.of_table(scores, table.x, columns, intervals)
     return remembered(e, learned.kind, memory), found, []
 
@@ -125,14 +123,11 @@ def _targets(path: Path, rows: NewRows, name: str) -> Array | None:
     """
     if "y" not in rows.targets:
         return None
-    if path.suffix == ".csv":
-        return numbers(path, name, rows.targets["y"], "code it by numbers")
     y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
-    y = y[:, names.index(name)] if name in names and y.ndim == 2 else y
-    if y.shape != (rows.size,) or y.dtype.kind not in "buif":
-        expected = f"numbers of shape ({rows.size},)"
-        raise DataError(f"{path}: y must be {expected}, got {y.dtype} of shape {y.shape}")
-    return np.asarray(y, dtype=np.float64)
+    found = target_of(path, y[:, names.index(name)] if name in names and y.ndim == 2 else y, name)
+    if len(found) != rows.size:
+        raise DataError(f"{path}: y must have {rows.size} rows, as x has, got {len(found)}")
+    return found
 
 
 def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:

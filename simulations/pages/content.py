@@ -1,23 +1,20 @@
-"""Contents of a page about runs that train networks: tables, words and figures."""
+"""Contents of a page about runs that train networks: the answer, tables, words and figures."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from plotly.graph_objects import Figure
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON
+from federation.columns import COMMON, UNSEEN
 from simulations.comparison import Runs
-from simulations.differences import in_words
 from simulations.pages.figures import clients, curves, gains
-from simulations.references import read_references
-from simulations.rows import differences_from, ends, others, report_rows
+from simulations.reports.local import share_in_words
+from simulations.results import Results
+from simulations.rows import SELECTED, WORSE, ends
 from strategies.evaluation import center_key
 
-__all__ = ["BAR", "PageTable", "figures_of", "table_of"]
-
-BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False}
+BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False, "responsive": True}
 """Options of plotly's figures, without the button that would send their data away."""
 
 
@@ -30,43 +27,47 @@ class PageTable(NamedTuple):
     words: Sequence[str] = ()
 
 
-def table_of(folder: Path, runs: Runs, metric: Metric) -> PageTable:
-    """Returns what each method reaches, and how far the best is from the others.
+def table_of(results: Results) -> PageTable:
+    """Returns what each method reaches, and how far the best is from the others."""
+    metric, rows = results.metric, results.rows
+    name, percent = metric.name, " in %" if metric.percent else ""
+    picked, harm = _told(rows, SELECTED + name), _told(rows, name + WORSE)
+    keys = {f"last {heading}": name + end for heading, end in ends(metric).items()}
+    keys |= {"last unseen": center_key(UNSEEN + name, metric)}
+    keys |= {"last common model": center_key(name + COMMON, metric)}
+    last = {heading: key for heading, key in keys.items() if _told(rows, key)}
+    told = []
+    for row in rows:
+        figures = [*[row.get(SELECTED + name)] * picked, *(row.get(key) for key in last.values())]
+        shown = [metric.in_words(value, 1) for value in figures]
+        told.append([row["method"], *shown, *[share_in_words(row, name)] * harm])
+    for reference, known in results.beside.items():
+        figures = [*known[:1] * picked, *known, *[None] * (len(last) - len(known))]
+        shown = [metric.in_words(value, 1) for value in figures]
+        told.append([reference, *shown, *["-"] * harm])
+    heading = ["method", *["picked"] * picked, *last, *["worse than local (%)"] * harm]
+    those = " that train" if center_key(UNSEEN + name, metric) in last.values() else ""
+    title = f"{name.capitalize()}{percent} of the clients{those}, on test rows"
+    notes = [f"{reference}: {words}" for reference, words in results.notes.items()]
+    return PageTable(title, heading, told, [*results.words, *notes])
 
-    Args:
-        folder: Of the comparison, which holds the references' scores.
-        runs: Its runs; at least one.
-        metric: By what they are scored.
-    """
-    rows = report_rows(runs)
-    known = read_references(folder, next(iter(runs.values())), metric.name)
-    told = differences_from(runs, rows, metric, known)
-    found = _table(rows, metric, others(runs, metric, known))
-    return found._replace(words=in_words(*told, metric) if told else ())
+
+def _told(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return any(row.get(key) is not None for row in rows)
+
+
+def gains_of(runs: Runs, results: Results) -> dict[str, Figure]:
+    """Returns the figures of what each client gains, by title."""
+    metric = results.metric
+    return {
+        f"What each client gains over {reference}, in {metric.name}": figure
+        for reference, figure in gains(runs, metric, results.references).items()
+    }
 
 
 def figures_of(runs: Runs, metric: Metric) -> dict[str, Figure]:
-    """Returns the figures of runs by title."""
-    found = {f"{metric.name} against rounds": curves(runs, metric)}
-    for reference, figure in gains(runs, metric).items():
-        found[f"What each client gains over {reference}"] = figure
+    """Returns the figures of the rounds, and of the clients, by title."""
+    found = {f"{metric.name.capitalize()} against rounds": curves(runs, metric)}
     if (dots := clients(runs, metric)) is not None:
-        found[f"{metric.name} of each client"] = dots
+        found[f"{metric.name.capitalize()} of each client"] = dots
     return found
-
-
-def _table(
-    rows: list[dict[str, Any]], metric: Metric, beside: Mapping[str, tuple[float, ...]]
-) -> PageTable:
-    name, percent = metric.name, " in %" if metric.percent else ""
-    keys = ends(metric)
-    told = []
-    for row in rows:
-        common = row.get(center_key(name + COMMON, metric))
-        figures = [*(row.get(name + key) for key in keys.values()), common]
-        told.append([row["method"], *(metric.in_words(figure, 1) for figure in figures)])
-    for reference, known in beside.items():
-        figures = [*known, None]
-        told.append([reference, *(metric.in_words(figure, 1) for figure in figures)])
-    title = f"{name.capitalize()}{percent} of the clients, on test rows"
-    return PageTable(title, ["method", *keys, "common model"], told)

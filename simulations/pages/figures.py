@@ -1,25 +1,24 @@
 """Interactive figures of runs: the curves, the gains and the clients of ``simulations.plots``."""
 
-import itertools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from plotly.colors import qualitative
 from plotly.graph_objects import Figure, Scatter, Scattergl
 
 from engram.metrics import Metric
-from federation.methods.network import COMMON, TUNED
+from federation.columns import COMMON, TUNED
 from server.record import RunRecord
+from simulations.claims import scores_of
+from simulations.colors import look_of
 from simulations.comparison import Runs
+from simulations.differences import Difference, Scores, pairwise
 from simulations.gains import gain_lines
 from simulations.rows import client_scores, comparable, curves_of, shown_models
 from strategies.evaluation import center, center_key
 
-__all__ = ["clients", "curves", "gains"]
-
-_COLORS: Final = qualitative.D3
 _DASHES: Final = {"": "solid", COMMON: "dash", TUNED: "dot"}
 _JITTER: Final = 0.25  # of a line's height
 _MANY: Final = 2000  # dots from which on a browser is faster with WebGL
@@ -29,10 +28,10 @@ _MARGIN: Final = {"t": 30, "b": 50}  # pixels
 def curves(runs: Runs, metric: Metric) -> Figure:
     """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure()
-    colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
     for method, label, which in curves_of(runs, metric):
         rounds, values = _curve(runs[method], metric, which)
-        line = {"color": colors[method], "dash": _DASHES[which]}
+        color, _, symbol = look_of(method)
+        line = {"color": color, "dash": _DASHES[which]}
         if len(runs[method]) > 1:
             edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
             band = Scatter(
@@ -41,14 +40,15 @@ def curves(runs: Runs, metric: Metric) -> Figure:
                 mode="lines",
                 fill="toself",
                 opacity=0.2,
-                line={"width": 0, "color": colors[method]},
+                line={"width": 0, "color": color},
                 legendgroup=label,
                 showlegend=False,
                 hoverinfo="skip",
             )
             figure.add_trace(band)
-        mean = Scatter(x=rounds, y=values.mean(axis=0), name=label, legendgroup=label, line=line)
-        figure.add_trace(mean)
+        look = {"mode": "lines+markers", "line": line, "marker": {"symbol": symbol}}
+        mean = values.mean(axis=0)
+        figure.add_trace(Scatter(x=rounds, y=mean, name=label, legendgroup=label, **look))
     titles = {"xaxis_title": "communication round", "yaxis_title": _title(metric)}
     figure.update_layout(margin=_MARGIN, **titles)
     return figure
@@ -67,14 +67,23 @@ def _curve(
     return rounds, values * _unit(metric)
 
 
-def gains(runs: Runs, metric: Metric) -> dict[str, Figure]:
-    """Draws each client's gain over each reference, by the reference's name.
+def gains(
+    runs: Runs, metric: Metric, beside: Mapping[str, Scores] = MappingProxyType({})
+) -> dict[str, Figure]:
+    """Draws each client's gain over each reference, by the reference's name, and their mean.
 
     Scores are of test rows, each run in the round that validation rows pick; none where runs are
-    not finished, or not of the same seeds and clients.
+    not finished, or not of the same seeds and clients. The intervals of the means are those of
+    ``simulations.claims``: all of a comparison hold together.
+
+    Args:
+        runs: The runs.
+        metric: What is compared.
+        beside: Scores of each client without a network, by name, which are compared, too.
     """
     runs = comparable(runs)
     references, others = gain_lines(runs)
+    pairs = pairwise(scores_of(runs, metric, beside))
     found = {}
     for method, reference, which in references:
         base = client_scores(runs[method], metric.name, which)
@@ -83,19 +92,27 @@ def gains(runs: Runs, metric: Metric) -> dict[str, Figure]:
             for method, label, one in others
         }
         if mine:
-            found[reference] = _gains(runs, mine, base, metric)
+            apart = {label: pairs[label, reference] for label in mine}
+            found[reference] = _gains(runs, mine, base, metric, apart)
     return found
 
 
-def _gains(runs: Runs, mine: Mapping[str, Any], base: Any, metric: Metric) -> Figure:
+def _gains(
+    runs: Runs,
+    mine: Mapping[str, Any],
+    base: Any,
+    metric: Metric,
+    apart: Mapping[str, Difference],
+) -> Figure:
     sign = 1 if metric.better == "higher" else -1
     differences = {
         label: (method, [sign * _unit(metric) * (a - b) for a, b in zip(scores, base, strict=True)])
         for label, (method, scores) in mine.items()
     }
-    figure = _dots(runs, differences, metric)
+    figure = _dots(runs, differences, metric, apart)
     figure.add_vline(0, line_width=1)
-    title = f"gain in {metric.name}{' (points)' if metric.percent else ''}"
+    mark = "black: the mean, with its simultaneous 95 % interval"
+    title = f"gain in {metric.name}{' (points)' if metric.percent else ''}; {mark}"
     figure.update_layout(xaxis_title=title, showlegend=False)
     return figure
 
@@ -121,8 +138,16 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
     return figure
 
 
-def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]], metric: Metric) -> Figure:
-    """Draws a line of dots for each label: clients of all seeds, named under the pointer."""
+def _dots(
+    runs: Runs,
+    values: Mapping[str, tuple[str, Sequence[Any]]],
+    metric: Metric,
+    apart: Mapping[str, Difference] = MappingProxyType({}),
+) -> Figure:
+    """Draws a line of dots for each label: clients of all seeds, named under the pointer.
+
+    A mark is at their center or, where there is a difference, at its mean, with its interval.
+    """
     figure, rng = Figure(), np.random.default_rng(0)
     for line, (label, (method, seeds)) in enumerate(values.items()):
         x, names = [], []
@@ -132,27 +157,37 @@ def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]], metric: M
                 x.append(float(scores[client]))
                 names.append(f"{record.names.get(client, f'client {client}')}, seed {seed}")
         y = line + rng.uniform(-_JITTER, _JITTER, len(x))
-        marker = {"color": _COLORS[line % len(_COLORS)], "opacity": 0.5}
+        marker = {"color": look_of(method).color, "opacity": 0.5}
         hover = "%{text}: %{x:.4g}<extra></extra>"
         told = {"text": names, "name": label, "hovertemplate": hover}
         draw = Scattergl if len(x) > _MANY else Scatter
         figure.add_trace(draw(x=x, y=y, mode="markers", marker=marker, **told))
         if x:
-            middle = {"color": "black", "symbol": "line-ns-open", "size": 18}
-            figure.add_trace(
-                Scatter(
-                    x=[center(np.array(x), metric)],
-                    y=[line],
-                    mode="markers",
-                    marker=middle,
-                    hovertemplate=f"{metric.center}: %{{x:.4g}}<extra></extra>",
-                )
-            )
+            figure.add_trace(_mark(np.array(x), line, metric, apart.get(label)))
     figure.update_yaxes(
         tickvals=list(range(len(values))), ticktext=list(values), autorange="reversed"
     )
     figure.update_layout(height=100 + 45 * len(values), margin=_MARGIN)
     return figure
+
+
+def _mark(
+    x: npt.NDArray[np.float64], line: int, metric: Metric, difference: Difference | None
+) -> Scatter:
+    """Draws the center of some dots; or the mean of a difference, and its interval."""
+    at, told, bars = center(x, metric), f"{metric.center}: %{{x:.4g}}", None
+    if difference is not None:
+        scale = _unit(metric) * (1 if metric.better == "higher" else -1)
+        at, *ends = (scale * end for end in difference[:3])
+        low, high = sorted(ends)
+        told = "mean: %{x:.4g}"
+        if np.isfinite([low, high]).all():
+            told += f" ({low:.4g} to {high:.4g})"
+            bars = {"array": [high - at], "color": "black", "thickness": 2, "width": 6}
+    marker = {"color": "black", "symbol": "line-ns-open", "size": 18}
+    hover = f"{told}<extra></extra>"
+    look = {"mode": "markers", "marker": marker, "error_x": bars, "hovertemplate": hover}
+    return Scatter(x=[at], y=[line], **look)
 
 
 def _unit(metric: Metric) -> int:

@@ -2,15 +2,36 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from federation.data.source import Source
+from engram.augmentations import AUGMENTATIONS
+from engram.metrics import BUILT_IN as BUILT_IN_METRICS
+from engram.networks import BUILT_IN as BUILT_IN_NETWORKS
+from engram.networks import TORCHVISION
+from engram.rooms import ROOMS
+from engram.steps import BUILT_IN_OPTIMIZERS, SCHEDULES
+from federation.data.source import BUILT_IN, Source
 from federation.experiment import default_config
 from simulations.comparison import PLAN, read_plan
 
-__all__ = ["repeating", "settings_of"]
+
+def _among(registry: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Returns whether a name is that of something of the platform's in a registry."""
+    return lambda name: getattr(registry.get(name), "__module__", "").split(".")[0] in ROOMS
+
+
+_OURS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "model": lambda name: name in BUILT_IN_NETWORKS or name.startswith(TORCHVISION),
+    "loss": lambda name: False,
+    "metrics": lambda name: name in BUILT_IN_METRICS,
+    "augment": _among(AUGMENTATIONS),
+    "schedule": _among(SCHEDULES),
+    "optimizer": lambda name: name in BUILT_IN_OPTIMIZERS,
+    "adapt-optimizer": lambda name: name in BUILT_IN_OPTIMIZERS,
+}
+"""Settings that may name what a user has made: whether a name is one of the platform's."""
 
 
 def settings_of(folder: Path, settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -36,25 +57,89 @@ def _values(folder: Path, own: Mapping[str, Any]) -> dict[str, Any]:
     return {key: ", ".join(values) for key, values in found.items()}
 
 
-def repeating(folder: Path, settings: Mapping[str, Any]) -> str:
+def repeating(folder: Path, config: Mapping[str, Any]) -> str:
     """Returns the command that repeats the run, or the comparison of its methods.
 
-    Of data that were given in memory, it is a call in Python.
+    Where rows or functions were given in Python, it is a call, below a line that says what it
+    needs. Plug-ins are named.
+
+    Args:
+        folder: Of the run, or of the comparison.
+        config: Of the run, or of one of the comparison's.
     """
     if not (folder / PLAN).is_file():
-        method, given = settings["method"], _given(settings)
-        if _in_memory(given):
-            return f"engram.simulate(data, method={method!r}, {_arguments(given)})"
-        return " ".join(["engram run", method, *_options(given)])
+        method, given = config["settings"]["method"], _given(config["settings"])
+        return _called("run", given, config, [method], method=method)
     plan = read_plan(folder)["runs"]
     methods = [*dict.fromkeys(own["method"] for own in plan.values())]
     seeds = {own["seed"] for own in plan.values()}
     given = {}
     for own in plan.values():
         given |= _given(_named_apart(own | {"seed": min(seeds)}, plan))
-    if _in_memory(given):
-        return f"engram.compare(data, {methods=}, seeds={len(seeds)}, {_arguments(given)})"
-    return " ".join(["engram compare", *methods, f"--seeds {len(seeds)}", *_options(given)])
+    words = [*methods, f"--seeds {len(seeds)}"]
+    return _called("compare", given, config, words, methods=methods, seeds=len(seeds))
+
+
+def _in_python(settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns what a setting names that the platform does not have, by the setting.
+
+    These are rows, functions and networks that were given in Python, or that plug-ins have.
+    """
+    found = {}
+    for key, ours in _OURS.items():
+        names = filter(None, str(settings.get(key, "")).split(","))
+        if others := [name for name in names if not ours(name)]:
+            found[key] = others
+    source = Source(settings.get("dataset", ""))
+    if source.in_memory or (not source.kind and source not in ("", *BUILT_IN)):
+        found["dataset"] = ["data" if source.in_memory else str(source)]
+    return found
+
+
+def _called(
+    command: str, given: Mapping[str, Any], config: Mapping[str, Any], words: list[str], **more: Any
+) -> str:
+    """Returns a command; or a call, where Python gave something that the record has no more."""
+    plug_ins, own = config.get("plug-ins", []), _in_python(config["settings"])
+    if lacks(config):
+        return _call(command, given, own, plug_ins, more)
+    options = [f"--set {shlex.quote(f'{key}={_text(value)}')}" for key, value in given.items()]
+    named = [f"--plugin {shlex.quote(name)}" for name in plug_ins]
+    return " ".join(["engram", *named, command, *words, *options])
+
+
+def _call(
+    command: str,
+    given: Mapping[str, Any],
+    own: Mapping[str, Sequence[str]],
+    plug_ins: Sequence[str],
+    more: Mapping[str, Any],
+) -> str:
+    """Returns a call in Python, in which what it needs has the names that it had."""
+    rows = own.get("dataset", [])
+    others = {} if plug_ins else {key: names for key, names in own.items() if key != "dataset"}
+    named = {name: name.replace("-", "_") for names in others.values() for name in names}
+    needs = ", ".join(dict.fromkeys([*rows, *named.values()]))
+    lines = [f"# needs what runs do not record, as it was given: {needs}"]
+    lines += [f"import {name}" for name in plug_ins]
+    parts = ["data"] * (rows == ["data"]) + [f"{key}={value!r}" for key, value in more.items()]
+    for key in others:
+        values = [named.get(name, repr(name)) for name in str(given[key]).split(",")]
+        value = f"[{', '.join(values)}]" if key == "metrics" else values[0]
+        parts.append(f"{key.replace('-', '_')}={value}")
+    passed = {*others, *(["dataset"] if rows == ["data"] else [])}
+    parts.append(f"**{ {key: value for key, value in given.items() if key not in passed} }")
+    called = "simulate" if command == "run" else command
+    return "\n".join([*lines, f"engram.{called}({', '.join(parts)})"])
+
+
+def lacks(config: Mapping[str, Any]) -> bool:
+    """Returns whether a run needs rows or functions that were given in Python.
+
+    What is not the platform's is taken for the plug-ins', where there were some.
+    """
+    own = _in_python(config["settings"])
+    return own.get("dataset") == ["data"] or bool(own and not config.get("plug-ins"))
 
 
 def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,18 +162,6 @@ def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in settings.items()
         if key.rpartition(".")[2] not in passed and value != defaults.get(key)
     }
-
-
-def _in_memory(given: Mapping[str, Any]) -> bool:
-    return Source(given.get("dataset", "")).in_memory
-
-
-def _options(given: Mapping[str, Any]) -> list[str]:
-    return [f"--set {shlex.quote(f'{key}={_text(value)}')}" for key, value in given.items()]
-
-
-def _arguments(given: Mapping[str, Any]) -> str:
-    return f"**{ {key: value for key, value in given.items() if key != 'dataset'} }"
 
 
 def _text(value: Any) -> str:

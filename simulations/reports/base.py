@@ -10,8 +10,6 @@ from federation.methods.base import Families
 from server.record import RunRecord
 from strategies import Row
 
-__all__ = ["PLOTS", "REPORTS", "Draw", "Show", "pictures_of", "plots_of", "reports", "show_run"]
-
 Show = Callable[[Path, bool], None]
 Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
 

@@ -9,29 +9,19 @@ from rich import box
 from rich.table import Table
 
 from engram.metrics import Metric
+from federation.columns import COMMON, UNSEEN
 from federation.errors import few, one_line
 from federation.files import replace_file
-from federation.methods.network import COMMON, UNSEEN, NetworkMethod
-from simulations import plots
+from federation.methods.network import NetworkMethod
 from simulations.comparison import PLAN, TUNING, Runs, find_runs
 from simulations.console import err, out
-from simulations.differences import in_words
-from simulations.gains import draw_gains
+from simulations.drawing import network_figures
 from simulations.options import as_allowed
-from simulations.references import read_references
+from simulations.plots import save
 from simulations.reports.base import reports
-from simulations.rows import (
-    SELECTED,
-    comparable,
-    differences_from,
-    ends,
-    others,
-    report_rows,
-    tail,
-)
+from simulations.results import metrics_of, results_of
+from simulations.rows import SELECTED, WORSE, ends, tail
 from strategies.evaluation import center_key
-
-__all__ = ["report_table", "show"]
 
 _FIRST: Final = "gains.png"  # which says whether personalizing is worth it
 
@@ -52,27 +42,34 @@ def report_table(
     further = list(ends(metric).items())[2:]
     unseen = any(UNSEEN + name in row for row in rows)
     picked = any(row[SELECTED + name] is not None for row in rows)
+    harm = any(row.get(name + WORSE) is not None for row in rows)
     median, those = ("median, ", " (of these, medians)") if len(further) > 2 else ("", "")
     common = center_key(name + COMMON, metric)
-    also = [" after the round that validation picks;" * picked, " of unseen clients;" * unseen]
+    also = [
+        " after the round that validation picks;" * picked,
+        " share of clients that are served worse than by their own training, in that round;" * harm,
+    ]
     title = (
-        f"{name.capitalize()}{percent} on test rows: mean ± sd, {median}{tail(metric)[2:]}th "
-        f"percentile and worst of the clients;{''.join(also)} of the common model; sd of "
-        f"seeds{those}; KiB that a client receives and sends in a round; milliseconds a round, and "
-        "each client's"
+        f"{name.capitalize()}{percent} on test rows, means over clients{' that train' * unseen}:"
+        f"{''.join(also)} after the "
+        f"last round, mean ± sd, {median}{tail(metric)[2:]}th percentile and worst of the clients;"
+        f"{' of unseen clients;' * unseen} of the common model; sd of seeds{those}; KiB that a "
+        "client receives and sends in a round; milliseconds a round, and each client's"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    headings = ["mean ± sd", *(heading for heading, _ in further)]
-    headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
+    longest = max(len(row["method"]) + 3 * (not row["finished"]) for row in rows)
+    table.add_column("method", no_wrap=True, min_width=longest)
+    headings = ["picked"] * picked + ["worse"] * harm + ["last ± sd", *(end for end, _ in further)]
+    headings += ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        keys = [name + end for _, end in further]
-        keys += [SELECTED + name] * picked + [center_key(UNSEEN + name, metric)] * unseen
+        keys = [name + end for _, end in further] + [center_key(UNSEEN + name, metric)] * unseen
         table.add_row(
             row["method"] if row["finished"] else f"{row['method']}...",
-            f"{metric.in_words(row[name], 1)} ± {metric.in_words(row[f'{name}-std'], 1)}",
+            *[metric.in_words(row[SELECTED + name], 1)] * picked,
+            *[share_in_words(row, name)] * harm,
+            _spread(*(metric.in_words(row[key], 1) for key in (name, f"{name}-std"))),
             *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
             metric.in_words(row[f"{name}-seed-std"], 1),
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
@@ -80,25 +77,40 @@ def report_table(
         )
     for reference, figures in beside.items():
         mean, spread, *others = (metric.in_words(value, 1) for value in figures)
-        blank = ["-"] * (len(headings) - 1 - len(others))
-        table.add_row(reference, f"{mean} ± {spread}", *others, *blank)
+        before = [mean] * picked + ["-"] * harm
+        blank = ["-"] * (len(headings) - 1 - len(others) - len(before))
+        table.add_row(reference, *before, _spread(mean, spread), *others, *blank)
     return table
+
+
+def _spread(mean: str, spread: str) -> str:
+    return mean if mean == "-" else f"{mean} ± {spread}"
+
+
+def share_in_words(row: Mapping[str, Any], name: str) -> str:
+    """Returns the share of clients that a row serves worse than their own training, in percent."""
+    key = name + WORSE
+    if row.get(key) is None:
+        return "-"
+    share, low, high = (f"{100 * row[key + end]:.0f}" for end in ("", "-low", "-high"))
+    return f"{share} ({low}-{high})"
 
 
 @reports(NetworkMethod.plug_in)
 def show(folder: Path, as_json: bool) -> None:
     """Draws the plots of a run or a comparison, and prints its tables and its files."""
     runs = find_runs(folder)
-    rows = report_rows(runs)
-    if rows:
-        *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
+    found = results_of(folder, runs, metrics_of(runs)) if runs else []
+    rows = found[0].rows if found else []
+    if found:
         with as_allowed(folder):
-            _write(folder, runs, rows, chosen)
-        for metric in chosen:
-            known = read_references(folder, next(iter(runs.values())), metric.name)
-            out.print(report_table(rows, metric, others(runs, metric, known)))
-            if found := differences_from(runs, rows, metric, known):
-                out.print("\n".join(in_words(*found, metric)), soft_wrap=True, highlight=False)
+            _write(folder, runs, rows)
+    for results in found:
+        out.print(report_table(rows, results.metric, results.beside))
+        if words := results.words or [results.answer] * (folder / PLAN).is_file():
+            out.print("\n".join(words), soft_wrap=True, highlight=False)
+    for name, why in found[0].notes.items() if found else ():
+        out.print(f"{name}: {why}", soft_wrap=True, highlight=False)
     _warn(runs, rows)
     pictures = sorted(p.name for p in folder.glob("*.png") if p.name != _FIRST)
     possible = (_FIRST, *pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
@@ -108,16 +120,10 @@ def show(folder: Path, as_json: bool) -> None:
         print(json.dumps({"run": str(folder), "methods": rows}))
 
 
-def _write(
-    folder: Path, runs: Runs, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
-) -> None:
+def _write(folder: Path, runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes the plots, and what a comparison has found."""
-    for metric in metrics:
-        plots.save(plots.draw_metric(runs, metric), folder / f"{metric.name}.png")
-    if any(record.results for records in runs.values() for record in records):
-        plots.plot_clients(runs, metrics[0], folder / "clients.png")
-    if figure := draw_gains(comparable(runs), metrics[0]):
-        plots.save(figure, folder / _FIRST)
+    for name, figure in network_figures(folder, runs).items():
+        save(figure, folder / f"{name}.png")
     if (folder / PLAN).is_file():
         replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
 
@@ -128,12 +134,12 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
         if record.results is None:
             done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
             err.print(f"{record.folder}: not finished, {done} of {total} rounds", soft_wrap=True)
-    for line in dict.fromkeys(_of_clients(runs, rows)):
+    for line in dict.fromkeys(client_lines(runs, rows)):
         err.print(one_line(line), soft_wrap=True)
     for row in rows:
         if row["method"] not in runs:
             continue  # another row is of the same runs
-        total = runs[row["method"]][0].config["settings"]["num-clients"]
+        total = runs[row["method"]][0].clients
         told = []
         if row["scored"] < total:
             told.append(f"only {row['scored']} of {total} clients were scored")
@@ -146,7 +152,7 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
             err.print(f"{row['method']}: {words}", soft_wrap=True)
 
 
-def _of_clients(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields lines about clients of any of the runs."""
     for record in (record for records in runs.values() for record in records):
         results = record.results or {}
@@ -157,8 +163,16 @@ def _of_clients(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for name, why in results.get(key, {}).items():
                 yield f"client {name} {words}: {why}"
     for row in rows:
-        settings = next(iter(runs.values()))[0].config["settings"]
-        seen = settings["num-clients"] - settings["unseen-clients"]
+        first = next(iter(runs.values()))[0]
+        settings = first.config["settings"]
+        scored = row["scored"] - settings["unseen-clients"]
+        for metric in first.metrics:
+            count = row.get(f"{metric.name}-clients")
+            if count is not None and count < scored:
+                why = ", too few for a mean" if row[metric.name] is None else ""
+                have = f"{count} of {scored} clients have the score {metric.name}"
+                yield f"{row['method']}: {have}{why}"
+        seen = first.clients - settings["unseen-clients"]
         if row["trained"] < seen:
             trained = f"{row['trained']} of {seen} clients have trained so far"
             yield f"{trained}; the others are served as those that never train"

@@ -21,8 +21,6 @@ from simulations.reports.base import reports
 from simulations.reports.sites import draw_curve, regret_table, show_sites
 from strategies import Row
 
-__all__ = ["references"]
-
 _MOST: Final = 20_000  # turns that references play: some seconds
 
 

@@ -17,8 +17,6 @@ from simulations.reports.base import reports
 from simulations.reports.sites import MANY, show_sites
 from strategies import Row
 
-__all__ = ["coefficient_table", "draw_losses"]
-
 
 def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     del record

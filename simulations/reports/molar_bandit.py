@@ -10,8 +10,6 @@ from simulations.reports.base import reports
 from simulations.reports.sites import draw_curve, regret_table, show_sites
 from strategies import Row
 
-__all__: list[str] = []
-
 
 def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     del found

@@ -132,9 +132,7 @@ def _resumed(
 def _show(report: Report, folder: Path, as_json: bool) -> None:
     """Prints a report, writes its files, and prints where they are."""
     for part in report.shown:
-        # A table that must not be wrapped must not be cut off either.
-        whole = isinstance(part, str) or all(column.no_wrap for column in part.columns)
-        console.print(part, soft_wrap=whole)
+        console.print(part, soft_wrap=isinstance(part, str))
     for line in report.notes:
         err.print(line, soft_wrap=True)
     text = json.dumps(_plain({"run": str(folder), **report.results}), allow_nan=False)

@@ -9,8 +9,6 @@ from scipy.special import stdtrit
 from engram.arrays import Array
 from simulations.pool import Row
 
-__all__ = ["PREDICTIONS", "REGRETS", "Interval", "Nouns", "in_words", "paired"]
-
 _LEVEL: Final = 0.95
 _NAMED: Final = 4  # most methods that are named as no worse
 
@@ -92,10 +90,14 @@ def in_words(rows: Sequence[Row], nouns: Nouns = PREDICTIONS) -> str:
     if not near:
         others = f"every other {nouns.one}'s" if len(fitted) > 1 else f"no other {nouns.one}'s"
         return f"{name} {nouns.best}: its {nouns.loss} is below {others}, beyond chance."
-    simplest = next(row["method"] for row in fitted if row["method"] in near or row is best)
+    # A wide interval makes nothing that is worse than the simplest of all enough.
+    able = [row for row in fitted if row["loss"] <= fitted[0]["loss"]]
+    simplest = next(row["method"] for row in able if row["method"] in near or row is best)
     text = f"No {nouns.one} is surely the best: {name} has the lowest {nouns.loss}, but "
     more = f" and {len(near) - _NAMED} others" if len(near) > _NAMED else ""
     text += f"{', '.join(near[:_NAMED])}{more} may do as well (the interval includes 0)."
     if simplest == name:
-        return f"{text} {name} is the simplest of them."
+        worse = {*near} - {row["method"] for row in able}
+        but = f" that do no worse than {fitted[0]['method']}" if worse else ""
+        return f"{text} {name} is the simplest of them{but}."
     return f"{text} {simplest} is simpler than {name}, and enough as far as {nouns.all} can tell."

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["About", "Ending", "Tracker"]
-
 
 class About(NamedTuple):
     """A run, as a tracker knows it.

@@ -12,8 +12,6 @@ from mlflow.entities import Metric, Param, RunTag
 from federation.proxies import direct
 from simulations.tracking.base import About, Ending
 
-__all__ = ["MLflow"]
-
 _EXPERIMENT: Final = "engram"
 _KEY, _GROUP, _ROUND = "engram.run", "engram.group", "engram.round"  # tags
 _MOST: Final = 100  # settings in a request

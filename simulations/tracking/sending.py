@@ -13,6 +13,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final
 
+from federation.columns import UNSEEN
 from federation.errors import Refused, one_line
 from federation.files import read_file, replace_file
 from federation.stored import Stored, read_stored
@@ -196,12 +197,8 @@ class _Sending:
         """Tells the results, if there are any, and ends."""
         results = self._record.results
         if results is not None and not self._finished:
-            columns = results.get("clients", {})
-            clients = {
-                name: _finite(values) for name, values in columns.items() if name not in _NOT_SCORES
-            }
-            shown = {name: values for name, values in clients.items() if values}
-            self._tracker.finish(Ending(self._told, _numbers(results), shown, self._files()))
+            clients = _by_client(results)
+            self._tracker.finish(Ending(self._told, _numbers(results), clients, self._files()))
             self._finished = True
         if "_tracker" in vars(self):
             self._tracker.close()
@@ -239,6 +236,19 @@ def _numbers(row: Row) -> dict[str, float]:
         for name, value in row.items()
         if name != "round" and isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+def _by_client(results: Row) -> dict[str, list[float]]:
+    """Returns the clients' scores by column; those of clients that never train, by its own name."""
+    columns, never = results.get("clients", {}), set(results.get("unseen", ()))
+    found: dict[str, list[float]] = {}
+    for name, values in columns.items():
+        if name not in _NOT_SCORES:
+            ids = columns.get("ids", range(len(values)))
+            for mark in ("", UNSEEN):
+                own = [v for i, v in zip(ids, values, strict=True) if (i in never) == bool(mark)]
+                found[mark + name] = _finite(own)
+    return {name: values for name, values in found.items() if values}
 
 
 def _finite(values: Sequence[Any]) -> list[float]:

@@ -7,8 +7,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from simulations.tracking.base import About, Ending
 
-__all__ = ["TensorBoard"]
-
 
 class TensorBoard:
     """A run's event files; see ``Tracker``.

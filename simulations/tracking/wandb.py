@@ -7,8 +7,6 @@ import wandb
 
 from simulations.tracking.base import About, Ending
 
-__all__ = ["WeightsAndBiases"]
-
 _PROJECT: Final = "engram"
 
 

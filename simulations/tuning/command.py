@@ -15,7 +15,6 @@ from simulations.tuning.folder import Tuning, without_score
 from simulations.tuning.proposals import check_optuna
 from simulations.tuning.record import best_of, read_trials
 from simulations.tuning.results import BEST, table_of
-from simulations.tuning.search import metric_of
 
 __all__ = ["Tuning", "new_tuning", "run_tuning", "show_tuning", "tuned_plan"]
 
@@ -42,8 +41,9 @@ def new_tuning(
     Raises:
         Refused: As ``Tuning.check`` says; or Optuna is not installed.
     """
-    first = next(iter(_experiment(name, given) for name, given in fixed.items())).seed + after
-    found = Tuning(fixed, list(search), trials, list(range(first, first + seeds)), minutes)
+    found = Tuning(fixed, list(search), trials, [], minutes)
+    first = found.first.seed + after
+    found = found._replace(seeds=list(range(first, first + seeds)))
     check_optuna()
     found.check()
     return found
@@ -117,8 +117,7 @@ def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
     """Prints the tables and the files of searches."""
     found, left = {}, False
     for name, plan in tuning.searches().items():
-        metric = metric_of(_experiment(name, tuning.fixed[name]))
-        trials = read_trials(folder / name)
+        trials, metric = read_trials(folder / name), plan.metric
         best = best_of(trials, higher=metric.better == "higher")
         left = left or not tuning.decided(trials)
         if best is not None:
@@ -145,7 +144,3 @@ def _with_best(folder: Path, methods: Sequence[str]) -> str:
     file = folder / BEST if several else folder / methods[0] / BEST
     names = " ".join(["compare" if several else "run", *methods])
     return f"{names} --config {shlex.quote(str(file))}"
-
-
-def _experiment(name: str, given: Mapping[str, Any]) -> Experiment:
-    return Experiment.from_config({"method": name, **given})

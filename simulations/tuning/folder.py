@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from engram.checks import must
 from federation.data.datasets import read_given
 from federation.errors import EngramError, Refused, RunStopped
 from federation.experiment import Experiment, Impossible
@@ -33,10 +34,8 @@ from simulations.tuning.results import (
     trial_rows,
 )
 from simulations.tuning.runs import LockStep
-from simulations.tuning.search import Search, TimeIsUp, metric_of, search
+from simulations.tuning.search import Search, TimeIsUp, search
 from simulations.tuning.space import space_of
-
-__all__ = ["Tuning", "without_score"]
 
 _FEWEST: Final = 10  # validation rows of all clients together
 
@@ -94,6 +93,9 @@ class Tuning(NamedTuple):
                 "tuning needs validation rows: protocol must be standard, and validation-fraction "
                 f"above 0, got {experiment.protocol} and {experiment.validation_fraction:g}"
             )
+        for key in ("participation", "start-from"):  # runs in lock step know neither
+            if told := experiment.to_config().get(key):
+                raise Refused(must(key, told, "empty for tuning"))
         own = {key.removeprefix(f"{name}."): value for key, value in self.fixed[name].items()}
         asked = [text for each in self.asked if (text := _for(name, each, list(self.fixed)))]
         return Search(given, space_of(name, own, asked), self.trials, self.seeds)
@@ -184,8 +186,7 @@ class Tuning(NamedTuple):
 
     def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
         """Writes what is known of a method's search; returns its best settings, if there are."""
-        trials = read_trials(folder)
-        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
+        trials, metric = read_trials(folder), plan.metric
         best = best_of(trials, higher=metric.better == "higher")
         if best is None:
             return {}

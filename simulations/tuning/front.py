@@ -9,7 +9,7 @@ from engram.checks import must
 from engram.metrics import Metric
 from engram.process import own_modes
 from federation.errors import Refused, told_with
-from federation.experiment import Experiment, lists_settings
+from federation.experiment import lists_settings
 from federation.settings.fields import Scalar
 from simulations.arguments import arguments
 from simulations.console import in_text
@@ -19,7 +19,7 @@ from simulations.several import TRAINING_NETWORKS, check_trained, named_methods
 from simulations.tuning.command import Tuning, new_tuning, run_tuning
 from simulations.tuning.record import Trial, read_trials
 from simulations.tuning.results import draw_trials, table_of, trial_rows
-from simulations.tuning.search import Search, metric_of
+from simulations.tuning.search import Search
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from federation.data.datasets import Data
     from federation.settings.given import Given
-
-__all__ = ["Tuned", "tune"]
 
 
 class Tuned:
@@ -72,8 +70,7 @@ class Tuned:
         if method not in list(self.best):
             raise Refused(must("method", method, f"one of {', '.join(self.best)}"))
         plan = Tuning.open(self.folder).searches()[method]
-        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
-        return plan, read_trials(self.folder / method), metric
+        return plan, read_trials(self.folder / method), plan.metric
 
 
 @lists_settings

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = ["check_optuna", "propose"]
-
 
 def check_optuna() -> None:
     """Imports Optuna.

@@ -12,8 +12,6 @@ from federation.errors import Refused
 from federation.files import parse_json, read_file, replace_file
 from federation.settings.fields import Scalar
 
-__all__ = ["TRIALS", "State", "Trial", "append", "best_of", "mend", "read_trials"]
-
 TRIALS: Final = "trials.jsonl"
 State = Literal["going", "dropped", "diverged", "impossible", "done"]
 

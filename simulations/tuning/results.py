@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich import box
 from rich.table import Table
 
 from engram.metrics import Metric
 from federation.settings.fields import Range, Scalar
+from simulations.studies.figures import new_table, panels
 from simulations.tuning.record import Trial, best_of
 from simulations.tuning.space import Space
-
-__all__ = ["BEST", "draw_trials", "in_one_file", "in_toml", "table_of", "told", "trial_rows"]
 
 BEST = "best.toml"
 _COLORS = {"done": "tab:blue", "dropped": "tab:gray", "going": "tab:gray"}
@@ -102,14 +100,13 @@ def table_of(
         f"over seeds ± sd;\n{len(trials)} trials, of which {dropped} were dropped early and {lost} "
         "failed"
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    for heading in ("trial", *(dimension.key for dimension in space), "round", "score ± sd"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    keys = [dimension.key for dimension in space]
+    table = new_table([], ["trial", *keys, "round", "score ± sd"], title=title)
     for trial in told:
         deviation = float(np.std(trial.scores, ddof=1)) if len(trial.scores) > 1 else None
         table.add_row(
             f"{trial.number}{' (defaults)' if trial.number == 0 else ''}",
-            *(str(trial.settings[dimension.key]) for dimension in space),
+            *(str(trial.settings[key]) for key in keys),
             str(trial.round),
             f"{metric.in_words(trial.value)} ± {metric.in_words(deviation)}",
         )
@@ -118,8 +115,7 @@ def table_of(
 
 def draw_trials(method: str, trials: Sequence[Trial], space: Space, metric: Metric) -> Figure:
     """Plots every trial's score against each setting that was searched."""
-    figure = Figure(figsize=(max(4.5, 3.2 * len(space)), 3.6), layout="constrained")
-    grid = figure.subplots(1, len(space), sharey=True, squeeze=False)[0]
+    figure, grid = panels(len(space), size=(max(4.5, 3.2 * len(space)), 3.6), sharey=True)
     best = best_of(trials, higher=metric.better == "higher")
     scale = 100 if metric.percent else 1
     for axes, dimension in zip(grid, space, strict=True):
@@ -147,7 +143,6 @@ def draw_trials(method: str, trials: Sequence[Trial], space: Space, metric: Metr
         if isinstance(dimension.within, Range) and dimension.within.log:
             axes.set_xscale("log")
         axes.set_xlabel(dimension.key)
-        axes.grid(alpha=0.3)
     unit = " (%)" if metric.percent else ""
     grid[0].set_ylabel(f"validation {metric.name}{unit}")
     grid[0].legend(loc="best", framealpha=0.6, fontsize="small")

@@ -3,6 +3,7 @@
 Each run gives the numbers that it gives by itself, to rounding.
 """
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from logging import getLogger
@@ -13,9 +14,9 @@ from client.training.scoring import Scores
 from client.training.stack import Stack, likeness
 from client.training.trainer import Trainer
 from engram.core.method import Slots
-from engram.core.rounds import sent_to
 from engram.networks import FLAT
 from engram.tasks import task_of
+from federation.columns import TUNED, VALIDATION
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData
 from federation.data.shortage import in_groups
@@ -23,19 +24,14 @@ from federation.data.standards import fitted
 from federation.data.unpacked import unless_refused
 from federation.errors import RunStopped
 from federation.experiment import Experiment
-from federation.methods.network import VALIDATION
 from federation.noise import simulated_noise
 from federation.settings.shared import SharedSettings
 from federation.trained import Trained
 from simulations.direct import replies_of
 from strategies.evaluation import center
-from strategies.rounds import Rounds
-from strategies.row_weights import RowWeights
+from strategies.rounds import Rounds, RowWeights
 from strategies.scorekeeping import Scoring
-from strategies.train_replies import TrainReplies
-
-__all__ = ["LockStep", "Member"]
-
+from strategies.screening import TrainReplies
 
 _log = getLogger("flwr.engram")
 
@@ -60,11 +56,12 @@ class Member:
         noise = simulated_noise(experiment.seed)
         self.experiment = experiment
         self.data = data
-        self.trainer = Trainer(experiment, data, RamStore(), noise=noise)
+        self._store = RamStore()
+        self.trainer = Trainer(experiment, data, self._store, noise=noise)
         self._rounds = Rounds.of(experiment, data.kind, noise)
         self._merge = self._rounds.merge
         self.slots: Slots = self._merge.method.server.start
-        self.scoring = Scoring.of(experiment, self._rounds.shapes)
+        self.scoring = Scoring.of(experiment, self._rounds.shapes, data.names)
         self.stopped = ""
         weights = RowWeights(self._merge.by, experiment.max_weight)
         weights.compare([len(rows) for rows in data.train.rows], data.names)
@@ -95,7 +92,7 @@ class Member:
 
     def sent(self, clients: Sequence[int]) -> tuple[Slots, Slots]:
         """Returns the slots that clients receive alike, and those that each has of its own."""
-        return sent_to(self._merge.method, self.slots, clients)
+        return self._merge.method.server.send(self.slots, clients)
 
     def learn(self, trained: Trained, server_round: int) -> None:
         """Replaces the slots by what its clients made of them; or stops, where a run would stop."""
@@ -113,19 +110,30 @@ class Member:
         groups = [[*some.clients, *some.failures] for some in each]
         return replies_of(groups, each, most=self._most, merge=self._merge, loss=self._loss)
 
-    def scores(self, server_round: int) -> Scores:
-        """Scores its clients in ``scored`` after a round."""
+    def scores(self, server_round: int, adapt_lr: float | None = None) -> Scores:
+        """Scores its clients in ``scored`` after a round, with its step size of fine-tuning."""
         common, own = self.sent(self.scored)
-        return self.trainer.evaluate(common, self.scored, server_round=server_round, own=own)
+        trainer = self.trainer
+        if adapt_lr is not None:
+            other = self.experiment.model_copy(update={"adapt_lr": adapt_lr})
+            trainer = Trainer(other, self.data, self._store)
+        return trainer.evaluate(common, self.scored, server_round=server_round, own=own)
 
-    def validated(self, server_round: int) -> float:
+    def validated(self, server_round: int, adapt_lr: float | None = None) -> float:
         """Returns ``Metric.center`` over clients of the score that decides, after a round.
 
         It is of the first metric of the model that serves them, on validation rows. Clients that
         never train have no part in it. NaN if nobody has such a score.
+
+        Args:
+            server_round: The round.
+            adapt_lr: If given, that model is fine-tuned by this step size.
         """
         metric, unseen = self.scoring.metrics[0], self.scoring.unseen
-        column = self.scores(server_round).columns[VALIDATION + metric.name]
+        columns = self.scores(server_round, adapt_lr).columns
+        which = "" if adapt_lr is None else TUNED
+        if (column := columns.get(VALIDATION + metric.name + which)) is None:
+            return math.nan
         seen = [i for i, client in enumerate(self.scored) if client not in unseen]
         return center(column[seen].double().numpy(), metric)
 
@@ -190,8 +198,8 @@ class LockStep:
     def _cohort(member: Member, server_round: int, drawn: dict[Hashable, list[int]]) -> list[int]:
         """Returns a run's cohort, which runs of the same seed and federation have in common."""
         e = member.experiment
-        federation = e.seed, e.num_clients, e.clients_per_round, e.shards, e.unseen_clients
-        key = *federation, *member.data.left_out
+        federation = e.seed, e.num_clients, e.clients_per_round, e.shards
+        key = *federation, member.scoring.unseen, *member.data.left_out
         if key not in drawn:
             drawn[key] = member.cohort(server_round)
         return drawn[key]

@@ -8,6 +8,7 @@ Talwalkar. Non-stochastic Best Arm Identification and Hyperparameter Optimizatio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from client.training.process import training
@@ -20,9 +21,7 @@ from simulations.pool import Progress
 from simulations.tuning.proposals import propose
 from simulations.tuning.record import Trial
 from simulations.tuning.runs import LockStep
-from simulations.tuning.space import Space
-
-__all__ = ["Search", "TimeIsUp", "metric_of", "search"]
+from simulations.tuning.space import ADAPT_LR, Space, fine_tuning_steps
 
 _BATCHES: Final = 4  # from each of which the next one learns
 _LEAST: Final = 4  # trials in a batch, if there are as many
@@ -47,6 +46,22 @@ class Search(NamedTuple):
     space: Space
     trials: int
     seeds: Sequence[int]
+
+    @property
+    def first(self) -> Experiment:
+        """The settings before any is searched."""
+        return Experiment.from_config(dict(self.fixed))
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that decides: the first of the run's."""
+        return self.first.of(NetworkMethod).metrics(self.first)[0]
+
+    @property
+    def step_sizes(self) -> list[float]:
+        """Step sizes of fine-tuning to choose among, where this is neither fixed nor searched."""
+        searched = {dimension.key for dimension in self.space}
+        return [] if ADAPT_LR in searched | self.fixed.keys() else fine_tuning_steps()
 
     @property
     def choices(self) -> list[tuple[str, Scalar]]:
@@ -85,11 +100,6 @@ class Search(NamedTuple):
         return max(_LEAST, math.ceil(self.trials / _BATCHES))
 
 
-def metric_of(experiment: Experiment) -> Metric:
-    """Returns the metric that decides: the first of the run's."""
-    return experiment.of(NetworkMethod).metrics(experiment)[0]
-
-
 def search(
     plan: Search,
     known: Sequence[Trial],
@@ -113,8 +123,7 @@ def search(
     """
     done = _whole_batches(known, plan)
     while len(done) < plan.trials:
-        first = Experiment.from_config(dict(plan.fixed))
-        higher = metric_of(first).better == "higher"
+        first, higher = plan.first, plan.metric.better == "higher"
         count = min(plan.batch, plan.trials - len(done))
         proposed = propose(plan.space, done, count, seed=plan.seeds[0], higher=higher)
         start = len(done)
@@ -125,7 +134,7 @@ def search(
             tell(before + number, total, found)
 
         with training(first.cpu_threads):
-            done += _Batch(plan, trials, note, higher).run(on_round, end)
+            done += _Batch(plan, trials, note).run(on_round, end)
     return done
 
 
@@ -143,10 +152,9 @@ def _whole_batches(trials: Sequence[Trial], plan: Search) -> list[Trial]:
 class _Batch:
     """Trials that train together."""
 
-    def __init__(
-        self, plan: Search, trials: list[Trial], note: Callable[[Trial], None], higher: bool
-    ) -> None:
-        self._tell_of, self._higher = note, higher
+    def __init__(self, plan: Search, trials: list[Trial], note: Callable[[Trial], None]) -> None:
+        self._tell_of, self._metric, self._step_sizes = note, plan.metric, plan.step_sizes
+        self._higher = self._metric.better == "higher"
         self._trials = {trial.number: trial for trial in trials}
         self._runs: dict[int, range] = {}
         self._steps = LockStep()
@@ -178,8 +186,25 @@ class _Batch:
                 going = self._halved(going)
             tell(rung, self._in_words())
         for number in going:
-            self._note(self._trials[number]._replace(state="done"))
+            more = self._fine_tuned(number, total)
+            trial = self._trials[number]
+            self._note(trial._replace(state="done", settings=trial.settings | more))
         return list(self._trials.values())
+
+    def _fine_tuned(self, number: int, total: int) -> dict[str, Scalar]:
+        """Returns the best step size of fine-tuning, where models are fine-tuned beside the method.
+
+        It changes nothing of what serves, so that it is chosen after the last round.
+        """
+        members = [self._steps.members[run] for run in self._runs[number]]
+        sign, scores = (1 if self._higher else -1), dict[float, float]()
+        for size in self._step_sizes:
+            score = sign * fmean(member.validated(total, size) for member in members)
+            if math.isfinite(score):
+                scores[size] = score
+            elif not scores:
+                break  # there are no such models: the least step size does not diverge
+        return {ADAPT_LR: max(scores, key=scores.__getitem__)} if scores else {}
 
     def _scored(self, going: Sequence[int], rung: int) -> list[int]:
         """Scores trials, and returns those that did not diverge."""
@@ -217,6 +242,5 @@ class _Batch:
         values = [trial.value for trial in self._trials.values() if trial.value is not None]
         if not values:
             return "all diverged"
-        metric = metric_of(self._steps.members[0].experiment)
-        best = max(values) if self._higher else min(values)
+        best, metric = max(values) if self._higher else min(values), self._metric
         return f"{metric.name} {metric.in_words(best)}{' %' if metric.percent else ''}"

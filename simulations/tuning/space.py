@@ -23,14 +23,18 @@ from federation.settings.protection import ProtectionSettings
 from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
 
-__all__ = ["Dimension", "Space", "declared_ranges", "space_of"]
+__all__ = ["ADAPT_LR", "Dimension", "Space", "declared_ranges", "fine_tuning_steps", "space_of"]
 
-_TUNED: Final = "adapt_lr"  # the field of the step size of fine-tuning
+ADAPT_LR: Final = "adapt-lr"
+"""The step size of fine-tuning."""
+
+_FINE_TUNING: Final = SharedSettings.model_fields["adapt_lr"]
+_STEPS: Final = 7  # of these sizes that are tried where models are fine-tuned beside the method
 _FREE: Final = {
     *ModelSettings.all_keys(),
     *TrainingSettings.all_keys(),
     *ProtectionSettings.all_keys(),
-    *("adapt-lr", "adapt-steps", "adapt-optimizer"),
+    *(ADAPT_LR, "adapt-steps", "adapt-optimizer"),
 } - {"task"}
 """Shared settings that trials may differ in: what is trained and fine-tuned, and how.
 
@@ -110,9 +114,18 @@ def declared_ranges(method: type[Method]) -> dict[str, Range]:
     """
     fields = {key_of(field): info for field, info in method.model_fields.items()}
     if issubclass(method, NetworkMethod) and method.tuned:
-        fields[key_of(_TUNED)] = SharedSettings.model_fields[_TUNED]
+        fields[ADAPT_LR] = _FINE_TUNING
     found = {key: searched_range(field) for key, field in fields.items()}
     return {key: declared for key, declared in found.items() if declared is not None}
+
+
+def fine_tuning_steps() -> list[float]:
+    """Returns step sizes of fine-tuning over their range."""
+    within = searched_range(_FINE_TUNING)
+    if within is None:
+        return []
+    ratio = (within.high / within.low) ** (1 / (_STEPS - 1))
+    return [float(f"{within.low * ratio**step:.4g}") for step in range(_STEPS)]
 
 
 def _not_searched(

@@ -297,8 +297,8 @@ def mixed_types(client):
 
 
 def frames(client):
-    """Columns are in another order at every client."""
-    columns = ["age", "dose", "weight", "days"]
+    """Columns are in another order at every client; they are taken in that of their names."""
+    columns = ["age", "days", "dose", "weight"]
     frame = pd.DataFrame(numbers(client, 4), columns=columns)
     return frame[columns[client:] + columns[:client]], classes(client)
 

@@ -36,8 +36,6 @@ def test_on_nodes(tmp_path):
     with LoopbackFederation(tmp_path / "fed", clients=2, options=options) as federation:
         for name in CASES:
             more = {"min_clients": 4, "timeout": 120.0}
-            if name.startswith("frames"):  # nobody sees that nodes have one order, or which
-                more["input_columns"] = "age,dose,weight,days"
             e = experiment(name, tmp_path).model_copy(update=more)
             record = run(federation, e, tmp_path / "there" / e.model)
             assert all(row["left-out"] == 0 for row in record.rows()[1:]), name

@@ -10,16 +10,17 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 import engram
 from client import app as module
 from client.app import app
+from client.disk import DiskStore
 from client.hosts.local import LocalHost
-from client.memory import DiskStore
-from client.remembered import read_training
+from client.noted import read_training
 from client.trainings import kept
 from engram.core.slots import flat
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.fingerprint import fingerprint, source_root
 from federation.flower import local_run, name_message, node_context
-from federation.roster import Kind, read_entry
+from federation.roster import read_entry
+from federation.schema import Kind
 from federation.wire import (
     ARRAYS,
     CLIENTS,
@@ -65,6 +66,34 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
 def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
     reply = train({"memory-budget": 1e-6}, memory_budget=100.0)
     assert "9.99e-07 GiB are allowed (memory-budget)" in reply.error.reason
+
+
+def test_a_node_logs_a_line_a_round(tmp_path, warnings_of_engram):
+    node = {"state": str(tmp_path)}
+    model = initial_model(trainer(small()))
+    train(node, server_round=3, model=model)
+    content = RecordDict(
+        {ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord({"training": TRAINING})}
+    )
+    ask(MessageType.EVALUATE, bundle(content), node)
+    ask(MessageType.TRAIN, RecordDict(), node)
+    lines = [record for record in warnings_of_engram.records if hasattr(record, "fields")]
+    trained, scored, refused = lines
+    line = r"run 1, local-moml, round 3: trained clients \[0, 3\] on \d+ rows in \d+\.\d\d s, "
+    assert re.fullmatch(line + r"train-loss .*; \d+ bytes received, \d+ sent", trained.message)
+    told = trained.fields
+    assert (told["run"], told["round"], told["clients"]) == (1, 3, [0, 3])
+    assert told["received"] >= told["sent"] > 0
+    assert scored.fields["metrics"].keys() >= {"accuracy"}
+    assert "scored clients" in scored.message
+    assert "accuracy 0." in scored.message
+    assert "must hold slots" in refused.message
+    assert refused.levelname == "WARNING"
+
+
+def test_a_simulations_nodes_log_no_line_each(tmp_path, warnings_of_engram):
+    train({})
+    assert not warnings_of_engram.messages
 
 
 @pytest.mark.parametrize(
@@ -196,7 +225,7 @@ def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
     first = model_of(train(node, **CARRY))
     plain = first["model/dense0.weight"].numpy().tobytes()[:64]
     files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
-    assert len(files) == 4  # two memories, a reply, and the settings
+    assert len(files) == 6  # two memories, a reply, the settings, the log, and its lock
     assert not any(plain in path.read_bytes() for path in files)
     store = DiskStore(tmp_path / "s" / "memory" / TRAINING, key=read_key(tmp_path / "key"))
     assert store.read(3, 1)
@@ -218,13 +247,12 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     rng = np.random.default_rng(0)
     own = write_npz(tmp_path / "own.npz", x=rng.normal(size=(90, 3)), y=rng.integers(0, 2, 90))
     node = {"data": own, "partition-id": 4, "num-partitions": 9}
-    reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3)
-    entry = read_entry(reply.content)
-    assert entry.clients == {4: 43}  # 36 are test rows, and 11 held out for validation
-    assert entry.kind == Kind("float32[3]", 3)
-    reply = ask(ROSTER_QUERY, RecordDict(), node, num_clients=4, clients_per_round=4)
-    assert reply.error.code == REFUSED
-    assert "num-clients must be more than 4" in reply.error.reason
+    for began in (9, 4):  # clients of the run, to which this one may have come later
+        change = {"num_clients": began, "clients_per_round": 4}
+        reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3, **change)
+        entry = read_entry(reply.content)
+        assert entry.clients == {4: 43}  # 36 are test rows, and 11 held out for validation
+        assert entry.kind == Kind("float32[3]", 3)
 
 
 def test_a_node_trains_in_the_run_s_units_and_notes_them(tmp_path):

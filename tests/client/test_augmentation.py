@@ -57,7 +57,7 @@ def test_who_else_trains_does_not_matter(tmp_path, monkeypatch):
     model(normed)
     own = {"model": "normed", "local-epochs": 1, "partition": "dirichlet", "batch-size": 3}
     whole, _ = trained(tmp_path / "whole", **own)
-    monkeypatch.setattr("client.training.trainer._BLOCK", 1)  # one client at a time
+    monkeypatch.setattr("client.training.budget._BLOCK", 1)  # one client at a time
     apart, _ = trained(tmp_path / "apart", **own)
     torch.testing.assert_close(whole, apart, rtol=1e-5, atol=1e-5)
 

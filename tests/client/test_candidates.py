@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.core.rounds import received_by, sent_to
+from engram.core.rounds import received_by
 from engram.models import mean_loss
 from engram.tasks import CLASSIFICATION
 from federation.errors import Refused
@@ -25,7 +25,7 @@ def _registered(plug_ins):
 
 def models_of(t, server, client=0):
     """The models of which a client is served by one, by the server's slots."""
-    received = received_by(*sent_to(t.method, server, [client]), 0)
+    received = received_by(t.method, server, client)
     return t.method.serve(received, {}, False).models
 
 
@@ -43,7 +43,7 @@ def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from
     t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
     clients = list(range(20))
     models = models_of(t, t.method.server.start)
-    known = t._scorer._known(clients)
+    known = t._scorer.models._known(clients)
     rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
     if protocol == "standard":
         for client, some in enumerate(rows):

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
-from flwr.client.grpc_rere_client import node_auth_client_interceptor as signing
 from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
     NodeAuthServerInterceptor,
 )
 
 from client import fleet as fleet_module
+from client import signing
 from client.fleet import ClockRefused, Fleet, KeyRefused
 from federation.clock import TIME, in_words, sent_time
 from federation.credentials import NodeCredentials

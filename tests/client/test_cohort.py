@@ -45,6 +45,8 @@ CASES = [
             {"method": "apfl"},
             {"method": "mr-mtl"},
             {"method": "pfedhn"},
+            {"method": "fedamp"},
+            {"method": "cfl"},
         )
     ),
     *(

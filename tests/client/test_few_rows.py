@@ -135,7 +135,7 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     if way == "dense" and "local_epochs" in length:
         way = "vmap"
     assert way in trainer.ways
-    trainer.ways = (way,)
+    trainer.way = way
     hosted = [range(node, 3, nodes) for node in range(nodes)]
     found = run_on(InProcessGrid(LocalHost(trainer), hosted), e, tmp_path / "run", engine=engine)
     expected = loop(module, held)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from client.memory import DiskStore, RamStore
+from client.disk import DiskStore
+from client.memory import RamStore
 from engram.core.slots import over_slots
 from engram.models import cross_entropy
 from federation.errors import Refused

@@ -149,7 +149,7 @@ def test_a_loss_trains_as_in_plain_torch(case, way):
     if case in IN_TURN:
         assert t.ways == ("in-turn",)
     else:
-        t.ways = (way,)
+        t.way = way
     assert_trains_as_in_plain_torch(t, function, make)
 
 
@@ -275,7 +275,7 @@ def test_targets_of_several_axes_train_as_in_plain_torch(case, engine):
     t = trainer(experiment(function, make, arrays, **settings), engine=engine)
     assert "dense" not in t.ways  # of which rows would be vectors
     for way in t.ways:
-        t.ways = (way,)
+        t.way = way
         assert_trains_as_in_plain_torch(t, function, make, arrays)
     scores = scores_of(t, [0, 1, 2]).columns
     assert all(column.isfinite().all() for column in scores.values())

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client.memory import DiskStore, MemoryFull, MemoryMismatch, RamStore
+from client.disk import DiskStore, MemoryFull
+from client.memory import MemoryMismatch, RamStore
 from client.trainings import kept, prune
 from tests.support import assert_same, draw
 

@@ -87,7 +87,7 @@ def test_training_losses_are_those_of_evaluated_rounds(name, tmp_path):
 @pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent"])
 def test_who_else_trains_does_not_matter(case, tmp_path, monkeypatch):
     whole = simulate(experiment(case), tmp_path / "whole")
-    monkeypatch.setattr("client.training.trainer._BLOCK", 1)  # one client at a time
+    monkeypatch.setattr("client.training.budget._BLOCK", 1)  # one client at a time
     apart = simulate(experiment(case), tmp_path / "apart")
     assert apart["loss"] == pytest.approx(whole["loss"], abs=1e-5)
 
@@ -171,14 +171,9 @@ def test_a_classifier_with_other_outputs_than_classes_is_refused(
 
 def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
     simulate(experiment("group norm", method="fedavg", num_rounds=6), tmp_path / "run")
-    found = [row["ways"] for row in RunRecord.open(tmp_path / "run").rows()[1:]]
-    # Each is tried twice, in turn; the faster one is taken from then on.
-    assert [list(ways) for ways in found[:4]] == [["in-turn"], ["vmap"]] * 2
-    assert found[4] == found[5]
-    e = experiment("built-in resnet with group norm", method="fedavg", num_rounds=3)
-    simulate(e, tmp_path / "images")
-    found = [list(row["ways"]) for row in RunRecord.open(tmp_path / "images").rows()[1:]]
-    assert found == [["in-turn"], ["vmap"], ["grouped"]]
+    first, *others = [row["ways"] for row in RunRecord.open(tmp_path / "run").rows()[1:]]
+    assert first in ({"in-turn": 1}, {"vmap": 1})
+    assert others == [first] * 5
     simulate(experiment("sequential", method="fedavg"), tmp_path / "dense")
     assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
 
@@ -298,11 +293,8 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
 
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
     monkeypatch.setitem(CASES, "resnet18", RESNET18)
-    models = []
-    for engine in ("vectorized", "sequential"):
-        few = {"num_rounds": 1, "clients_per_round": 2, "adapt_steps": 0, "eval_every": 1}
-        e = experiment("resnet18", method="fedavg", local_steps=1, batch_size=4, **few)
-        simulate(e, tmp_path / engine, engine=engine)
-        models.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
-    torch.testing.assert_close(*models, rtol=1e-5, atol=1e-5)
-    assert models[0]["model/fc.weight"].shape == (3, 512)
+    few = {"num_rounds": 1, "clients_per_round": 2, "adapt_steps": 0, "eval_every": 1}
+    e = experiment("resnet18", method="fedavg", local_steps=1, batch_size=4, **few)
+    assert engines_differ(e, tmp_path) == ""
+    found = RunRecord.open(tmp_path / "vectorized").load_checkpoint().model
+    assert found["model/fc.weight"].shape == (3, 512)

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -16,7 +17,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from client import node
 from client.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
 from client.node import only_one, run_node
-from client.worker import Work, Worker, WorkerDied
+from client.worker import COUNTED, Work, Worker, WorkerDied
+from federation.counters import Counters
 from federation.errors import Refused
 from federation.flower import ErrorCode, local_run, name_message, pack, unpack
 from federation.roster import read_entry
@@ -58,6 +60,25 @@ def answer(worker, asked):
 def test_a_worker_answers_as_the_client_app_does(worker):
     reply = answer(worker, work(question()))
     assert list(read_entry(reply.content).clients) == list(range(0, 20, 2))
+
+
+@pytest.mark.processes
+def test_messages_are_counted():
+    counters = Counters(COUNTED)
+    counted = Worker(STATION, counters)
+    try:
+        asked = work(question())
+        replies = [counted.begin(each).result(60) for each in (asked, work(question("train")))]
+    finally:
+        counted.close()
+    found = {family.name: family.samples[0].value for family in counters.collect()}
+    assert found.pop("engram_work_seconds") > 0
+    assert found == {
+        "engram_messages": 2,
+        "engram_received_bytes": pytest.approx(2 * asked.message.size, rel=0.1),
+        "engram_sent_bytes": sum(reply.size for reply in replies),
+        "engram_failures": 1,
+    }
 
 
 @pytest.mark.processes
@@ -146,7 +167,7 @@ def test_a_worker_ends_with_its_node(tmp_path):
 
 
 class FakeWorker:
-    def __init__(self, _):
+    def __init__(self, *_):
         self.dies = False
 
     def begin(self, work):
@@ -167,6 +188,7 @@ class FakeFleet:
     def __init__(self, script, stop):
         self.script = script
         self.stop = stop
+        self.credentials = SimpleNamespace(has_left=False)
         self.opened_with = []
         self.pushed = []
 
@@ -264,6 +286,12 @@ def test_a_key_that_was_taken_for_alive_is_accepted_in_the_end(start):
     assert len(fleet.pushed) == 1
 
 
+def test_a_refused_key_is_told_of_at_once(start, warnings_of_engram):
+    start(KeyRefused("no."), KeyRefused("no."), 41, waits=[])
+    told = [line for line in warnings_of_engram.messages if "no." in line]
+    assert told == ["no.; trying again for 25 s"]
+
+
 def test_a_stranger_is_an_end_at_once_unless_it_was_a_friend_before(start):
     with pytest.raises(Refused, match="not vouched for"):
         start(Untrusted("not vouched for"), waits=[])
@@ -285,7 +313,7 @@ def test_stale_messages_and_those_of_ended_runs_are_dropped(start):
 
 
 def test_a_crash_of_the_worker_is_told_to_the_server(start, monkeypatch):
-    monkeypatch.setattr(FakeWorker, "__init__", lambda self, config: setattr(self, "dies", True))
+    monkeypatch.setattr(FakeWorker, "__init__", lambda self, *_: setattr(self, "dies", True))
     fleet = start(41, question(), question())
     assert fleet.pushed[0].error.code == ErrorCode.CLIENT_APP_CRASHED
     assert "SIGKILL" in fleet.pushed[0].error.reason

@@ -10,6 +10,7 @@ from flwr.clientapp.mod import LocalDpMod
 
 from client.hosts.local import LocalHost
 from client.memory import RamStore
+from client.policy import UNLIMITED
 from client.requests import Request
 from engram.core.slots import flat, over_slots
 from engram.core.walkers import changes
@@ -124,7 +125,7 @@ def test_a_trainer_that_is_not_told_otherwise_has_secret_noise():
 def test_and_so_has_the_client_app(tmp_path):
     from client import app
 
-    node = app._node(small_of_any(**LOCAL), NodeConfig(0, 1), tmp_path)
+    node = app._node(small_of_any(**LOCAL), NodeConfig(0, 1), tmp_path, UNLIMITED)
     assert node.host.trainer._noise is secret_noise
 
 

@@ -8,8 +8,10 @@ import torch
 
 import engram
 from client import app as module
-from client.memory import DiskStore, MemoryMismatch, RamStore
-from client.remembered import note_training, read_training, remembered_package
+from client.disk import DiskStore
+from client.memory import MemoryMismatch, RamStore
+from client.noted import note_training, read_training
+from client.remembered import remembered_package
 from federation.checksums import checked, summed
 from federation.errors import Refused
 from federation.exported import load_model
@@ -61,8 +63,8 @@ def test_a_part_of_a_model_is_none(method, tmp_path):
     on_a_node(run, tmp_path / "state")
     store = DiskStore(tmp_path / "state")
     client = store.clients()[0]
-    with pytest.raises(Refused, match=f"client {client} remembers no whole model: it is served"):
-        remembered_package(read_training(tmp_path / "state"), client, store.read(client, 2))
+    with pytest.raises(Refused, match=f"client {client} remembers no whole model, and nothing is"):
+        remembered_package(read_training(tmp_path / "state"), client, store)
 
 
 def test_a_node_notes_what_it_trains(tmp_path):
@@ -73,7 +75,7 @@ def test_a_node_notes_what_it_trains(tmp_path):
     store = DiskStore(tmp_path / "memory" / TRAINING)
     training = read_training(store.folder)
     assert training.experiment.method == "ditto"
-    package = remembered_package(training, 3, store.read(3, 1))
+    package = remembered_package(training, 3, store)
     found = package.module.state_dict()
     kept = {name.rpartition("/")[2]: leaf for name, leaf in store.read(3, 1).items()}
     assert torch.equal(found["dense0.weight"], kept["dense0.weight"])
@@ -85,9 +87,11 @@ def test_a_memory_that_an_earlier_version_wrote_is_refused_in_one_line(before, t
     node = tmp_path / "state"
     on_a_node(run, node)
     old = {before + name: leaf for name, leaf in run.personal_model(1).items()}
+    store = DiskStore(node)
+    store.save(1, old, server_round=3, durable=3)
     expected = "^the memory of client 1 belongs to another method, or an earlier version of [^\n]*$"
     with pytest.raises(MemoryMismatch, match=expected):
-        remembered_package(read_training(node), 1, old)
+        remembered_package(read_training(node), 1, store)
 
 
 def test_memories_of_earlier_versions_are_refused(tmp_path):
@@ -142,23 +146,21 @@ def test_rows_of_nodes_own_are_not_taken_from_the_coordinators_data(tmp_path):
     about["clients"]["queries"][2] += 1
     results.write_text(json.dumps(summed(about)))
     what = r"client 1 is served by .* not here \(.* has other rows here than on the run's nodes\): "
-    with pytest.raises(Refused, match=what + "copy the run's folder from the coordinator to the"):
+    with pytest.raises(Refused, match=what + "on its node, engram memory export writes its model"):
         there.export(1, out="model")
     # The common model needs no rows, and says nothing of these.
     common = there.export(out="common")
     assert json.loads((common / "model.json").read_text())["ranges"] == []
-    # What the line advises: the node has the folder, and its rows.
+    # A node that has the run's folder adapts a model to its rows.
     x, y = data.train.take(torch.from_numpy(data.train.rows[1]))
     np.savez("own.npz", x=x, y=y)
     assert load_model(there.adapt("own.npz"))(x).shape == (len(y), run.learned.kind.outputs)
 
 
-def test_a_node_says_what_to_do_where_clients_remember_nothing(tmp_path, monkeypatch, capsys):
+def test_a_training_that_a_node_does_not_know_is_refused(tmp_path, monkeypatch, capsys):
     words = ["memory", "export", str(tmp_path / "client-1"), TRAINING, "1", "model"]
     (tmp_path / "client-1" / "state" / "memory").mkdir(parents=True)
     monkeypatch.setattr("sys.argv", ["engram", *words])
     with pytest.raises(SystemExit):
         main()
-    said = capsys.readouterr().err
-    assert "has no memory of client 1" in said
-    assert "make a model of the node's rows by engram adapt RUN --data ROWS" in said
+    assert f"has no training '{TRAINING}': see `engram memory list" in capsys.readouterr().err

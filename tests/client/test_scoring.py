@@ -7,8 +7,8 @@ import torch
 from client.memory import RamStore
 from engram.core.method import Served
 from engram.models import cross_entropy
+from federation.columns import TUNED
 from federation.data.dealing import federated_data
-from federation.methods.network import TUNED
 from federation.streams import Stream, generator
 from tests.support import (
     assert_same,

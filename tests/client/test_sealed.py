@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.memory import DiskStore, MemoryMismatch
+from client.disk import DiskStore
+from client.memory import MemoryMismatch
 from client.replies import Replies
 from client.sealed import Damaged, Unencrypted, read_key, seal, unseal
 from federation.errors import Refused

@@ -3,6 +3,7 @@
 import logging
 import math
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from threading import Event
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from client import session
+from client.audit import Audit
 from client.fleet import RunInfo, RunOver, Unreachable, Unusable
 from client.session import Session
 from client.worker import WorkerDied
@@ -116,7 +118,7 @@ class World:
 def play(monkeypatch):
     """Plays what comes to a node; returns the world afterwards."""
 
-    def play(*mail, takes=None, over=None, end=200.0, down=()):
+    def play(*mail, takes=None, over=None, end=200.0, down=(), **site):
         world = World(mail, takes or {}, over or {})
         world.end, world.down = end, list(down)
         clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: WALL + world.now)
@@ -125,7 +127,7 @@ def play(monkeypatch):
         monkeypatch.setattr(world.stop, "wait", world.advance)
         world.error = None
         try:
-            Session(world, world, 7, world.stop).serve()
+            Session(world, world, 7, world.stop, **site).serve()
         except Unreachable as error:
             world.error = error
         return world
@@ -162,6 +164,33 @@ def test_work_is_ended_with_its_round(play, caplog):
 def test_a_clock_that_differs_makes_no_work_longer(play, created, ends):
     world = play((0, 1, message(ttl=15.0, created=created)), takes={1: math.inf})
     assert [round(when) for when in world.stopped] == [ends]
+
+
+def test_work_is_ended_when_the_sites_policy_says_so_and_both_sides_learn_it(
+    play, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("client.audit.now", lambda: datetime(2026, 3, 1, tzinfo=UTC))
+    policy = tmp_path / "policy.toml"
+    policy.write_text("seconds = 20")
+    mail = [(0, 1, message()), (60, 1, message(2))]
+    audit = Audit(tmp_path / "log")
+    world = play(*mail, takes={1: math.inf}, policy=policy, audit=audit)
+    assert [round(when) for when in world.stopped] == [20, 80]
+    why = "this site's policy allows 20 s of work for a round"
+    assert [reply.error.reason for _, _, reply in world.answers] == [
+        f"{why}, which it has taken"
+    ] * 2
+    assert kinds(world)[0][1:] == (1, REFUSED)
+    noted = [(line["run"], line["why"], line["today"]) for line in audit.read().lines]
+    assert noted == [(1, f"after 20 s: {why}", 1), (1, f"after 20 s: {why}", 2)]
+
+
+def test_quick_work_is_not_ended_by_the_sites_policy(play, tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("seconds = 20")
+    world = play((0, 1, message()), (5, 2, message()), takes={1: 15, 2: 15}, policy=policy)
+    assert [(run, code) for _, run, code in kinds(world)] == [(1, None), (2, None)]
+    assert world.stopped == []
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])

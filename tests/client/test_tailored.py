@@ -6,7 +6,6 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from client.hosts.local import LocalHost
 from client.requests import Request
-from engram.core.rounds import sent_to
 from engram.core.slots import flat, over_slots, unflat
 from federation.flower import local_run
 from federation.wire import (
@@ -58,7 +57,7 @@ def test_a_message_has_them_by_client_and_no_array_twice(tmp_path, method, names
     assert own.keys() == (names or {f"model/{name}" for name in t.learner.network.initial})
     assert not own.keys() & rest.keys()
     assert one[ARRAYS] is other[ARRAYS]
-    common, made = (flat(slots) for slots in sent_to(t.method, server, [3, 1, 19]))
+    common, made = (flat(slots) for slots in t.method.server.send(server, [3, 1, 19]))
     assert_same(rest, common)
     for name, leaf in own.items():
         assert leaf.shape == (3, *t.learner.network.initial[name.partition("/")[2]].shape)
@@ -72,7 +71,7 @@ def test_clients_are_served_by_them(tmp_path, method):
     clients = range(e.num_clients)
     run, method = load_run(tmp_path / "run"), t.method
     for client in (0, 7):
-        common, own = sent_to(method, server, [client])
+        common, own = method.server.send(server, [client])
         received = common | over_slots(lambda leaf: leaf[0], own)
         whole = received.get("body", {}) | received.get("head", {}) or received["model"]
         assert_same(run.personal_model(client), whole, atol=1e-6)

@@ -1,17 +1,24 @@
 """One client or many, vectorized or in turn: the same numbers, and those of the rule by hand."""
 
+from copy import deepcopy
+from itertools import accumulate, chain
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from client.memory import DiskStore, RamStore
+import engram
+from client.disk import DiskStore
+from client.memory import RamStore
 from client.training.trainer import ClientFailed
 from engram.core.method import Phase
 from engram.core.slots import flat, over_slots, unflat
 from engram.methods.fedavg import FedAvg
 from engram.models import cross_entropy
+from federation.columns import COMMON
 from federation.methods import METHODS
-from federation.methods.network import COMMON, method
+from federation.methods.network import method
 from federation.streams import Stream, generator
 from tests.support import (
     ANY_NETWORK,
@@ -19,6 +26,7 @@ from tests.support import (
     initial_model,
     run_rounds,
     scores_of,
+    small,
     small_of_any,
     train_clients,
     trainer,
@@ -38,7 +46,8 @@ def test_vectorized_equals_sequential(method, memory):
     cohorts = [[3, 0, 12], [0, 19], [12, 3, 0, 19]]
     (one, server), (other, _) = run_rounds(stacked, cohorts), run_rounds(each, cohorts)
     assert one.clients == other.clients == cohorts[-1]
-    assert_same(one.slots, other.slots, atol=1e-6)
+    # A gain is a difference of losses over a small distance, which magnifies rounding.
+    assert_same(one.slots, other.slots, atol=3e-6 if "gains" in one.slots else 1e-6)
     assert one.losses == pytest.approx(other.losses, abs=1e-5)
     scores, others = (scores_of(t, range(20), server, server_round=3) for t in (stacked, each))
     for a, b in zip(scores, others, strict=True):
@@ -332,7 +341,8 @@ def test_evaluation_changes_nothing():
 def test_blocks_of_clients_score_alike(monkeypatch):
     t = trainer(small_of_any())
     whole = scores_of(t, range(20))
-    monkeypatch.setattr("client.training.scoring._BLOCK", 5000)
+    for module in ("scoring", "served"):
+        monkeypatch.setattr(f"client.training.{module}.BLOCK", 5000)
     blocks = scores_of(t, range(20))
     torch.testing.assert_close(whole, blocks, rtol=0, atol=1e-6, equal_nan=True)
 
@@ -393,3 +403,30 @@ def test_a_loss_of_a_methods_own_is_lowered_whatever_the_network(settings):
         found.append([run_rounds(t, [[3, 4]])[0].slots for _ in range(6)])  # each way has its turn
     for one, other in zip(*found, strict=True):
         assert_same(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("times", "fastest"),
+    [((9.0, 1.0, 4.0, 2.0, 5.0, 4.0), "vmap"), ((1.0, 9.0, 4.0, 9.0, 2.0, 4.0), "in-turn")],
+)
+def test_the_way_that_takes_the_first_step_fastest_trains_from_then_on(monkeypatch, times, fastest):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 10))
+    engram.model(lambda: deepcopy(net), "net-of-three-ways")
+    t = trainer(small(method="fedavg", model="net-of-three-ways"))
+    assert t.ways == ("in-turn", "vmap", "grouped")
+    clock = iter(accumulate(chain.from_iterable((0.0, time) for time in times)))
+    monkeypatch.setattr("client.training.trainer.time.process_time", lambda: next(clock))
+    for server_round in (1, 2):  # the clock has no further times
+        trained = train_clients(t, initial_model(t), [0, 1], server_round=server_round, durable=0)
+        assert trained.way == fastest
+
+
+@pytest.mark.parametrize("length", [{"local_steps": 3}, {"local_epochs": 2}])
+def test_the_first_steps_of_draws_are_those_of_all_steps(length):
+    e = small(batch_size=7, order="shuffled", **length)  # LocalMOML has an initial batch
+    draws = trainer(e).sampler.draw([0, 3, 5], 1)
+    whole, first = list(draws.each_step()), list(draws.first(1).each_step())
+    assert 0 < len(first) < len(whole)
+    for one, other in zip(first, whole, strict=False):
+        torch.testing.assert_close(one.batches, other.batches, rtol=0, atol=0)
+    torch.testing.assert_close(draws.first(1).initial_batch(), draws.initial_batch())

@@ -4,18 +4,21 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
+import click
 import psutil
+import typer
 import yaml
 
 from federation.fingerprint import source_root
+from simulations.cli import app
 
 FOLDER = source_root() / "docker"
 
@@ -49,9 +52,12 @@ def _interpolate(value, environment):
         return [_interpolate(inner, environment) for inner in value]
     if not isinstance(value, str):
         return value
-    found = re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda m: environment.get(m[1], m[2] or ""), value)
-    assert "$" not in found, f"a variable that this test does not read: {value}"
-    return found
+    pieces = [  # $$ is the shell's own $
+        re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda m: environment.get(m[1], m[2] or ""), piece)
+        for piece in value.split("$$")
+    ]
+    assert not any("$" in piece for piece in pieces), f"this test does not read: {value}"
+    return "$".join(pieces)
 
 
 def instructions(stage=-1):
@@ -89,10 +95,23 @@ def command_line(service):
     return [*service.get("entrypoint", entrypoint), *service.get("command", [])]
 
 
-def engram_words(service):
-    """The words that `engram` is given in a service, or None where it is not called."""
-    words = " ".join(command_line(service)).split()
-    return words[words.index("engram") + 1 :] if "engram" in words else None
+def engram_calls(service):
+    """The words of each call of `engram` in a service: its command, or those of its script."""
+    shell, _, *rest = words = [*command_line(service), ""]
+    if shell != "/bin/sh":
+        return [words[1:-1]] if shell == "engram" else []
+    lexer = shlex.shlex(rest[0], posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    commands = [each.split("\0") for each in re.split(r"\0[;&|]+\0?", "\0".join(lexer))]
+    calls = [words[words.index("engram") + 1 :] for words in commands if "engram" in words]
+    return [rest[2:-1] if call == ["$@"] else call for call in calls]
+
+
+def read_options(words):
+    """Reads the options of a subcommand of `engram`, and starts nothing."""
+    group = typer.main.get_command(app)
+    name, command, rest = group.resolve_command(click.Context(group), words)
+    command.make_context(name, rest)
 
 
 def healthcheck(service):
@@ -101,14 +120,12 @@ def healthcheck(service):
     return ["/bin/sh", "-c", *words] if kind == "CMD-SHELL" else words
 
 
-def starts_again(service, status, times=0):
-    """Whether Docker starts a container again that ended with a status, and did so before.
+def starts_again(service, status):
+    """Whether Docker starts a container again that ended with a status.
 
     By itself, or with the engine: `docker stop` and `docker kill` are other matters.
     """
-    policy, _, most = service["restart"].partition(":")
-    failed = policy == "on-failure" and status != 0 and times < int(most or sys.maxsize)
-    return policy == "unless-stopped" or failed
+    return {"unless-stopped": True, "on-failure": status != 0, "no": False}[service["restart"]]
 
 
 # --- Running -----------------------------------------------------------------------------------
@@ -119,8 +136,7 @@ class Processes:
 
     Everything but the isolation is as in containers: what a service mounts is a folder below
     ``root``, shared with whoever mounts the same; ``/tmp`` is its own; a port is another free one,
-    the same for all. A name of a network is this machine. The interfaces that a container sees are
-    the files of a folder, ``net``, and its first process is the one that was started.
+    the same for all. A name of a network is this machine.
     """
 
     def __init__(self, root, project):
@@ -147,7 +163,6 @@ class Processes:
         self.more[name] = more
         place = self.root / "containers" / name
         (place / "tmp").mkdir(parents=True, exist_ok=True)
-        (place / "net" / "eth0").mkdir(parents=True, exist_ok=True)
         with (place / "log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [*self._here(name, command_line(self.services[name])), *more],
@@ -166,16 +181,14 @@ class Processes:
             env=self._environment(name),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 
     def healthy(self, name):
         """Runs a service's healthcheck."""
-        first = self.running.get(name)
-        kill = f"kill {first.pid}" if first else "false"  # and not this machine's first process
-        words = [re.sub(r"\bkill\b[^;]*", kill, word) for word in healthcheck(self.services[name])]
-        words, environment = self._here(name, words), self._environment(name)
+        words = self._here(name, healthcheck(self.services[name]))
+        environment = self._environment(name)
         done = subprocess.run(words, env=environment, capture_output=True, check=False, timeout=30)
         return done.returncode == 0
 
@@ -183,17 +196,16 @@ class Processes:
         """Starts a service once more, as it was started."""
         self.start(name, *self.more[name])
 
-    def keep(self, name, seconds=300):
-        """Waits until a service ends well, and starts again what Docker would start again."""
-        deadline, times = time.monotonic() + seconds, Counter()
-        while self.running[name].poll() != 0:
-            for other, process in list(self.running.items()):
+    def keep(self, over, seconds=900):
+        """Starts again what Docker would start again, until something is true."""
+        deadline = time.monotonic() + seconds
+        while not over():
+            for name, process in list(self.running.items()):
                 status = process.poll()
-                if status is not None and starts_again(self.services[other], status, times[other]):
-                    times[other] += 1
-                    self.again(other)
-            assert time.monotonic() < deadline, f"{name} goes on:\n{self.log(name)}"
-            time.sleep(1)
+                if status is not None and starts_again(self.services[name], status):
+                    self.again(name)
+            assert time.monotonic() < deadline, f"it goes on:\n{self.log('server')}"
+            time.sleep(0.5)
 
     def wait(self, name, seconds=300):
         """Waits for a service's end; returns its status."""
@@ -211,19 +223,18 @@ class Processes:
             time.sleep(0.5)
 
     def stop(self, name, sign=signal.SIGTERM):
-        """Ends a service and all that it started, as with a container; returns its status."""
+        """Ends a service and all that it started, as with a container, at once after 30 s."""
         process = self.running.pop(name)
         started = []
         with contextlib.suppress(psutil.NoSuchProcess):
             started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(sign)
-        try:
-            return process.wait(timeout=30)
-        finally:
-            for left in (process, *started):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    left.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=30)
+        for left in (process, *started):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+        process.wait()
 
     def down(self):
         """Ends everything, what was started last first."""
@@ -242,7 +253,7 @@ class Processes:
 
     def _translate(self, name, text):
         own = self.root / "containers" / name
-        places = {"/tmp": own / "tmp", "/sys/class/net": own / "net"}
+        places = {"/tmp": own / "tmp"}
         for source, inside, target, _ in mounts(self.services[name]):
             places[target] = self.root / source / inside
         known = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))

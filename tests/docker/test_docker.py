@@ -7,25 +7,22 @@ import shlex
 import socket
 import time
 
-import click
 import crossplane
 import jsonschema
 import pathspec
 import pytest
-import typer
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
 from federation.fingerprint import ROOMS, source_root
-from simulations.cli import app
 from tests.docker.compose import (
     FOLDER,
     Processes,
-    command_line,
-    engram_words,
+    engram_calls,
     image,
     instructions,
     load,
     mounts,
+    read_options,
     starts_again,
 )
 
@@ -57,30 +54,31 @@ def test_a_service_has_no_rights_and_bounded_means(name):
 # --- What is started again ---------------------------------------------------------------------
 
 OK, FAILED, REFUSED, TERMINATED, KILLED = 0, 1, 2, 143, 137
-resident = pytest.mark.parametrize("name", ["front", "superlink", *CLIENTS])
+resident = pytest.mark.parametrize("name", ["server", *CLIENTS])
 
 
 @resident
 def test_what_is_to_be_there_is_started_again_whatever_it_ends_with(name):
     # A client that is stopped in good order, as when the machine is switched off, ends with 0.
     for status in (OK, FAILED, REFUSED, TERMINATED, KILLED):
-        assert starts_again(SERVICES[name], status, times=10**6)
+        assert starts_again(SERVICES[name], status)
 
 
 @resident
 def test_what_is_refused_is_not_tried_again_within_seconds(name):
-    words = engram_words(SERVICES[name])
-    if words is not None:  # `front` refuses nothing
-        assert words[0] in {"node", "superlink"}  # which wait, see tests/simulations/test_cli.py
-        assert int(image()[1]["ENGRAM_REFUSAL_PAUSE"]) >= 60
+    first, *_ = engram_calls(SERVICES[name])
+    assert first[0] in {
+        "node",
+        "superlink",
+    }  # which wait, see tests/simulations/test_cli_refusals.py
+    assert int(image()[1]["ENGRAM_REFUSAL_PAUSE"]) >= 60
 
 
-@pytest.mark.parametrize("name", ["register", "coordinator"])
-def test_what_ends_is_tried_again_a_few_times_when_it_fails(name):
-    assert not starts_again(SERVICES[name], OK)
-    for status in (FAILED, REFUSED, TERMINATED, KILLED):
-        assert starts_again(SERVICES[name], status, times=2)
-        assert not starts_again(SERVICES[name], status, times=10)
+@resident
+def test_what_is_to_be_there_needs_no_other_container_when_the_machine_starts(name):
+    # Docker Engine before 29.0 starts all at once, and does not try again who found no network.
+    assert "network_mode" not in SERVICES[name]
+    assert not SERVICES[name].keys() & {"links", "pid", "ipc", "volumes_from"}
 
 
 def test_what_init_refuses_is_said_at_once():
@@ -102,10 +100,9 @@ def test_no_port_is_published_but_the_fleet_apis():
 
 
 def test_the_control_api_is_on_the_loopback_of_a_network_without_clients():
-    words = engram_words(SERVICES["superlink"])
-    assert words[words.index("--control") + 1].startswith("127.0.0.1:")
-    inside = {n for n, service in SERVICES.items() if service.get("network_mode")}
-    assert inside == {"init", "superlink", "register", "coordinator"}
+    calls = engram_calls(SERVICES["server"])
+    assert [call[0] for call in calls] == ["superlink", "register", "run"]
+    assert {call[call.index("--control") + 1] for call in calls} == {"127.0.0.1:8000"}
     assert SERVICES["init"]["network_mode"] == "none"
 
 
@@ -136,10 +133,10 @@ def test_a_service_sees_its_own_part_of_the_federation_only(name):
     (own,) = [mount[1:] for mount in _mounts(name) if mount[0] == "federation"] or [None]
     if name in CLIENTS:
         assert own == (f"engram/{name}", f"/federation/engram/{name}", False)
-    elif name in {"superlink", "register", "coordinator"}:  # and the database in it
+    elif name == "server":  # and the database in it
         assert own == ("engram/server", "/federation/engram/server", True)
     else:
-        assert own == {"init": ("", "/federation", True), "front": None}[name]
+        assert own == ("", "/federation", True)
 
 
 @clients
@@ -151,7 +148,7 @@ def test_a_memory_is_its_clients_alone(name):
 
 
 def test_init_makes_what_the_others_mount():
-    words = engram_words(SERVICES["init"])
+    (words,) = engram_calls(SERVICES["init"])
     folder = words[words.index("init-federation") + 1]
     assert int(words[words.index("--clients") + 1]) == len(CLIENTS)
     made = {f"{folder}/{part}" for part in ("server", *CLIENTS)}
@@ -160,10 +157,9 @@ def test_init_makes_what_the_others_mount():
     assert all(f"/federation/{inside}" == target for _, inside, target, _ in parts)
 
 
-def test_results_are_at_one_place_for_the_run_and_for_who_follows_it():
-    assert ("results", "", "/results", True) in _mounts("superlink")
-    assert ("results", "", "/results", True) in _mounts("coordinator")
-    words = engram_words(SERVICES["coordinator"])
+def test_results_are_kept():
+    assert ("results", "", "/results", True) in _mounts("server")
+    *_, words = engram_calls(SERVICES["server"])
     assert words[words.index("--out") + 1].startswith("/results/")
 
 
@@ -203,51 +199,24 @@ def test_the_overlay_gives_clients_a_gpu_and_changes_nothing_else(name):
 # --- Entry commands ----------------------------------------------------------------------------
 
 
-def read_options(words):
-    """Reads the options of a subcommand of `engram`, and starts nothing."""
-    group = typer.main.get_command(app)
-    name, command, rest = group.resolve_command(click.Context(group), words)
-    command.make_context(name, rest)
-
-
 @services
 def test_a_service_calls_engram_as_it_wants_to_be_called(name):
-    words = engram_words(SERVICES[name])
-    if words is None:
-        assert (name, command_line(SERVICES[name])) == ("front", ["sleep", "infinity"])
-        return
-    read_options(words)
+    calls = engram_calls(SERVICES[name])
+    assert calls
+    for words in calls:
+        read_options(words)
 
 
-@pytest.mark.parametrize("name", ["superlink", "coordinator"])
-@pytest.mark.parametrize("interface", [True, False], ids=("there", "gone"))
-def test_who_loses_his_network_ends_to_join_the_next(name, interface, tmp_path):
-    here = Processes(tmp_path, PROJECT)
-    here.services = {name: SERVICES[name] | {"entrypoint": ["sleep"], "command": ["60"]}}
-    here.start(name)
-    try:
-        eth0 = here.path(name, "/sys/class/net/eth0")
-        assert eth0.exists()
-        with socket.create_server(("127.0.0.1", here.ports[FLEET])):
-            if not interface:
-                eth0.rmdir()
-            assert here.healthy(name) == interface
-        if interface:
-            assert here.running[name].poll() is None
-        else:
-            status = here.wait(name, seconds=5)
-            assert starts_again(SERVICES[name], status)
-    finally:
-        here.down()
-
-
-@pytest.mark.parametrize("name", ["superlink", *CLIENTS])
+@pytest.mark.parametrize("name", ["server", *CLIENTS])
 def test_health(name, tmp_path):
     here = Processes(tmp_path, PROJECT)
-    here.path(name, "/sys/class/net/eth0").mkdir(parents=True)
     assert not here.healthy(name)
-    if name == "superlink":
+    if name == "server":
+        registered = here.path(name, "/tmp/registered")
+        registered.parent.mkdir(parents=True)
         with socket.create_server(("127.0.0.1", here.ports[FLEET])):
+            assert not here.healthy(name)
+            registered.touch()
             assert here.healthy(name)
     else:
         heartbeat = here.path(name, "/state/alive")
@@ -319,6 +288,15 @@ def test_what_the_documented_commands_leave_here_is_not_committed():
     for path in ("results/config.json", "client-3.tar", "client-3/client.key", "memory-3/alive"):
         assert spec.match_file(f"docker/{path}"), path
     assert not spec.match_file("docker/compose.yml")
+
+
+def test_documented_commands_name_services_that_are_there():
+    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
+    words = [line.split() for line in re.findall(r"^\$ docker compose (.*)$", text, re.MULTILINE)]
+    named = {each[-1 if each[0] == "logs" else 1] for each in words if each[0] in {"logs", "exec"}}
+    named |= {each[1].split(":")[0] for each in words if each[0] == "cp"}
+    assert named == {"server"}
+    assert named <= SERVICES.keys()
 
 
 def test_a_client_on_another_machine_has_its_folders_and_comes_back():

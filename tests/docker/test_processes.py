@@ -27,42 +27,50 @@ def here(tmp_path):
 
 
 def test_a_federation_runs_from_its_making_to_its_results(here):
-    here.up("coordinator", *_settings(3), *_control(here))
+    here.up("server", *_settings(3))
     for name in CLIENTS:
         here.up(name)
     for name in CLIENTS:
         here.wait_healthy(name)
-    assert all(ip.is_loopback for ip in _listening(here.running["superlink"].pid))
+    assert all(ip.is_loopback for ip in _listening(here.running["server"].pid))
     keys = _files(here.root / "federation", "*.key")
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys)
 
-    asked = here.run("superlink", "status", "/federation/engram/server", *_control(here))
+    control = f"127.0.0.1:{here.ports[8000]}"
+    _wait_for(here, "results.json")
+    asked = here.run("server", "status", "/federation/engram/server", "--control", control)
     assert asked.returncode == 0, asked.stderr
-    assert here.wait("coordinator") == 0, here.log("coordinator")
-    found = RunRecord.open(here.path("coordinator", "/results/run"))
+    found = RunRecord.open(here.path("server", "/results/run"))
     assert found.config["settings"]["num-rounds"] == 3
-    assert here.path("superlink", "/federation/engram/server/superlink.db").stat().st_size
+    assert here.path("server", "/federation/engram/server/superlink.db").stat().st_size
 
-    # `docker compose up` once more: nothing is made anew, and nobody minds.
-    for name in ("init", "register", "coordinator"):
-        here.again(name)
-        assert here.wait(name) == 0, here.log(name)
+    # `docker compose up` once more, after `docker stop`: nothing is made anew, and nobody minds.
+    here.again("init")
+    assert here.wait("init") == 0, here.log("init")
+    more, rows = here.more["server"], here.path("server", "/results/run/metrics.jsonl").read_bytes()
+    here.stop("server")
+    here.path("server", "/tmp/registered").unlink()
+    here.start("server", *more)
+    here.wait_healthy("server")
+    for name in CLIENTS:
+        here.wait_healthy(name)
+    assert here.running["server"].poll() is None
     assert _files(here.root / "federation", "*.key") == keys
+    assert here.path("server", "/results/run/metrics.jsonl").read_bytes() == rows
 
 
 def test_what_is_killed_and_started_again_goes_on(here):
-    here.up("coordinator", *_settings(30), *_control(here))
+    here.up("server", *_settings(30))
     for name in CLIENTS:
         here.up(name)
     _wait_for(here, "metrics.jsonl")
-    for name in ("superlink", CLIENTS[0], "coordinator"):
-        here.stop(name, signal.SIGKILL)
-        here.again(name)
-        time.sleep(2)
-    here.keep("coordinator")
-    found = RunRecord.open(here.path("coordinator", "/results/run"))
-    assert found.config["settings"]["num-rounds"] == 30
-    assert (here.path("coordinator", "/results/run") / "results.json").is_file()
+    here.stop(CLIENTS[0], signal.SIGKILL)
+    here.again(CLIENTS[0])
+    _running(here, "superlink").kill()  # with which the container ends
+    run = here.path("server", "/results/run")
+    here.keep((run / "results.json").is_file)
+    assert RunRecord.open(run).config["settings"]["num-rounds"] == 30
+    assert [row["round"] for row in RunRecord.open(run).rows()] == list(range(31))
 
 
 def _settings(rounds):
@@ -70,17 +78,19 @@ def _settings(rounds):
     return [word for key, value in quick.items() for word in ("--set", f"{key}={value}")]
 
 
-def _control(here):
-    """Where the Control API is here; in the containers, where commands look for it."""
-    return "--control", f"127.0.0.1:{here.ports[8000]}"
+def _running(here, kind):
+    """A process of the server's container, by what its command line has."""
+    children = psutil.Process(here.running["server"].pid).children(recursive=True)
+    (found,) = [each for each in children if any(kind in word for word in each.cmdline()[1:3])]
+    return found
 
 
-def _wait_for(here, name, seconds=120):
+def _wait_for(here, name, seconds=600):
     """Waits until the run's folder has a file with something in it."""
-    path = here.path("coordinator", "/results/run") / name
+    path = here.path("server", "/results/run") / name
     deadline = time.monotonic() + seconds
     while not (path.is_file() and path.stat().st_size):
-        assert time.monotonic() < deadline, here.log("coordinator") + here.log("superlink")
+        assert time.monotonic() < deadline, here.log("server")
         time.sleep(0.2)
 
 

@@ -17,14 +17,16 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import engram
+from client.policy import USUAL, read_policy
 from engram.core.contract import Contract
 from engram.core.served import has_common, has_tuned
 from engram.core.shapes import shapes_of, without_data
 from engram.vision import torchvision
+from federation.columns import COMMON, TUNED
 from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
 from federation.methods import METHODS
-from federation.methods.network import COMMON, TUNED, NetworkMethod
+from federation.methods.network import NetworkMethod
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.engram.methods.problem import NETWORK
@@ -207,11 +209,17 @@ def test_the_python_runs(block, request, tmp_path, monkeypatch):
     exec(compile(block, request.node.callspec.id, "exec"), {"__name__": "__main__"})
 
 
+POLICY = "approval"  # a rule of a site's policy, which is no setting of a run
+
+
 @pytest.mark.parametrize("block", examples("toml"))
 def test_the_settings_are_valid(block, tmp_path):
     path = tmp_path / "settings.toml"
     path.write_text(block)
-    Experiment.from_config(read_settings(path))
+    if POLICY in {line.partition(" ")[0] for line in block.splitlines()}:
+        assert read_policy(path) != USUAL
+    else:
+        Experiment.from_config(read_settings(path))
 
 
 @pytest.fixture(scope="module")

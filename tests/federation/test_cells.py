@@ -12,6 +12,7 @@ from federation.data.dealing import federated_data, own_data
 from federation.data.in_memory import hold
 from federation.data.source import Source
 from federation.data.tables import read_table
+from federation.data.values import Columns
 from federation.errors import DataError
 from federation.experiment import Experiment
 
@@ -82,10 +83,10 @@ def test_declared_values_are_missing(tmp_path, kind):
     known.loc[8, "smoker"] = None
     found = loaded(kind, table, tmp_path, missing="indicator", missing_values="?|-9")
     like = loaded(kind, known, tmp_path, missing="indicator")
-    assert found.kind.features == like.kind.features
-    assert "smoker=?" not in found.kind.features
+    assert found.kind.schema.inputs == like.kind.schema.inputs
+    assert "smoker=?" not in found.kind.schema.inputs
     np.testing.assert_array_equal(found.train.x, like.train.x)
-    missing = found.kind.features.index("age is missing")
+    missing = found.kind.schema.inputs.index("age is missing")
     assert found.train.x[:, missing].sum() + found.test.x[:, missing].sum() == 2
     with pytest.raises(DataError, match="age is missing in row 3, dose is missing in row 5, smok"):
         loaded(kind, table, tmp_path, missing_values="?|-9")
@@ -117,7 +118,7 @@ def test_most_cells_decide_whether_a_column_is_nearly_numeric(tmp_path, column, 
         named = loaded("csv", table, tmp_path, categories=f"stage={'|'.join(features)}")
     else:
         named = loaded("csv", table, tmp_path)
-    assert named.kind.features == tuple(f"stage={value}" for value in features)
+    assert named.kind.schema.inputs == tuple(f"stage={value}" for value in features)
 
 
 def test_classes_that_are_nearly_numbers_are_refused(tmp_path):
@@ -137,7 +138,7 @@ def test_a_nodes_own_file_is_read_alike(tmp_path):
     with pytest.raises(DataError, match=r"age has '\?' in row 3 among numbers"):
         own_data(Experiment(**OWN), Source(dataset), 0)
     known = own_data(Experiment(**OWN, missing="median", missing_values="?"), Source(dataset), 0)
-    assert known.kind.features == ("age", "dose")
+    assert known.kind.schema.inputs == ("age", "dose")
 
 
 def test_tables_of_numbers_name_all_that_is_none(tmp_path):
@@ -145,7 +146,7 @@ def test_tables_of_numbers_name_all_that_is_none(tmp_path):
     table.to_csv(tmp_path / "wards.csv", index=False)
     message = r"age must hold numbers, got '\?' in row 3, 'x' in row 5: .*; .*column dose must"
     with pytest.raises(DataError, match=message):
-        read_table(Source(f"csv:{tmp_path}/wards.csv"), "died", "ward")
+        read_table(Source(f"csv:{tmp_path}/wards.csv"), Columns("died", "ward"))
 
 
 def test_a_column_of_a_long_file_has_one_type(tmp_path):

@@ -47,3 +47,51 @@ def test_a_log_is_one_printable_line(caplog):
     assert errors.printable("\x1b") == r"\x1b"
     getLogger("flwr.engram").warning("client %s: %d", "a\x1b[2J\nengram: all is well", 3)
     assert caplog.messages == [r"client a\x1b[2J\nengram: all is well: 3"]
+
+
+def figures(rows, columns):
+    return [[f"0.{row}{column}71 ± 0.16{column}{row}" for column in columns] for row in rows]
+
+
+def wide(*headings, title="Losses of methods"):
+    made = Table(title=title)
+    made.add_column("method", no_wrap=True)
+    for heading in headings:
+        made.add_column(heading, no_wrap=True)
+    for row, cells in enumerate(figures(range(3), range(len(headings)))):
+        made.add_row(f"method-{row} + fine-tuning", *cells)
+    return made
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_table_wider_than_the_terminal_is_shown_in_blocks_of_columns(width):
+    screen = console()
+    screen.file, screen.width = io.StringIO(), width
+    screen.print(wide(*"abcdefgh"))
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for row, cells in enumerate(figures(range(3), range(8))):
+        mine = [line for line in lines if f"method-{row} + fine-tuning" in line]
+        assert len(mine) > 1
+        assert [cell for line in mine for cell in cells if cell in line] == cells
+    assert [line.strip() for line in lines].count("Losses of methods") == 1
+    assert "…" not in screen.file.getvalue()
+
+
+def test_a_column_wider_than_the_terminal_goes_on_in_the_next_line():
+    screen = console()
+    screen.file, screen.width = io.StringIO(), 12
+    screen.print(wide("a", title=None))
+    cells = [line.split("│")[2] for line in screen.file.getvalue().splitlines() if "│" in line]
+    read = "".join(cell.strip() for cell in cells)
+    assert read == "".join(f"0.{row}071±0.160{row}" for row in range(3))
+
+
+def test_a_file_gets_whole_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = console()
+    screen.file = io.StringIO()
+    screen.print(wide(*"abcdefgh"))
+    lines = screen.file.getvalue().splitlines()
+    for row, cells in enumerate(figures(range(3), range(8))):
+        assert any(all(cell in line for cell in cells) for line in lines), row

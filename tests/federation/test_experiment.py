@@ -215,6 +215,7 @@ def test_what_depends_on_an_impossible_setting_is_not_told(settings, message):
     [
         ({"clients-per-round": 21}, "clients-per-round num-clients"),
         ({"unseen-clients": 20}, "unseen-clients num-clients"),
+        ({"unseen-clients": 3, "unseen": "4,17"}, "unseen-clients unseen"),
         ({"min-clients": 11}, "min-clients clients-per-round"),
         ({"shards": 3}, "shards clients-per-round"),
         ({"patience": 1, "protocol": "few-shot"}, "patience protocol validation-fraction"),

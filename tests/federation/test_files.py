@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from federation.credentials import read_federation
+from federation.data.frames import read_frame
 from federation.data.npz import read_npz
-from federation.data.tables import read_frame
 from federation.errors import DataError, Refused
 from federation.files import read_file, read_json
 from federation.keys import read_certificate

@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -59,7 +60,7 @@ def rows_of(split, client):
 
 
 def assert_same(one, other):
-    assert (one.kind.inputs, one.kind.features) == (other.kind.inputs, other.kind.features)
+    assert (one.kind.inputs, one.schema) == (other.kind.inputs, other.schema)
     for split, like in ((one.train, other.train), (one.test, other.test)):
         for client in range(3):
             for mine, theirs in zip(rows_of(split, client), rows_of(like, client), strict=True):
@@ -76,9 +77,9 @@ def test_frames_are_the_numbers_that_pandas_means():
     whole = loaded(clients())
     plain = loaded({name: (in_numbers(x), y.to_numpy()) for name, (x, y) in clients().items()})
     smoker = ("smoker=former", "smoker=never", "smoker=now")
-    assert whole.kind.features == ("age", "stay", "icu", *smoker)
+    assert whole.schema.inputs == ("age", "stay", "icu", *smoker)
     assert dict(whole.names) == dict(enumerate(SITES))
-    assert_same(whole._replace(features=()), plain)
+    assert_same(whole._replace(schema=None), plain)
 
 
 TYPES = {
@@ -99,14 +100,15 @@ TYPES = {
 @pytest.mark.parametrize("change", TYPES.values(), ids=TYPES)
 def test_the_same_cells_are_the_same_rows_whatever_holds_them(change):
     found, plain = loaded(clients(change)), loaded(clients())
-    features = tuple("age" if name == "1" else name for name in found.features)
-    assert_same(found._replace(features=features), plain)
+    age, *others = found.schema.columns
+    schema = replace(found.schema, columns=(replace(age, name="age"), *others))
+    assert_same(found._replace(schema=schema), plain)
 
 
 def test_a_category_that_no_row_has_is_an_input_of_its_own():
     kinds = pd.CategoricalDtype(["never", "former", "now", "unknown"])
     found = loaded(clients(lambda _, x: x.astype({"smoker": kinds})))
-    assert found.kind.features[3:] == tuple(
+    assert found.schema.inputs[3:] == tuple(
         f"smoker={kind}" for kind in ("former", "never", "now", "unknown")
     )
     assert not found.train.x[:, 6].any()
@@ -295,7 +297,7 @@ def test_methods_of_tables_take_frames_too():
         table(clients())
 
 
-def test_nodes_with_columns_of_other_names_or_in_another_order_differ(tmp_path):
+def test_nodes_with_columns_of_other_names_differ_and_those_in_another_order_do_not(tmp_path):
     def kind(name, columns):
         x, y = site(name)
         path = tmp_path / f"{name}.csv"
@@ -306,16 +308,13 @@ def test_nodes_with_columns_of_other_names_or_in_another_order_differ(tmp_path):
         return own_data(e, Source(f"csv:{path}"), 0).kind
 
     north = kind("north", ["age", "stay", "icu"])
-    assert north.features == ("age", "stay", "icu")
-    assert kind("south", ["stay", "age", "icu"]).unlike(north) == (
-        "its inputs are in the order stay, age, icu, and most nodes' age, stay, icu: "
-        "set input-columns to one order for all"
-    )
+    assert north.schema.inputs == ("age", "icu", "stay")
+    assert kind("south", ["stay", "age", "icu"]) == north
     assert kind("south", ["years", "stay", "icu"]).unlike(north) == (
         "it lacks the inputs age, and has years besides"
     )
-    assert north._replace(features=()).unlike(north) == (
-        "its inputs lack names, and most nodes' have them: age, stay, icu (in .npz files, x_names)"
+    assert north._replace(schema=None).unlike(north) == (
+        "its inputs lack names, and most nodes' have them: age, icu, stay (in .npz files, x_names)"
     )
 
 

@@ -10,16 +10,15 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat
 from federation import machine
 from federation.data.federated import model_for
-from federation.demand import check_kept, check_server
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
-from federation.learning import server_side, shapes_on
+from federation.learning import check_kept, check_server, server_side, shapes_on
 from federation.methods import METHODS
 from federation.methods.base import family
 from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 from simulations.engine import simulate
-from tests.support import initial_model, own_of, size_of, small_of_any, trainer
+from tests.support import own_of, size_of, small_of_any, trainer
 
 HUGE = (2**31, 2**63, 2**64 - 1, 1e308, -1, 0, nan, inf)
 LARGER = {"seed": 2**32}  # than a million: the root of random streams, and no count
@@ -116,7 +115,7 @@ def begun(method, **more):
     """An experiment, its trainer, and what client 0 receives and works on."""
     e = small_of_any(method=method, **(FOR_BATCH_NORM if method == "fedbn" else {}) | more)
     t = trainer(e)
-    received = received_by(initial_model(t), own_of(t, [0]), 0)
+    received = received_by(t.method, t.method.server.start, 0)
     batch = t.data.train.take(torch.from_numpy(t.data.train.rows[0][:2]))
     return e, t, received, t.method.client.begin(received, t.method.client.start, batch)
 

@@ -82,6 +82,26 @@ def test_several_inputs_are_read_as_they_are_drawn(tmp_path):
         assert torch.equal(leaf, everything(two.train)[0][name])
 
 
+def test_columns_of_arrays_have_names(tmp_path):
+    arrays = arrays_of(np.ones((80, 2)), x_names=np.array(["age", "dose"]))
+    for data in (write_npy(tmp_path / "a", **arrays), write_npz(tmp_path / "a.npz", **arrays)):
+        assert read(data).schema.inputs == ("age", "dose")
+    arrays["x_names"] = arrays["x_names"][:1]
+    with pytest.raises(DataError, match="x_names must name 2 columns, got age"):
+        read(write_npy(tmp_path / "a", **arrays))
+
+
+@pytest.mark.parametrize("write", [write_npy, write_npz])
+def test_a_nodes_arrays_that_name_columns_are_in_the_order_of_these(tmp_path, write):
+    x = np.arange(240).reshape(80, 3) + np.array([0.0, 0.25, 0.5])
+    place = tmp_path / ("a" if write is write_npy else "a.npz")
+    arrays = arrays_of(x, x_names=np.array(["x10", "age", "x9"]))
+    data = read(write(place, **arrays), client=1, num_classes=3)
+    assert data.schema.inputs == ("age", "x9", "x10")
+    rows, _ = everything(data.train)
+    np.testing.assert_array_equal(rows.numpy() % 1, [[0.25, 0.5, 0]] * len(rows))
+
+
 def test_a_row_that_cannot_be_read_is_named(tmp_path):
     arrays = arrays_of(INPUTS["float64"](np.random.default_rng(0)))
     arrays["x"][40:60] = np.nan

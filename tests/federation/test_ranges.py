@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from federation.data.new_rows import InputColumn
 from federation.data.ranges import SIZE, Range, far_away, inputs_in, ranges_of
-from federation.roster import Kind
+from federation.schema import Column, Schema
 
 HEIGHT = [Range("height", 1.5, 1.9)]
-PLAIN = Kind(inputs="float32[3]", outputs=2)
 
 
-def among(x, columns=(), missing="refuse", kind=PLAIN):
-    return inputs_in(torch.as_tensor(x), kind, columns, missing)
+def among(x, schema=None):
+    return inputs_in(torch.as_tensor(x), schema)
 
 
 def test_a_range_leaves_out_a_tenth_on_either_side_and_is_rounded_outward():
@@ -76,7 +74,7 @@ def test_rows_of_the_same_kind_are_seldom_far(draw):
 def test_images_are_one_input_and_may_be_darker_or_brighter():
     rng = np.random.default_rng(0)
     images = rng.random((40, 1, 8, 8))
-    inputs = among(images, kind=Kind(inputs="float32[1,8,8]", outputs=2))
+    inputs = among(images)
     assert list(inputs) == [SIZE]
     ranges = ranges_of(inputs)
     for factor in (0.2, 0.5, 1, 1.8):
@@ -86,14 +84,14 @@ def test_images_are_one_input_and_may_be_darker_or_brighter():
 
 
 def test_columns_of_text_and_missing_values_are_left_out():
-    columns = [InputColumn("age"), InputColumn("sex", ("f", "m")), InputColumn("dose")]
+    columns = Column("age"), Column("sex", ("f", "m")), Column("dose")
     x = np.array([[30, 0, 1, 0, 0, 5, 0], [0, 1, 0, 1, 0, 6, 0], [50, 0, 0, 1, 0, 0, 1.0]])
-    found = among(x, columns, "indicator")
+    found = among(x, Schema(columns, "indicator"))
     assert {name: values.tolist() for name, values in found.items()} == {
         "age": [30, 50],  # the second is missing, and 0 stands for it
         "dose": [5, 6],
     }
-    plain = among(np.array([[30.0, 0, 1, 5], [40, 1, 0, np.nan]]), columns)
+    plain = among(np.array([[30.0, 0, 1, 5], [40, 1, 0, np.nan]]), Schema(columns))
     assert {name: values.tolist() for name, values in plain.items()} == {
         "age": [30, 40],
         "dose": [5],
@@ -102,7 +100,7 @@ def test_columns_of_text_and_missing_values_are_left_out():
 
 def test_tokens_have_no_units_and_several_inputs_have_names_of_their_own():
     x = {"tokens": torch.zeros(4, 3, dtype=torch.int64), "image": torch.ones(4, 2, 2)}
-    assert list(inputs_in(x, PLAIN, [], "refuse")) == [f"x1 {SIZE}"]
+    assert list(inputs_in(x, None)) == [f"x1 {SIZE}"]
     assert list(among(np.zeros((4, 2)))) == ["column 0", "column 1"]
-    named = Kind(columns=("age", "dose"))
-    assert list(among(np.zeros((4, 2)), kind=named)) == ["age", "dose"]
+    named = Schema.of_numbers(("age", "dose"))
+    assert list(among(np.zeros((4, 2)), named)) == ["age", "dose"]

@@ -6,6 +6,7 @@ import pytest
 
 from federation.data.source import Source
 from federation.data.tables import own_table, read_table, table_data
+from federation.data.values import Columns
 from federation.errors import DataError
 from federation.experiment import Experiment
 from tests.support import small, write_npz
@@ -29,7 +30,7 @@ def csv(path, data):
 
 
 def test_a_csv_file(tmp_path):
-    table = read_table(Source(csv(tmp_path / "a.csv", frame())), "pressure", "hospital")
+    table = read_table(Source(csv(tmp_path / "a.csv", frame())), Columns("pressure", "hospital"))
     assert table.columns == ["age", "dose", "smoker"]
     assert table.x.tolist()[0] == [50, 0.5, 1]
     assert table.y.tolist() == [120, 140, 130, 125, 150, 160]
@@ -46,35 +47,35 @@ def test_an_npz_file_with_names(tmp_path):
         y_names=np.array(["math", "reading", "science"]),
         task_names=np.array(["north", "south"]),
     )
-    table = read_table(Source(path), "reading", "task")
+    table = read_table(Source(path), Columns("reading", "task"))
     assert table.columns == ["age", "dose"]
     assert table.y.tolist() == [1, 4, 7, 10, 13, 16]
     assert table.task.tolist() == ["south", "north", "south", "north", "north", "south"]
     with pytest.raises(DataError, match="y has the columns math, reading, science: choose one"):
-        read_table(Source(path), "y", "task")
+        read_table(Source(path), Columns("y", "task"))
 
 
 def test_an_npz_file_without(tmp_path):
     path = write_npz(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.arange(4))
-    table = read_table(Source(path), "y", "task", one_task=True)
+    table = read_table(Source(path), Columns("y", "task"), one_task=True)
     assert (table.columns, table.task) == (["x0", "x1", "x2"], None)
 
 
 def test_columns_that_are_left_out(tmp_path):
     dataset = csv(tmp_path / "a.csv", frame().assign(name="Ann"))
-    table = read_table(Source(dataset), "pressure", "hospital", drop=["name", "dose"])
+    table = read_table(Source(dataset), Columns("pressure", "hospital"), drop=["name", "dose"])
     assert table.columns == ["age", "smoker"]
     assert table.x[0].tolist() == [50, 1]
     with pytest.raises(DataError, match="no feature 'nam' to be left out; it has age, dose"):
-        read_table(Source(dataset), "pressure", "hospital", drop=["nam"])
+        read_table(Source(dataset), Columns("pressure", "hospital"), drop=["nam"])
     x, y = np.arange(6).reshape(3, 2), np.arange(3)
     numbers = write_npz(tmp_path / "a.npz", x=x, y=y, task=y)
-    table = read_table(Source(numbers), "y", "task", drop=["x0"])
+    table = read_table(Source(numbers), Columns("y", "task"), drop=["x0"])
     assert (table.columns, table.x.tolist()) == (["x1"], [[1], [3], [5]])
     with pytest.raises(DataError, match="no feature 'task' to be left out; it has x0, x1"):
-        read_table(Source(numbers), "y", "task", drop=["task"])
+        read_table(Source(numbers), Columns("y", "task"), drop=["task"])
     with pytest.raises(DataError, match="y is one column, y: there is no 'z'"):
-        read_table(Source(numbers), "z", "task")
+        read_table(Source(numbers), Columns("z", "task"))
 
 
 def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
@@ -132,7 +133,7 @@ def test_rows_longer_than_the_header_are_no_table(tmp_path):
     # Else pandas takes the first columns for an index, and the others for what they are not.
     (tmp_path / "a.csv").write_text("x,y,task\n1,2,3,4\n1,2,3,4\n")
     with pytest.raises(DataError, match="its first row is longer than its header"):
-        read_table(Source(f"csv:{tmp_path}/a.csv"), "y", "task")
+        read_table(Source(f"csv:{tmp_path}/a.csv"), Columns("y", "task"))
 
 
 @pytest.mark.parametrize(
@@ -152,19 +153,21 @@ def test_rows_longer_than_the_header_are_no_table(tmp_path):
 )
 def test_csv_files_that_cannot_be(tmp_path, change, message):
     with pytest.raises(DataError, match=message):
-        read_table(Source(csv(tmp_path / "a.csv", change(frame()))), "pressure", "hospital")
+        read_table(
+            Source(csv(tmp_path / "a.csv", change(frame()))), Columns("pressure", "hospital")
+        )
 
 
 def test_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"no\.csv cannot be read: No such file"):
-        read_table(Source(f"csv:{tmp_path / 'no.csv'}"), "y", "task")
+        read_table(Source(f"csv:{tmp_path / 'no.csv'}"), Columns("y", "task"))
     (tmp_path / "empty.csv").touch()
     with pytest.raises(DataError, match=r"empty\.csv is no table"):
-        read_table(Source(f"csv:{tmp_path / 'empty.csv'}"), "y", "task")
+        read_table(Source(f"csv:{tmp_path / 'empty.csv'}"), Columns("y", "task"))
     with pytest.raises(
         DataError, match="dataset must be csv:PATH, npz:PATH, or simulated: sparse-l"
     ):
-        read_table(Source("digits"), "y", "task")
+        read_table(Source("digits"), Columns("y", "task"))
 
 
 @pytest.mark.parametrize(
@@ -176,13 +179,13 @@ def test_files_that_are_none(tmp_path):
         ({"x": np.ones((4, 2)), "y": np.ones(4), "task": np.ones(3)}, "task must have shape"),
         (
             {"x": np.ones((4, 2)), "y": np.ones(4), "x_names": np.array(["a"])},
-            "x_names must name 2 columns, got 1",
+            "x_names must name 2 columns, got a",
         ),
         (
             {"x": np.ones((4, 2)), "y": np.ones((4, 2)), "y_names": np.array(7)},
-            "y_names must name 2 columns, got 1",
+            "y_names must name 2 columns, got 7",
         ),
-        ({"x": np.ones((0, 2)), "y": np.ones(0), "task": np.ones(0)}, "x must be numbers of shape"),
+        ({"x": np.ones((0, 2)), "y": np.ones(0), "task": np.ones(0)}, "must hold some rows"),
         (
             {
                 "x": np.ones((4, 2)),
@@ -196,7 +199,9 @@ def test_files_that_are_none(tmp_path):
 )
 def test_npz_files_that_cannot_be(tmp_path, arrays, message):
     with pytest.raises(DataError, match=message):
-        read_table(Source(write_npz(tmp_path / "a.npz", **arrays)), "y", "task", one_task=True)
+        read_table(
+            Source(write_npz(tmp_path / "a.npz", **arrays)), Columns("y", "task"), one_task=True
+        )
 
 
 def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():

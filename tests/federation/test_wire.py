@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from federation.errors import Refused
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.hosting import NodeConfig, hosted_clients
-from federation.roster import Kind, describe_node, read_entry
+from federation.roster import describe_node, read_entry
+from federation.schema import Column, Kind, Schema
 from federation.streams import Stream, generator, torch_generator
 from federation.wire import to_params, to_record
 from tests.support import assert_same
@@ -93,7 +94,11 @@ def test_roster_entries_survive_the_wire():
     assert (entry.fingerprint, entry.source) == (fingerprint(), str(source_root()))
     assert read_entry(describe_node({}, Kind("float32[3]", 2))).clients == {}
     named = Kind("float32[3]", 2, classes=("cat", "dog"))
-    assert read_entry(describe_node({}, named)).kind == Kind.from_row(named.to_row()) == named
+    assert read_entry(describe_node({}, named)).kind == Kind.from_row(named.to_json()) == named
+    table = named._replace(schema=Schema((Column("age"), Column("sex", ("f", "m"))), "median"))
+    assert read_entry(describe_node({}, table)).kind == Kind.from_row(table.to_json()) == table
+    with pytest.raises(ValueError, match="a schema must have 4 inputs, got 3"):
+        read_entry(describe_node({}, table._replace(inputs="float32[4]")))
     other = Kind("float32[3]", 2, classes=("dog", "cat"))
     assert other.unlike(named) == (
         "it has inputs float32[3] and 2 outputs (dog, cat), and most nodes have inputs float32[3] "

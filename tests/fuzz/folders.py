@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from client.memory import DiskStore, RamStore
+from client.disk import DiskStore
+from client.memory import RamStore
 from client.replies import Replies
 from client.sealed import read_key
 from federation.checksums import checked, summed

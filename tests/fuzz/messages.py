@@ -25,7 +25,8 @@ from federation.estimates import (
     site_record,
 )
 from federation.predictions import arms_record, predictions_record, read_arms, read_predictions
-from federation.roster import Kind, describe_node, read_entry
+from federation.roster import describe_node, read_entry
+from federation.schema import Kind
 from federation.wire import to_record
 from server.run import run as run_on
 from simulations.grid import InProcessGrid

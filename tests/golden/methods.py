@@ -39,7 +39,7 @@ class Convolution(nn.Module):
         return self.head(torch.tanh(self.norm(self.filters(x))).flatten(1))
 
 
-COMMON = {"num_rounds": ROUNDS, "clients_per_round": 3, "batch_size": 8}
+COMMON = {"num_rounds": ROUNDS, "clients_per_round": 3, "batch_size": 8, "weighting": "paper"}
 KINDS = {
     # Client c1 is unseen, c5 never trains, c4 trains in each round, c3 in the first one alone.
     "partial": {
@@ -86,11 +86,18 @@ OWN = {
     "fedproto": {"lambda_": 0.3},
     "fedpac": {"lambda_": 0.3, "head_share": 0.5},
     "feddbe": {"kappa": 0.5},
+    "gpfl": {"lambda_": 0.3, "mu": 0.01},
     "knn-per": {"k": 4, "lambda_": 0.3},
     "fedala": {"layers": 2, "weight_share": 0.8},
     "ifca": {"clusters": 2, "initial_batch_size": 6},
     "fedem": {"components": 2},
     "pfedhn": {"embedding": 3, "layers": 1, "layer_width": 5},
+    "fedrod": {"gamma": 0.5},
+    "fedamp": {"lambda_": 0.3, "attraction": 0.4, "sigma": 2.0},
+    "fedfomo": {"models": 2, "initial_batch_size": 6},
+    "cfl": {"eps1": 100.0, "eps2": 0.01, "clusters": 3},
+    "fedas": {"align_eta": 0.2, "align_share": 0.5},
+    "floco": {"vertices": 3, "tau": 2, "rho": 0.5},
 }
 """Settings of each method's own other than by default, beside personal patterns."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from federation.credentials import read_node, read_server
 from federation.fingerprint import source_root
+from federation.flower import nodes_over_http
 from federation.launch import Launch, program
 from federation.settings.files import read_settings
 from server.identity import init_federation
@@ -72,7 +73,8 @@ class Federation:
     def supernode(self, tmp_path, *options):
         launch = program(
             "flower-supernode",
-            *("--superlink", f"127.0.0.1:{self.fleet}", "--port", str(free_port())),
+            *("--superlink", self.at if nodes_over_http() else f"127.0.0.1:{self.fleet}"),
+            *("--port", str(free_port())),
             *options,
             home=tmp_path / "flwr",
         )

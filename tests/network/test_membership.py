@@ -10,7 +10,7 @@ from federation.errors import RunStopped
 from federation.experiment import Experiment, read_by
 from federation.settings.files import read_settings
 from server.record import RunRecord
-from server.registration import register_clients, unregister_client
+from server.registration import register_clients, remove_client
 from server.status import members
 from simulations.deployed import run_deployed
 from simulations.loopback import LoopbackFederation
@@ -42,7 +42,7 @@ def rows_of(folder):
     return RunRecord(folder).rows()
 
 
-def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path):
+def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path):
     folder = tmp_path / "run"
     with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
         federation.kill("client-1")
@@ -72,8 +72,8 @@ def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path)
         reaches("a round", lambda row: row["round"] == 1)
         federation.start("client-1")
         reaches("a round with all", lambda row: row.get("cohort") == [0, 1, 2])
-        unregister_client(federation.server, "client-2", control=federation.control)
-        last = reaches("a round that says it", lambda row: row.get("absent") == {"2": "off line"})
+        remove_client(federation.server, "client-2", control=federation.control)
+        last = reaches("a round that says it", lambda row: row["members"] == [0, 1])
         reaches("rounds without it", lambda row: row["round"] == last + 3)
         listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
         refused = federation.log("client-2").read_text()
@@ -82,8 +82,10 @@ def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path)
     rows = rows_of(folder)[1:]
     assert rows[0]["cohort"] == [0, 2]  # its node hosts what it is registered as, and no more
     assert rows[0]["absent"] == {"1": "no node hosts it"}
-    there = [2 in row["cohort"] and "2" not in row.get("absent", {}) for row in rows]
+    there = [2 in row["members"] for row in rows]
     assert there == sorted(there, reverse=True)  # once it was out, it was out for good
+    assert all(2 in row["members"] or 2 not in row["cohort"] for row in rows)
+    assert rows[-1]["absent"] == {}  # nobody misses it
     assert all(row["ms"] < 10_000 for row in rows[:-2])  # nobody waited for who came or went
     assert listed["client-2"] == "unregistered"
     assert "refuses this node: Invalid node ID" in refused

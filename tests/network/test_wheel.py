@@ -79,9 +79,10 @@ def test_it_has_no_package_that_users_do_not_import(installed):
     assert folders == {*ROOMS, "simulations", f"engram-{version('engram')}.dist-info"}
 
 
-def test_the_first_python_code_of_the_readme_runs(installed, tmp_path):
+def test_python_code_of_the_readme_runs(installed, tmp_path):
     readme = (source_root() / "README.md").read_text(encoding="utf-8")
-    code = re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)[0]
+    codes = re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+    (code,) = (code for code in codes if "engram.simulate" in code)
     found = call(installed / "python", "-c", code, cwd=tmp_path)
     assert re.match(r"0\.\d+ dict_keys\(", found)
     assert (tmp_path / "runs").is_dir()

@@ -134,7 +134,7 @@ def test_of_two_kinds_of_data_the_run_takes_a_possible_one(name, given, tmp_path
     """Of two sites, the first lies about its data: by its number it would be the usual one."""
     e = settings_of(**given[name] | {"min_clients": 1})
     fields = honest(tmp_path / "honest", given[name])
-    claims = ("inputs", "outputs", "columns", "classes", "features")
+    claims = ("inputs", "outputs", "classes", "schema")
     kinds = {at: v for at, v in fields.items() if at[0] == "query.roster" and at[1].key in claims}
     for _, field, how in cases_of(kinds):
 

@@ -11,10 +11,11 @@ from federation.noise import simulated_noise
 from server import run as coordinator
 from server.accountant import PrivacyAccountant
 from server.record import RunRecord
+from simulations import engine
 from simulations.comparison import find_runs
 from simulations.engine import simulate
 from simulations.rows import report_rows
-from strategies.cohorts import draw_cohort
+from strategies.rounds import draw_cohort
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}
@@ -47,10 +48,19 @@ def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
 
 
 def test_without_privacy_nothing_is_noted(tmp_path):
-    accountant = PrivacyAccountant(small(clip=0.1), 0, tmp_path / "begun")
-    accountant.note(cohort(1))
-    assert accountant.spent == {}
-    assert list(tmp_path.iterdir()) == []
+    e = small(clip=0.1)
+    found = coordinator.run(grid(trainer(e), 2), e, tmp_path / "run", engine="flower")
+    assert "epsilon" not in found
+    assert not (tmp_path / "run" / "clients-asked.txt").exists()
+
+
+@pytest.mark.parametrize(("noise", "said"), [(0.05, True), (3.0, False)])
+def test_a_run_with_privacy_by_name_only_says_so_as_it_starts(
+    tmp_path, warnings_of_engram, noise, said
+):
+    e = small(**CENTRAL | {"noise_multiplier": noise}, num_rounds=1)
+    coordinator.run(grid(trainer(e), 2), e, tmp_path / "run", engine="flower")
+    assert said == any("protects hardly anybody" in line for line in warnings_of_engram.messages)
 
 
 def test_where_noise_is_secret_repeated_rounds_count_again(tmp_path):
@@ -113,7 +123,7 @@ def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
 ):
     e = small(**(CENTRAL | {"privacy": privacy, "memory": "carry"}))
     whole = simulate(e, tmp_path / "whole")
-    train, calls = coordinator.train_round, []
+    train, calls = engine.train_directly, []
 
     def fails(*args, **options):
         calls.append(args[2])
@@ -122,7 +132,7 @@ def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
         return train(*args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator, "train_round", fails)
+        patch.setattr(engine, "train_directly", fails)
         with pytest.raises(RunStopped):
             simulate(e, tmp_path / "part")  # the last checkpoint is that of round 2
     resumed = simulate(e.model_copy(update={"resume": str(tmp_path / "part")}), tmp_path / "part")
@@ -135,7 +145,7 @@ def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_wherever_a_run_stops_epsilon_is_that_of_a_run_that_does_not(tmp_path, monkeypatch, stop):
     e = small(**CENTRAL, method="fedavg", num_rounds=6, unseen_clients=14, checkpoint_every=2)
-    train, folder = coordinator.train_round, tmp_path / "run"
+    train, folder = engine.train_directly, tmp_path / "run"
 
     def fails(*args, **options):
         if args[2] == stop:
@@ -143,7 +153,7 @@ def test_wherever_a_run_stops_epsilon_is_that_of_a_run_that_does_not(tmp_path, m
         return train(*args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator, "train_round", fails)
+        patch.setattr(engine, "train_directly", fails)
         with pytest.raises(RunStopped):
             simulate(e, folder)
     found = simulate(e.model_copy(update={"resume": str(folder)}), folder)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
+from client.disk import DiskStore
 from client.hosts import Opening, host_of
-from client.memory import DiskStore, RamStore
+from client.memory import RamStore
 from engram.molar.bandits.environments import regret
 from engram.molar.bandits.play import batches
 from federation.data.environments import simulated_environment
@@ -135,10 +136,10 @@ def test_killed_at_the_last_checkpoint_it_plays_the_last_batch_again(tmp_path, m
     whole, _ = run(tmp_path / "whole", store=DiskStore(tmp_path / "a"), checkpoint_every=4)
     save = RunRecord.save_checkpoint
 
-    def dies(record, number, *args):
+    def dies(record, number, *args, **options):
         if number == 9:
             raise KeyboardInterrupt
-        return save(record, number, *args)
+        return save(record, number, *args, **options)
 
     monkeypatch.setattr(RunRecord, "save_checkpoint", dies)
     store = DiskStore(tmp_path / "b")

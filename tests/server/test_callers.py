@@ -159,6 +159,14 @@ def test_a_server_refuses_everybody_else(monkeypatch):
 
 
 @needs_linux
+def test_everybody_else_is_served_as_a_node_is(monkeypatch):
+    with served(monkeypatch, {os.geteuid() + 1}) as address:
+        assert httpx.post(f"http://{address}/v1/fleet/pull-messages").text == "served"
+        for path in ("/v1/fleet", "/v1/fleets/x", "//v1/fleet/x", "/v1/control/v1/fleet/x"):
+            assert httpx.post(f"http://{address}{path}").status_code == 403
+
+
+@needs_linux
 def test_who_calls_is_not_what_a_header_claims(monkeypatch):
     asked = []
     monkeypatch.setattr("server.callers.is_from", lambda *given: asked.append(given))

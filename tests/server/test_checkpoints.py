@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from client.memory import DiskStore, RamStore
+from client.disk import DiskStore
+from client.memory import RamStore
 from federation.checksums import summed
 from federation.errors import Refused
 from server.checkpoints import DamagedCheckpoint, read_checkpoint, there, write_checkpoint
@@ -245,9 +246,11 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert record.load_checkpoint().server_round == 2
     model, state = record.load_checkpoint().model, record.load_checkpoint().state
-    assert_same(record.load_checkpoint(model=model, state=state).model, model)
+    assert_same(record.load_checkpoint(lambda clients: (model, state)).model, model)
     with pytest.raises(Refused, match="is not this run's"):
-        record.load_checkpoint(model={k: v.to(torch.float64) for k, v in model.items()})
+        record.load_checkpoint(
+            lambda clients: ({k: v.to(torch.float64) for k, v in model.items()}, None)
+        )
 
 
 def test_a_run_that_cannot_be_gone_on_with_stays_as_it_is(tmp_path):

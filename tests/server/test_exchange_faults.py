@@ -7,6 +7,7 @@ from flwr.app import MessageType
 from client import app
 from client.hosts.molar import TableSites
 from client.memory import RamStore
+from client.policy import UNLIMITED
 from federation.data.source import Source
 from federation.data.tables import TableData, table_data
 from federation.errors import Refused, RunStopped
@@ -160,7 +161,7 @@ def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog)
     (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
     e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
     with pytest.raises(Refused, match="this node's data cannot be used: its log") as caught:
-        app._host(e, NodeConfig(2, 12, data=Source(own)), RamStore())
+        app._host(e, NodeConfig(2, 12, data=Source(own)), RamStore(), UNLIMITED)
     assert "Miller" not in str(caught.value)
     assert "Miller" in caplog.text
 
@@ -185,9 +186,9 @@ class Columns(InProcessGrid):
     [
         (
             ["x0", "age", *(f"x{k}" for k in range(2, 20))],
-            "column 1 is 'age', and most sites' 'x1'",
+            "it lacks the inputs x1, and has age besides",
         ),
-        ([f"x{k}" for k in range(18)], "it has 18 columns, and most sites have 20"),
+        ([f"x{k}" for k in range(18)], "it lacks the inputs x18, x19, and has none besides"),
     ],
 )
 def test_a_site_with_other_columns_is_left_out_and_named(tmp_path, columns, reason):
@@ -292,7 +293,9 @@ def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
     ]
     run_on(grids[0], experiment, tmp_path / "run", engine="vectorized")
     again = settings(num_clients=3, resume=str(tmp_path / "run"))
-    with pytest.raises(RunStopped, match=r"0 of 3 clients .*clients \[0, 1, 2\]: its column 0 is"):
+    with pytest.raises(
+        RunStopped, match=r"0 of 3 clients .*clients \[0, 1, 2\]: its inputs are in the order x19"
+    ):
         run_on(grids[1], again, tmp_path / "run", engine="vectorized")
 
 

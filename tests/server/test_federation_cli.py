@@ -284,14 +284,14 @@ def test_unregister(engram, answers, named):
     registered(engram, said)
     key = (SERVER / "clients" / "client-1.pub").read_bytes()
     said.append({"success": True, "node-id": 18})
-    status, out, err = engram(f"unregister fed/server {named}")
+    status, out, err = engram(f"remove fed/server {named}")
     assert (status, err) == (0, "")
     assert out.startswith("client-1: its key (node 18) is refused from now on\n")
     assert "engram init-federation FOLDER --new-key 1" in out
     assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
-    assert registration.unregistered(SERVER) == {18: "client-1"}
+    assert registration.roll(SERVER).gone == {18: (1, "removed")}
     assert registration.names(SERVER) == {17: "client-0", 18: "client-1"}
-    assert (SERVER / "clients" / "client-1.18.unregistered").read_bytes() == key
+    assert (SERVER / "clients" / "client-1.18.removed").read_bytes() == key
     # It is not registered again.
     said.append(failure("[code: 23] Public key already in use."))
     assert engram("register fed/server")[1] == "client-0: known already\n"
@@ -304,15 +304,15 @@ def test_unregister_again_after_it_was_interrupted(engram, answers):
     said, _ = answers
     registered(engram, said)
     said.append(subprocess.TimeoutExpired("flwr", 60))
-    status, _, err = engram("unregister fed/server 1")
+    status, _, err = engram("remove fed/server 1")
     assert (status, err) == (
         1,
-        "engram: client-1 cannot be unregistered: no answer for 60 seconds\n",
+        "engram: client-1 cannot be removed: no answer for 60 seconds\n",
     )
-    assert registration.unregistered(SERVER) == {}
+    assert registration.roll(SERVER).gone == {}
     said.append(failure("[code: 24] Node not found."))
-    assert engram("unregister fed/server 1")[0] == 0
-    assert registration.unregistered(SERVER) == {18: "client-1"}
+    assert engram("remove fed/server 1")[0] == 0
+    assert registration.roll(SERVER).gone == {18: (1, "removed")}
 
 
 def test_unregister_refuses(engram, answers):
@@ -320,12 +320,12 @@ def test_unregister_refuses(engram, answers):
     engram("init-federation fed --clients 2")
     for client in ("2", "client-7", "../server", "client-x", "''"):
         refused(
-            engram(f"unregister fed/server {client}"),
+            engram(f"remove fed/server {client}"),
             "the client must be one with a key in fed/server/clients, client-0, client-1, got",
         )
-    refused(engram("unregister fed/server 0"), "client-0 was not registered from fed/server")
+    refused(engram("remove fed/server 0"), "client-0 was not registered from fed/server")
     engram("init-federation open --clients 1 --insecure")
-    refused(engram("unregister open/server 0"), "in which nobody is registered")
+    refused(engram("remove open/server 0"), "in which nobody is registered")
     assert not asked
 
 
@@ -338,5 +338,5 @@ def test_a_client_has_one_key(engram, answers):
     status, out, _ = engram("register fed/server")
     assert (status, out) == (0, "client-0: known already\nclient-1: registered as 30\n")
     assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
-    assert registration.unregistered(SERVER) == {18: "client-1"}
+    assert registration.roll(SERVER).gone == {18: (1, "removed")}
     assert registration.names(SERVER) == {17: "client-0", 18: "client-1", 30: "client-1"}

@@ -85,6 +85,33 @@ def test_a_straggler_spoils_its_round_only_and_is_asked_again_when_it_is_free(cl
     assert nodes[2].handled == [MessageType.TRAIN, ROSTER_QUERY, MessageType.TRAIN]
 
 
+def test_a_roster_query_that_takes_longer_than_it_is_waited_for_is_answered_once(clock):
+    nodes = {1: Node(), 2: Node()}
+    nodes[2].free = clock.now + 5  # it loads data
+    grid = PatientGrid(Link(clock, nodes), least=1)
+    queries = ask([1, 2], ROSTER_QUERY)
+    for query in queries:
+        del query.content[ARRAYS]
+    assert answered(grid.send_and_receive(queries, timeout=2)) == [1]
+    clock.now += 10
+    assert grid.get_node_ids() == [1, 2]
+    assert list(grid.said) == [2]
+    assert nodes[2].handled == [ROSTER_QUERY]
+
+
+def test_it_is_said_once_which_clients_a_round_waits_for(clock, warnings_of_engram):
+    gone = [(clock.now + 1, clock.now + 200)]
+    nodes = {1: Node(1.0), 2: Node(1.5, away=gone), 3: Node(80.0)}
+    exchange(clock, nodes, least=3, timeout=100)
+    assert [line for line in warnings_of_engram.messages if "waiting" in line] == [
+        "waiting for clients [2]: their node is off line",
+        "waiting for clients [3]: at work",
+    ]
+    warnings_of_engram.clear()
+    exchange(clock, {1: Node(3.0), 2: Node(50.0)}, least=2)
+    assert not warnings_of_engram.messages
+
+
 def test_what_nobody_fetched_in_its_round_is_never_delivered(clock):
     nodes = {1: Node(1.0), 2: Node(1.0, away=[(clock.now + 0.01, clock.now + 40)])}
     grid = PatientGrid(Link(clock, nodes), least=2)
@@ -201,7 +228,7 @@ def test_nothing_is_taken_from_a_node_that_was_unregistered_and_nobody_waits_for
         def pull_messages(self, message_ids):
             if self.clock.now > begin + 3:  # node 2 has answered by then, and node 3 has not
                 for node in (2, 3):
-                    (tmp_path / "clients" / f"client-{node}.{node}.unregistered").touch()
+                    (tmp_path / "clients" / f"client-{node}.{node}.removed").touch()
             return super().pull_messages(message_ids)
 
     begin = clock.now

@@ -161,10 +161,19 @@ def test_control_on_all_interfaces_is_reached_by_its_own_apps():
 
 
 @pytest.mark.parametrize("control", ["0.0.0.0:8000", "10.1.2.3:8000"])
-def test_control_is_not_for_other_machines_unless_it_is_open(control):
+def test_control_is_not_for_other_machines_unless_it_is_open(control, monkeypatch):
     make(hosts=["10.1.2.3"])
+    monkeypatch.setattr("federation.flower.nodes_over_http", lambda: False)
     with pytest.raises(Refused, match=f"must be a loopback address, .* got {control}.*open-cont"):
         superlink_command(SERVER, control=control)
+
+
+def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypatch):
+    make()
+    monkeypatch.setattr("federation.flower.nodes_over_http", lambda: True)
+    launch = superlink_command(SERVER, control="0.0.0.0:8000")
+    assert value(launch, "--host") == "0.0.0.0"
+    assert "--open-control" not in launch.argv
 
 
 def test_control_is_private_only_where_the_system_says_whose_connections_are(monkeypatch):

@@ -30,7 +30,7 @@ def listed(*statuses):
         (
             ("online", "unregistered"),
             False,
-            "the SuperLink knows 1 of the federation's 3 nodes (on line: 1, unregistered: 1); "
+            "the SuperLink knows 1 of the federation's 3 nodes (on line: 1, removed: 1); "
             "register the others' keys: `engram register fed/server`",
         ),
         (
@@ -76,5 +76,5 @@ def test_finds_the_federation_whose_superlink_started_it(monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(Path("fed/server/flwr")))
     found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
     assert found == (Path("fed/server"), 3, False, "127.0.0.1:8001")
-    Path("fed/server/clients/client-1.71.unregistered").touch()
+    Path("fed/server/clients/client-1.71.removed").touch()
     assert found.barred() == {71}

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
+from client.disk import DiskStore
 from client.hosts import Opening, host_of
-from client.memory import DiskStore, RamStore
+from client.memory import RamStore
 from federation.errors import DataError, Refused
 from server import run as module
 from server.record import RunRecord
@@ -69,7 +70,7 @@ def test_classes_of_data_sets_are_clients(tmp_path, groups):
     _, played, _ = in_one_place(**special)
     rows = rows_of(tmp_path / "run")
     assert [row["arm"] for row in rows] == played.arms[0].tolist()
-    assert len(rows[0]["columns"]) == 73
+    assert len(rows[0]["schema"]["columns"]) == 73
 
 
 def test_what_is_recorded(tmp_path):

@@ -7,8 +7,9 @@ import pytest
 import torch
 from flwr.app import MessageType
 
+from client.disk import MemoryFull
 from client.hosts import Opening, host_of
-from client.memory import MemoryFull, RamStore
+from client.memory import RamStore
 from engram.bandits.replay import Drawn
 from federation.data.arrivals import drawn_environment
 from federation.errors import RunStopped

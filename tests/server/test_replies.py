@@ -308,8 +308,7 @@ def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet):
 @pytest.fixture
 def real(tmp_path, monkeypatch):
     """Flower's Fleet API on a database, with a run and a node; what the node is asked."""
-    from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
-    from flwr.server.superlink.fleet.message_handler import message_handler
+    from flwr.server.superlink.fleet.grpc_rere import fleet_servicer
     from flwr.supercore.constant import NOOP_FEDERATION_ID
     from flwr.superlink.config_loader import (
         get_federation_manager,
@@ -320,7 +319,8 @@ def real(tmp_path, monkeypatch):
     made = get_objectstore_linkstate_factories(
         str(tmp_path / "superlink.db"), get_federation_manager()
     )
-    monkeypatch.setattr(message_handler, "check_abort", lambda *_: None)
+    handlers = getattr(fleet_servicer, "fleet_handlers", None) or fleet_servicer.message_handler
+    monkeypatch.setattr(handlers, "check_abort", lambda *_: None)
     state = made[1].state()
     node = state.create_node("aid", "name", b"key", 30)
     assert state.activate_node(node, 30)
@@ -329,7 +329,7 @@ def real(tmp_path, monkeypatch):
     asked.metadata.__dict__["_src_node_id"] = 1
     name_message(asked, asked.object_id)
     assert state.store_message_ins(asked)
-    fleet = FleetServicer(made[1], made[0], enable_supernode_auth=True)
+    fleet = fleet_servicer.FleetServicer(made[1], made[0], enable_supernode_auth=True)
     return SimpleNamespace(fleet=fleet, state=state, asked=asked, node=node, run=run)
 
 

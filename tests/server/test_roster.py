@@ -1,5 +1,6 @@
 """The roster query: who is there, whether all run this source, and who comes late."""
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,14 +9,15 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from engram.units import Moments, Standard
-from federation.errors import RunStopped
+from federation.errors import AWAITED, RunStopped
 from federation.fingerprint import fingerprint, source_root
-from federation.roster import Kind, Told, describe_node
+from federation.roster import describe_node
+from federation.schema import Kind, Schema, Told
 from federation.wire import BUSY, REFUSED
-from server import answers
+from server import answers, roster
 from server.grid import PatientGrid
 from server.membership import Membership
-from server.roster import Attendance, query_roster
+from server.roster import Attendance, Waiting, query_roster
 from simulations.grid import InProcessGrid
 from tests.support import grid, small, trainer
 
@@ -133,7 +135,7 @@ def test_clients_with_too_few_rows_are_left_out_by_name_and_the_run_goes_on(warn
     roster = attendance.roster()
     assert roster.nodes == [1, None, 2, 2]
     assert roster.names == {client: f"s{client}" for client in range(4)}
-    assert attendance.left_out([0, 2], {}) == {1: "it has no training rows"}
+    assert attendance.away == {1: "it has no training rows"}
     assert attendance.notes() == {
         "left-out": {"s1": "it has no training rows"},
         "unscored": {"s3": "it has no test rows to be scored on"},
@@ -199,21 +201,17 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
         {},
         {},
     )
-    assert attendance.left_out([0, 1], {}) == dict.fromkeys([2, 3], "no node hosts it")
+    assert attendance.away == dict.fromkeys([2, 3], "no node hosts it")
     assert "without some clients, for now: clients [2, 3]: no node hosts it" in caplog.text
     assert not attendance.look()
     g.away = {1, 3}
     assert attendance.look()
     assert attendance.roster().nodes == [1, 1, 2, None]
-    assert attendance.left_out([2], {2: "shapes"}) == {
-        **dict.fromkeys([0, 1], "off line"),
-        2: "shapes",
-        3: "no node hosts it",
-    }
+    assert attendance.away == {**dict.fromkeys([0, 1], "off line"), 3: "no node hosts it"}
     assert "clients [2] have come, and take part from now on" in warnings_of_engram.messages
     g.away = ()
     assert attendance.look()
-    assert attendance.left_out(range(4), {}) == {}
+    assert attendance.away == {}
     assert not attendance.look()
 
 
@@ -253,7 +251,7 @@ def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):
     assert not attendance.look()
     assert attendance.roster().nodes == [1, None]
     reason = "it has inputs float32[1,9,9] and 10 outputs, and most nodes have inputs"
-    assert attendance.left_out([0], {})[1].startswith(reason)
+    assert attendance.away[1].startswith(reason)
     assert f"node 2 takes no part with clients [1]: {reason}" in warnings_of_engram.text
 
 
@@ -296,14 +294,18 @@ def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
 
 
 def test_tables_with_the_same_columns_may_be_of_another_kind(warnings_of_engram):
-    table = {"inputs": "", "outputs": 0, "columns": ["age", "dose"]}
+    table = {
+        "inputs": "",
+        "outputs": 0,
+        "schema": json.dumps(Schema.of_numbers(["age", "dose"]).to_json()),
+    }
     usual = [entry([client], **table) for client in (0, 1)]
-    other = entry([2], **table | {"inputs": "float32[9]"})
+    other = entry([2], **table | {"inputs": "float32[2]"})
     assert begun(Scripted(*usual, other), 3, least=2).roster().nodes == [1, 2, None]
     (told,) = (line for line in warned(warnings_of_engram) if "takes no part" in line)
     assert told == (
-        "node 3 takes no part with clients [2]: it has a table of 2 columns, inputs float32[9] and "
-        "0 outputs, and most nodes have a table of 2 columns"
+        "node 3 takes no part with clients [2]: it has inputs float32[2] and 0 outputs, and "
+        "most nodes have a table of 2 columns"
     )
 
 
@@ -384,6 +386,44 @@ def test_a_node_that_is_busy_says_so_and_is_asked_again(monkeypatch, warnings_of
     assert attendance.roster().nodes == [1, 2]
 
 
+def test_a_run_waits_for_a_site_that_has_yet_to_approve_it(monkeypatch, warnings_of_engram):
+    """After a minute without news it goes on waiting, and begins once the site has approved."""
+    clock, told = [0.0], "waits for its site's approval: there, engram approve X 0123"
+    g = Moving(entry([0]), Error(AWAITED, told))
+
+    def sleep(seconds):
+        clock[0] += 10
+        if clock[0] > 1000:
+            g.answers = (entry([0]), entry([1]))
+
+    monkeypatch.setattr(roster.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(roster.time, "sleep", sleep)
+    attendance = begun(g, 2, patience=60)
+    assert attendance.roster().nodes == [1, 2]
+    assert clock[0] > 1000
+    assert f"node 2 {told}; it is asked again" in warnings_of_engram.messages
+    assert not any("busy" in line for line in warnings_of_engram.messages)
+
+
+def test_a_run_that_may_begin_with_fewer_does_not_wait_for_approval(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(roster.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(roster.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + 10))
+    g = Moving(entry([0]), Error(AWAITED, "waits for its site's approval"))
+    assert begun(g, 2, least=1, patience=60).roster().nodes == [1, None]
+    assert clock[0] < 100
+
+
+def test_no_site_is_waited_for_longer_than_a_week(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(roster.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(roster.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + 7200))
+    g = Moving(entry([0]), Error(AWAITED, "waits for its site's approval"))
+    with pytest.raises(RunStopped, match="node 2 waits for its site's approval"):
+        begun(g, 2, patience=60)
+    assert 6.9 < clock[0] / 86400 < 7.3
+
+
 # --- Nodes that the SuperLink knows by name --------------------------------------------------
 
 
@@ -445,9 +485,19 @@ def test_nobody_is_waited_for_when_all_who_are_registered_have_answered():
     nodes = entry([0]), Error(REFUSED, "no such file"), entry([2])
     attendance = begun(named(NAMES, *nodes), 3, least=2, patience=60)  # and yet at once
     assert attendance.roster().nodes == [1, None, 3]
-    assert attendance.left_out([], {}) == {1: "its node cannot serve this run: no such file"}
+    assert attendance.away == {1: "its node cannot serve this run: no such file"}
     with pytest.raises(RunStopped, match=r"client-1 \(node 2\) cannot serve this run: no such"):
         begun(named(NAMES, *nodes), 3, patience=60)
+
+
+def test_it_is_said_whom_a_run_waits_for(monkeypatch, warnings_of_engram):
+    now = [0.0]
+    monkeypatch.setattr(roster.time, "monotonic", lambda: now[0])
+    whom, waiting = iter(["clients [1]: a", "clients [1]: a", "clients [1]: b", ""]), Waiting()
+    for now[0] in range(14):
+        waiting.tell(lambda: next(whom))
+    told = ["waiting for clients [1]: a", "waiting for clients [1]: b"]
+    assert warnings_of_engram.messages == told
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,15 @@ import pytest
 from flwr.app import MessageType
 
 import engram
+from client.disk import DiskStore
 from client.hosts.local import LocalHost
-from client.memory import DiskStore, RamStore
+from client.memory import RamStore
 from client.training.trainer import Trainer
 from engram.core.method import FromMean
 from engram.core.slots import kinds_of, zeros
 from engram.methods.fedavg import FedAvg
 from engram.tree import add_scaled
-from federation.checksums import summed
+from federation.checksums import Journal, summed
 from federation.errors import Refused, RunStopped
 from server import checkpoints
 from server import run as module
@@ -27,7 +28,7 @@ from server.status import participation
 from simulations.comparison import find_runs
 from simulations.grid import InProcessGrid
 from simulations.rows import report_rows
-from strategies.cohorts import draw_cohort
+from strategies.rounds import draw_cohort
 from tests.server.late import Late
 from tests.support import (
     assert_same,
@@ -127,7 +128,7 @@ def instants(monkeypatch, fatal):
         (Path, "mkdir"),
         (shutil, "rmtree"),
         (checkpoints, "_put"),
-        (RunRecord, "append"),
+        (Journal, "append"),
     ):
         monkeypatch.setattr(owner, name, counter.wrap(getattr(owner, name)))
     return counter
@@ -234,7 +235,7 @@ def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", fails_at_the_end)
-        with pytest.raises(RunStopped, match=r"no client could be scored; resume .*run"):
+        with pytest.raises(RunStopped, match=r"no client could .* rows are away"):
             run(folder)
     assert RunRecord.open(folder).results is None
     found = run(folder, resume=str(folder))
@@ -365,6 +366,21 @@ def test_too_few_clients_begin_nothing(tmp_path):
         "it; start the missing nodes, or lower min-clients"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_on_nodes_a_run_begins_with_all_clients_unless_fewer_will_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(Late, "joins", True)
+    everyone = {"comes": {2: 1, 3: 1}, "min_clients": 0}
+    with pytest.raises(RunStopped) as caught:
+        late_run(tmp_path / "run", **everyone)
+    assert str(caught.value) == (
+        "2 of 6 clients can take part, but 6 are needed; clients [1, 2, 4, 5]: no node hosts it; "
+        "engram run --check says what is wrong with their tables; min-clients=2 does without them"
+    )
+    assert not (tmp_path / "run").exists()
+    late_run(tmp_path / "run", num_rounds=2)
+    again = late_run(tmp_path / "run", resume=str(tmp_path / "run"), num_rounds=3, min_clients=0)
+    assert again["rounds"] == 3
 
 
 def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):

@@ -1,22 +1,22 @@
 """The SuperLink's own entry: its arguments, its database, and how it starts the coordinator."""
 
 import importlib
+import os
 import sqlite3
 import subprocess
 import sys
 
 import pytest
-import uvicorn
 
 from federation.bundle import PIECE
 from federation.errors import Refused
-from federation.flower import run_superexec, run_superlink
+from federation.flower import nodes_over_http, run_superexec, run_superlink
 from server import superlink
 from server.dated import Dated
 from server.launch import ReplyLimits
 from server.replies import GuardedFleet
 from server.superexec import start
-from server.superlink import compact, main, serve
+from server.superlink import compact, main, serve, serve_anyone
 
 FLOWER = "flwr.superlink.cli.flower_superlink"
 
@@ -49,22 +49,34 @@ def test_flowers_arguments_are_handed_on(given, tmp_path):
 
 def test_an_open_control_api_is_flowers(given):
     main(["--open-control", "--max-reply", "7", "--database", "some.db"])
-    assert given["serve"] is uvicorn.run
+    assert given["serve"] is serve_anyone
     assert given["fleet"]("Flower's")._limits == ReplyLimits(ReplyLimits().records, 7)
+
+
+def keep_http_fleet(monkeypatch):
+    """Puts Flower's HTTP Fleet API back after a test; returns whether this Flower has one."""
+    if not nodes_over_http():
+        return False
+    router = importlib.import_module("flwr.superlink.routers.fleet.router")
+    monkeypatch.setattr(router, "fleet_handlers", router.fleet_handlers)
+    return True
 
 
 def test_flower_has_what_is_replaced_in_it(monkeypatch):
     flower = importlib.import_module(FLOWER)
     database = importlib.import_module("flwr.supercore.sql_mixin")
     before = dict(vars(flower))
-    pragmas, argv, run = database.SQLITE_PRAGMAS, sys.argv, []
+    pragmas, argv, run, served = database.SQLITE_PRAGMAS, sys.argv, [], []
+    over_http = keep_http_fleet(monkeypatch)
+    monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "0")
     monkeypatch.setattr(flower, "flower_superlink", lambda: run.append(list(sys.argv)))
     try:
         run_superlink(
             ["--some", "words"],
-            serve=print,
+            serve=lambda app, **options: served.append((app, options)),
             superexec=["ours"],
             fleet=lambda fleet: ("guarded", fleet),
+            http_fleet=lambda app, fault: ("bounded", app),
             authentication=lambda flower: ("dated", flower.state_factory),
             largest=123,
             pragmas={"mmap_size": "0"},
@@ -76,7 +88,9 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch):
         kind, fleet = flower.FleetServicer(**made)
         assert (kind, vars(fleet).items() >= made.items()) == ("guarded", True)
         assert flower.NodeAuthServerInterceptor("states") == ("dated", "states")
-        assert flower.uvicorn.run is print
+        assert os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] == "1"
+        flower.uvicorn.run(app="app", port=1)
+        assert served == [(("bounded", "app") if over_http else "app", {"port": 1})]
         assert database.SQLITE_PRAGMAS[-1] == ("mmap_size", "0")
         assert flower.GRPC_MAX_MESSAGE_LENGTH == 123
         changed = {name for name, value in before.items() if getattr(flower, name) is not value}

@@ -1,8 +1,10 @@
 """Several that begin at once: each folder has one of them, whole, and no name is picked twice."""
 
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 import engram as front
+from federation.data.source import Source
 from federation.errors import Refused
 from federation.files import locked
 from server.record import RunRecord
-from simulations.options import new_folder
+from simulations.options import data_name, new_folder
 from tests.support import small
 
 COUNT = 8
@@ -69,6 +72,27 @@ def test_names_are_picked_once():
     assert all(
         [path.name for path in folder.iterdir()] == [str(n)] for n, folder in enumerate(found)
     )
+
+
+def test_names_are_of_the_method_the_data_and_the_day():
+    with new_folder(None, "ditto-digits") as one, new_folder(None, "ditto-digits") as other:
+        day = re.fullmatch(r"ditto-digits-(\d{4}-\d\d-\d\d)", one.name)[1]
+        assert date.fromisoformat(day)
+        assert re.fullmatch(r"ditto-digits-\d{4}-\d\d-\d\d(-2)?", other.name)
+        assert one != other
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        (Source("memory:6d98c1", {}), "data"),
+        ("csv:place/mine.csv", "mine"),
+        (f"csv:{'very-' * 20}long.csv", "csv"),
+        ("digits", "digits"),
+    ],
+)
+def test_no_name_is_cut_or_a_digest(dataset, name):
+    assert data_name(SimpleNamespace(source=Source.of(dataset))) == name
 
 
 def test_one_folder_is_one_calls():

@@ -51,7 +51,7 @@ def test_run_names_its_own_folder(engram):
     assert engram("run", *SETS)[0] == 0
     names = [path.name for path in Path("runs").iterdir()]
     assert len(names) == 2
-    assert all(re.fullmatch(r"local-moml-digits-\d{8}-\d{6}(-\d)?", name) for name in names)
+    assert all(re.fullmatch(r"local-moml-digits-\d{4}-\d\d-\d\d(-2)?", name) for name in names)
 
 
 def test_sequential_runs_alike(engram):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +100,13 @@ def test_a_site_that_is_left_out_is_named(engram, hospitals):
     _, _, err = engram("run", "molar", *words, "--out", "m")
     assert re.search(r"client \$oak is left out: ", err)
     assert re.search(r"client \$oak left out: ", err)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_librarys_warning_is_one_line_without_a_path(engram, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # puts it back
+    Path("warns.py").write_text("import warnings\nwarnings.warn('did not\\nconverge')\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        status, _, err = engram("--plugin", "warns", "methods")
+    assert (status, err) == (0, "engram: UserWarning: did not converge\n")

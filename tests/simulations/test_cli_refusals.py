@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from federation.checksums import Journal
 from server.record import RunRecord
 from tests.simulations.words import SETS, let
 from tests.support import write_npz
@@ -111,8 +112,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         ),
         (
             ["compare", "pfedme", "ditto", *let("mu=3", "pfedme.alpha=-1", "ditto.lambda=-1")],
-            "mu is for a method that does not take part: fedprox; pfedme.alpha must be [^;]*; "
-            "ditto.lambda must be [^;]*, got '-1'(?=\n)",
+            "mu is for a method that does not take part: fedprox, gpfl; "
+            "pfedme.alpha must be [^;]*; ditto.lambda must be [^;]*, got '-1'(?=\n)",
         ),
         (
             ["compare", "pfedme", "ditto", *let("lambda=-1", *FEW)],
@@ -238,7 +239,7 @@ def test_a_full_disk_is_one_line(engram, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device", "run/metrics.jsonl")
 
-    monkeypatch.setattr(RunRecord, "append", full)
+    monkeypatch.setattr(Journal, "append", full)
     status, _, err = engram("run", *SETS, "--out", "run")
     assert (status, err) == (1, "engram: run/metrics.jsonl: No space left on device\n")
 
@@ -259,9 +260,9 @@ def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
     last = err.strip().splitlines()[-1]
     assert re.match(r"engram: 1 of 4 runs stopped: ditto with seed 0: round 1 diverged: .*", last)
     assert RunRecord.open(Path("c/apfl-seed0")).results is not None
-    told = out.partition("on test rows, over clients:")[2]
-    assert "apfl" in told
-    assert "ditto" not in told
+    assert "\n apfl " in out
+    assert "\n ditto... " in out
+    assert "c/ditto-seed0: not finished, 0 of 2 rounds" in err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from federation.launch import Launch
 from server.record import RunRecord
 from simulations import deployed
 from simulations.deployed import run_deployed
+from simulations.deployed_cli import _without_a_part
 from simulations.terminal import progress_lines
 
 BOX = """Using SuperLink: fed (127.0.0.1:8000)
@@ -52,6 +53,38 @@ def test_why_the_superlink_did_not_take_a_run_is_said_in_one_line(flwr, tmp_path
         "check your network connection and 'address' in the SuperLink connection configuration. "
         "(for 0 s)"
     )
+
+
+COORDINATOR = """
+say = lambda text: print(text, flush=True)
+say("Successfully started run 7")
+say("2026-11-26T01:48:40.123Z INFO [engram] roster: 2 clients")
+say("2026-11-26T01:48:40.123Z WARNING [flwr] a notice of Flower's")
+say("2026-11-26T01:48:40.123Z WARNING [engram] node 5 is busy: a")
+say('{"level": "WARNING", "logger": "engram", "message": "node 6 is busy"}')
+say("2026-11-26T01:48:40.123Z ERROR [engram] engram: round 2 diverged")
+"""
+
+
+def test_warnings_of_the_coordinator_are_passed_on_and_its_verdict_ends_the_run(flwr, tmp_path):
+    flwr(COORDINATOR)
+    words = []
+    with pytest.raises(RunStopped, match=r"^round 2 diverged$"):
+        run(tmp_path, on_word=words.append)
+    assert words == ["run 7: its coordinator is starting", "node 5 is busy: a", "node 6 is busy"]
+
+
+def test_clients_without_a_part_are_named_by_reason():
+    why = {"1": "off line", "2": "off line", "3": "it lacks the inputs dose"}
+    rows = [
+        {"round": 1, "cohort": [0, 4], "absent": why, "names": {"3": "north"}},
+        {"round": 2, "cohort": [0, 1, 4], "absent": {"2": "off line", "4": "no reply"}},
+    ]
+    assert _without_a_part(rows) == [
+        "without a part in the run: clients [2]: off line (2 of 2 rounds)",
+        "without a part in the run: clients [north]: it lacks the inputs dose (1 of 2 rounds)",
+    ]
+    assert _without_a_part([]) == []
 
 
 def test_rounds_that_were_told_before_are_not_told_again(tmp_path):

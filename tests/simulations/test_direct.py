@@ -1,7 +1,11 @@
 """Runs whose clients are trained without messages are those of clients that get messages."""
 
-import pytest
+from copy import deepcopy
 
+import pytest
+from torch import nn
+
+import engram
 from client.training.trainer import Trainer
 from federation.errors import RunStopped
 from server.record import RunRecord
@@ -58,3 +62,14 @@ def test_an_error_of_training_is_told_as_one_in_a_reply(tmp_path, monkeypatch):
     assert "no usable reply" in stopped
     assert "memory" in stopped
     assert outcome(e, tmp_path / "messages", through=lambda host: host) == direct
+
+
+def test_a_run_that_is_resumed_goes_on_in_the_way_in_which_it_was_trained(tmp_path, monkeypatch):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 10))
+    engram.model(lambda: deepcopy(net), "net-of-several-ways")
+    e = small(method="fedavg", model="net-of-several-ways", num_rounds=2)
+    for way, settings in (("in-turn", {}), ("vmap", {"resume": str(tmp_path), "num_rounds": 4})):
+        monkeypatch.setattr(Trainer, "_fastest", lambda self, *_, way=way: way)
+        simulate(e.model_copy(update=settings), tmp_path)
+    rows = RunRecord.open(tmp_path).rows()
+    assert [row["ways"] for row in rows if "ways" in row] == [{"in-turn": 1}] * 4

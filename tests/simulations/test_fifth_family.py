@@ -12,7 +12,8 @@ from client.requests import answered, round_of, split
 from engram.metrics import Metric
 from federation.methods import method
 from federation.methods.base import NO_NETWORK, Method
-from federation.roster import Kind, describe_node
+from federation.roster import describe_node
+from federation.schema import Kind
 from federation.settings.fields import Float
 from federation.wire import CLIENTS, floats_record, read_floats
 from server.record import RunRecord
@@ -41,7 +42,7 @@ class Sites:
 
     def describe(self, hosted):
         rows = {client: len(self.data.train[client].y) for client in hosted}
-        return describe_node(rows, Kind(columns=tuple(self.data.columns)))
+        return describe_node(rows, Kind.of_table(self.data.columns))
 
     def train(self, requests):
         return [answered(r, lambda clients, r=r: self._means(r, clients)) for r in requests]
@@ -128,7 +129,8 @@ def test_it_runs_resumes_and_is_shown(engram):
     assert rows[4]["distance"] < rows[0]["distance"]
     engram(*PLUG, "run", *SETS, "-snum-rounds=2", "--out=parts")
     engram(*PLUG, "run", "--resume=parts", "-snum-rounds=4")
-    assert engram(*PLUG, "show", "parts")[1] == f"{means('whole')}\nnext: engram report parts\n"
+    after = f"next: engram {' '.join(map(str, PLUG))} report parts\n"
+    assert engram(*PLUG, "show", "parts")[1] == f"{means('whole')}\n{after}"
     assert Path("parts/distance.png").read_bytes().startswith(b"\x89PNG")
     # From zero, each round halves what is left to the mean, which keep=0 reaches at once.
     engram(*PLUG, "run", *SETS, "-skeep=0", "--out=at-once")

@@ -78,6 +78,7 @@ def test_a_list_of_clients_is_simulated(tmp_path):
     assert run.clients.index.tolist() == [0, 1, 2, 3]
     assert "fedavg + fine-tuning" in str(run)
     assert run.clients["accuracy"].between(0, 1).all()
+    assert not run.clients["unseen"].any()
     assert {leaf.dtype for leaf in run.model.values()} == {torch.float32}
     assert run.plot().axes[0].get_xlabel() == "communication round"
     again = engram.load_run(tmp_path / "run")
@@ -182,9 +183,11 @@ def test_methods_are_compared(tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])["methods"]
     assert [row["accuracy"] for row in shown] == found.table["accuracy"].tolist()
     first, *lines = str(found).splitlines()
-    assert first == repr(found) == f"Comparison({str(tmp_path / 'c')!r}: local, fedavg, pfedme)"
+    assert repr(found) == f"Comparison({str(tmp_path / 'c')!r}: local, fedavg, pfedme)"
+    assert first == found.summary().attrs["answer"]
     served = found.table.loc["pfedme", "accuracy"]
-    assert any(line.startswith(f" pfedme               {100 * served:.1f} ± ") for line in lines)
+    (line,) = (line for line in lines if line.startswith(" pfedme  "))
+    assert f" {100 * served:.1f} ± " in line
     one = str(found.runs["pfedme"][0]).splitlines()
     assert one[0].endswith("pfedme-seed0': pfedme, finished)")
     assert any(line.startswith(" pfedme ") for line in one)
@@ -230,7 +233,7 @@ def test_the_frame_says_what_the_terminal_does(tmp_path):
         rows = {method: ""} | ({f"{method} + fine-tuning": "-tuned"} if tuned else {})
         assert [name for name in found.table.index if name.split()[0] == method] == list(rows)
         for name, which in rows.items():
-            row, (mean, _, spread, *rest) = found.table.loc[name], lines[name].split()[-11:]
+            row, (mean, _, spread, *rest) = found.table.loc[name], lines[name].split()[-10:]
             assert (mean, spread) == (
                 f"{100 * row['accuracy']:.1f}",
                 f"{100 * row['accuracy-std']:.1f}",
@@ -289,6 +292,21 @@ def test_clients_that_are_named_by_numbers_are_found_by_these(tmp_path, kind):
     weights = engram.load_model(folder).state_dict()
     plain = engram.load_model(one.export(1, out=tmp_path / "of-1")).state_dict()
     assert all(torch.equal(weights[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize("unseen", ["hill, 3", ["hill", 3], ("3", "hill")])
+def test_unseen_clients_are_those_that_are_named(tmp_path, unseen):
+    data = dict(zip(("park", "lake", "hill"), clients()[:3], strict=True))
+    data["moor"] = clients()[3]
+    names = {**QUICK, "clients_per_round": 2}
+    run = engram.simulate(data, method="fedavg", unseen=["hill", "moor"], out=tmp_path, **names)
+    assert run.clients.index[run.clients["unseen"]].tolist() == ["hill", "moor"]
+    rows = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
+    assert {client for row in rows for client in row.get("cohort", ())} == {0, 1}
+    with pytest.raises(
+        Refused, match=r"unseen must be some of the clients: .park, lake, hill, moor."
+    ):
+        engram.simulate(data, method="fedavg", unseen=unseen, **names)
 
 
 def test_a_table_of_each_client_is_regressed_on(tmp_path):

@@ -82,11 +82,11 @@ def test_all_clients_of_a_round_train_in_one_call(setup, monkeypatch):
 def test_a_round_in_one_process_writes_no_bytes(setup, monkeypatch):
     t, g, model = setup
     strategy = Federated.build(t.experiment, query_roster(g, 8), secret_noise)
-    arrays = strategy.init()
+    slots = to_params(strategy.init())
     monkeypatch.delattr(wire, "_bytes")  # which writes those of an array
-    arrays, _ = train_round(g, strategy, 1, arrays, ConfigRecord({"durable": 0}), timeout=60)
-    assert not torch.equal(to_params(arrays)["model/dense0.bias"], model["model/dense0.bias"])
-    scored = strategy.configure_evaluate(1, arrays, ConfigRecord(), g)
+    slots, _ = train_round(g, strategy, 1, slots, {"durable": 0}, timeout=60)
+    assert not torch.equal(slots["model/dense0.bias"], model["model/dense0.bias"])
+    scored = strategy.configure_evaluate(1, to_record(slots), ConfigRecord(), g)
     assert strategy.aggregate_evaluate(1, g.send_and_receive(scored))["clients"] == 8
 
 

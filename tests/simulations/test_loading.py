@@ -74,9 +74,10 @@ def test_a_loaded_model_scores_as_the_run_said(method, rows, tmp_path):
         assert float(found) == pytest.approx(float(served[client]), abs=1e-5)
 
 
-def test_a_bias_without_a_place_is_exported(rows, tmp_path):
-    given = {"method": "feddbe", "metrics": ["log-loss"], "num_classes": 4}
-    run = simulated(Twice, *rows, tmp_path / "run", **given)
+@pytest.mark.parametrize(("method", "network", "k"), [("feddbe", Twice, 4), ("gpfl", Normed, 3)])
+def test_a_bias_or_gate_without_a_place_is_exported(method, network, k, rows, tmp_path):
+    given = {"method": method, "metrics": ["log-loss"], "num_classes": k}
+    run = simulated(network, *rows, tmp_path / "run", **given)
     net = engram.load_model(run.export(1))
     with torch.no_grad():
         found = nn.functional.cross_entropy(net(rows[0][1, :TESTS]), rows[1][1, :TESTS])
@@ -90,6 +91,9 @@ def test_several_common_models_and_a_bias_without_a_place_are_refused(rows, tmp_
     run = simulated(lambda: Normed(bias=False), *rows, tmp_path / "dbe", method="feddbe")
     assert run.model.keys() == {n for n in Normed(False).state_dict() if "num_" not in n}
     with pytest.raises(Refused, match="feddbe has a bias before the last layer, which has none"):
+        run.personal_model(0)
+    run = simulated(Normed, *rows, tmp_path / "gpfl", method="gpfl")
+    with pytest.raises(Refused, match="gpfl has a gate before the last layer, which no param"):
         run.personal_model(0)
 
 

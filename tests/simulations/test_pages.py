@@ -1,24 +1,32 @@
 """``engram report``: a page that needs nothing else, with what the runs have recorded."""
 
+import html
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-import engram
+import engram as front
 from federation.errors import Refused
 from federation.experiment import Experiment
 from server.record import RunRecord
+from simulations.claims import scores_of
+from simulations.compared import compare
 from simulations.comparison import find_runs
-from simulations.front import compare, simulate
+from simulations.differences import pairwise
+from simulations.front import simulate
+from simulations.gains import gain_lines
 from simulations.pages.figures import clients, curves, gains
 from simulations.pages.page import page
 from simulations.pages.repeat import repeating
+from simulations.results import references_of
 from simulations.rows import client_scores
-from tests.support import small
+from tests.support import small, write_plug_in
 
 QUICK = {"num_rounds": 4, "eval_every": 2, "clients_per_round": 2, "local_steps": 2, "hidden": "4"}
 
@@ -67,22 +75,29 @@ def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
     assert found.loaded == []
     assert "<b>hill" not in text
     heading, *table = found.rows[:10]
-    assert heading == ["method", "mean", "s.d.", "p10", "worst", "common model"]
+    ends = ("mean", "s.d.", "p10", "worst", "common model")
+    columns = ["picked", *(f"last {end}" for end in ends), "worse than local (%)"]
+    assert heading == ["method", *columns]
     trained = [row[0] for row in table if row[0].split()[0] in ("fedavg", "local", "ditto")]
     methods = ("fedavg", "local", "ditto")
     assert trained == [f"{name}{end}" for name in methods for end in ("", " + fine-tuning")]
     results = [RunRecord.open(compared / f"ditto-seed{seed}").results for seed in (0, 1)]
-    (mean,) = [row[1] for row in table if row[0] == "ditto"]
-    assert mean == f"{50 * sum(run['accuracy'] for run in results):.1f}"
-    assert {"accuracy against rounds", "What each client gains over local"} <= set(found.texts)
-    (call,) = [line for line in found.texts if line.startswith("engram.compare")]
+    ((picked, last),) = [row[1:3] for row in table if row[0] == "ditto"]
+    assert last == f"{50 * sum(run['accuracy'] for run in results):.1f}"
+    assert picked == f"{50 * sum(run['selected']['accuracy'] for run in results):.1f}"
+    assert {"Accuracy against rounds", "What each client gains over local, in accuracy"} <= set(
+        found.texts
+    )
+    (said,) = [text for text in found.texts if "engram.compare" in text]
+    needs, call = said.split("\n")
+    assert needs == "# needs what runs do not record, as it was given: data"
     start = "engram.compare(data, methods=['fedavg', 'local', 'ditto'], seeds=2, **{"
     assert call.startswith(start)
     assert "dataset" not in call
-    settings = {row[0]: row[1:] for row in found.rows if len(row) == 3}
+    settings = {row[0]: row[1:] for row in found.rows if len(row) in (2, 3)}
     assert settings["num-rounds"] == ["4", "100"]
     assert settings["seed"] == ["0, 1", "0"]
-    assert "ditto.lambda" in settings
+    assert settings["ditto.lambda"] == ["1.0"]
 
 
 def test_figures_show_the_recorded_numbers(compared):
@@ -100,6 +115,15 @@ def test_figures_show_the_recorded_numbers(compared):
     dots = {trace.name: trace for trace in gains(runs, accuracy)["local"].data if trace.name}
     expected = 100 * np.concatenate([a - b for a, b in zip(scores, base, strict=True)])
     np.testing.assert_allclose(dots["ditto"].x, expected)
+    beside = references_of(compared, runs)["accuracy"]
+    marks = [t for t in gains(runs, accuracy, beside)["local"].data if t.error_x.array is not None]
+    lines = [label for _, label, _ in gain_lines(runs)[1]]
+    pairs = pairwise(scores_of(runs, accuracy, beside))
+    for label, mark in zip(lines, marks, strict=True):
+        d = pairs[label, "local"]
+        assert mark.x[0] == pytest.approx(100 * d.mean)
+        assert mark.error_x.array[0] == pytest.approx(100 * (d.high - d.mean))
+        assert f"({100 * d.low:.4g} to {100 * d.high:.4g})" in mark.hovertemplate
     assert dots["ditto"].text[:2] == ("park, seed 0", "<b>hill</b>, seed 0")
     each = {trace.name: trace for trace in clients(runs, accuracy).data if trace.name}
     np.testing.assert_allclose(each["ditto"].x, 100 * np.concatenate(scores))
@@ -150,7 +174,7 @@ def test_settings_that_methods_have_otherwise_are_given_for_each(tmp_path):
     }
     text = json.dumps({"engine": "vectorized", "runs": plan})
     (tmp_path / "comparison.json").write_text(text)
-    assert repeating(tmp_path, {}) == (
+    assert repeating(tmp_path, {"settings": {}}) == (
         "engram compare fedavg ditto --seeds 2 --set seed=3 --set fedavg.adapt-lr=0.1 "
         "--set num-rounds=4 --set ditto.adapt-lr=0.02"
     )
@@ -161,9 +185,77 @@ def test_what_repeats_a_run_on_data_in_memory_does(compared, tmp_path, monkeypat
     data = {"park": rows(0), "<b>hill</b>": rows(1), "lake": rows(2)}
     for folder in (compared, compared / "ditto-seed1"):
         first = RunRecord.open(next(iter(find_runs(folder).values()))[0].folder)
-        call = repeating(folder, first.config["settings"])
-        again = eval(call, {"engram": engram, "data": data})
+        call = repeating(folder, first.config)
+        again = eval(call, {"engram": front, "data": data})
         found = {name: [r.results for r in each] for name, each in find_runs(again.folder).items()}
         for name, records in find_runs(folder).items():
             expected = [record.results["clients"] for record in records]
             assert [result["clients"] for result in found[name]] == expected
+
+
+def test_metrics_have_a_tab_each_with_gains_and_table_of_their_own(tmp_path):
+    data = {name: rows(seed) for seed, name in enumerate(("park", "hill"))}
+    found = compare(data, methods=["fedper"], seeds=1, out=tmp_path / "two", progress=False,
+                    metrics="accuracy,f1", **QUICK)  # fmt: skip
+    text = page(found.folder)
+    assert re.findall(r'<label for="metric-\d">(.*)</label>', text) == ["accuracy", "f1"]
+    parts = re.findall(r'<section id="part-\d">(.*?)</section>', text, re.DOTALL)
+    for name, part in zip(("accuracy", "f1"), parts, strict=True):
+        titles = re.findall("<h2>(.*)</h2>", part)
+        assert titles[0].startswith("What each client gains over ")
+        assert all(name in title.lower() for title in titles)
+        (row,) = [row for row in Reader(part).rows if row[:1] == ["fedper"]]
+        (run,) = found.runs["fedper"]
+        means = [run.results["selected"][name], run.results[name]]
+        shown = [f"{100 * mean:.1f}" if name == "accuracy" else f"{mean:.4g}" for mean in means]
+        assert row[1:3] == shown
+
+
+def repeated(text):
+    return html.unescape(re.findall(r"<pre>(.*)</pre>", text, re.DOTALL)[0])
+
+
+def scores_in(folder):
+    found = find_runs(folder)
+    return {name: [run.results["clients"] for run in records] for name, records in found.items()}
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_what_repeats_a_run_with_a_plug_in_does(engram, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_plug_in(Path("outside.py"), "somebodys-own")
+    more = [f"-s{key.replace('_', '-')}={value}" for key, value in QUICK.items()]
+    called = ("--plugin", "outside", "run", "somebodys-own", *more, "--out", "run")
+    status, out, _ = engram(*called)
+    assert status == 0
+    line = out.splitlines()[-1].removeprefix("next: engram ")
+    assert engram(*shlex.split(line), "--out", "exported")[0] == 0
+    command = repeated(page(Path("run")))
+    assert engram(*shlex.split(command)[1:], "--out", "again")[0] == 0
+    assert scores_in(Path("again")) == scores_in(Path("run"))
+
+
+def test_what_repeats_a_run_with_a_network_and_functions_of_python_does(tmp_path, engram):
+    class Net(torch.nn.Sequential):
+        def __init__(self):
+            super().__init__(torch.nn.Linear(3, 2))
+
+    def my_loss(outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+    def my_share(outputs, targets):
+        return (outputs.argmax(1) == targets).float().mean()
+
+    quick = {key: value for key, value in QUICK.items() if key != "hidden"}
+    own = {"model": Net, "loss": my_loss, "metrics": ["accuracy", my_share]}
+    data = [rows(0), rows(1)]
+    run = simulate(data, method="ditto", out=tmp_path / "run", progress=False, **own, **quick)
+    call = repeated(page(run.folder))
+    assert call.startswith(
+        "# needs what runs do not record, as it was given: data, Net, my_loss, my_share\n"
+        "engram.simulate(data, method='ditto', "
+    )
+    known = {"engram": front, "data": data, "Net": Net, "my_loss": my_loss, "my_share": my_share}
+    again = eval(call, known)
+    assert scores_in(again.folder) == scores_in(run.folder)
+    assert engram("show", run.folder)[1].splitlines()[-1] == f"next: engram report {run.folder}"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import engram as library
+from federation.checksums import Journal
 from federation.errors import Refused
-from server.record import RunRecord
 from simulations.engine import simulate
 from tests.support import small
 
@@ -72,14 +72,14 @@ def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
 @pytest.mark.parametrize("stop", [2, 6, 9])
 def test_they_outlive_an_interruption(stop, tmp_path, monkeypatch):
     whole = library.simulate(clients(), method="ditto", out=tmp_path / "whole", **RUN)
-    append = RunRecord.append
+    append = Journal.append
 
-    def killed(record, row):
-        if row["round"] == stop:
+    def killed(journal, row):
+        if row["round"] == stop and journal.path.name == "metrics.jsonl":
             raise KeyboardInterrupt
-        append(record, row)
+        append(journal, row)
 
-    monkeypatch.setattr(RunRecord, "append", killed)
+    monkeypatch.setattr(Journal, "append", killed)
     with pytest.raises(KeyboardInterrupt):
         library.simulate(clients(), method="ditto", out=tmp_path / "run", **RUN)
     monkeypatch.undo()
@@ -145,7 +145,7 @@ def test_models_after_fine_tuning_are_handed_out_too(tmp_path, engram):
     tuned = run.tuned.learned
     for client in (0, 7):
         w = run.model
-        support = [*tuned._trainer._scorer._support([client]).batches()]
+        support = [*tuned._trainer._scorer.models._support([client]).batches()]
         network, e = tuned.network, tuned.experiment
         for step in range(e.adapt_steps):
             x, y = (leaf[0] for leaf in support[step % len(support)])

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from engram.metrics import METRICS
+from simulations.colors import look_of
+from simulations.pages.figures import curves
 from simulations.plots import draw_metric
 
 ACCURACY = METRICS["accuracy"]
@@ -79,3 +81,13 @@ def test_many_models_have_a_panel_each_with_the_references_in_all():
         "means of the others",
     ]
     assert figure.get_supxlabel() == "communication round"
+
+
+def test_a_method_has_its_color_in_every_figure():
+    few = draw_metric(runs("ditto", "apfl"), ACCURACY).axes[0].lines
+    alone = draw_metric(runs("apfl"), ACCURACY).axes[0].lines
+    many = draw_metric(runs("local", "fedavg", "apfl", "ditto"), ACCURACY)
+    (panel,) = [axes for axes in many.axes if axes.get_title() == "apfl"]
+    page = {trace.name: trace for trace in curves(runs("local", "apfl"), ACCURACY).data}
+    mine = [few[1].get_color(), alone[0].get_color(), panel.lines[-1].get_color()]
+    assert {*mine, page["apfl"].line.color} == {look_of("apfl").color}

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 import ray
+from joblib.externals.loky import reusable_executor
 from joblib.externals.loky.backend.process import LokyProcess
 
 from federation.errors import Refused, RunStopped
@@ -134,6 +135,7 @@ FULL, READ_ONLY, BUSY = errno.ENOSPC, errno.EROFS, errno.EAGAIN
 def test_where_processes_cannot_begin_jobs_run_in_this_one(
     tmp_path, monkeypatch, capsys, where, name, code
 ):
+    monkeypatch.setattr(reusable_executor, "_executor", None)  # with processes that have begun
     monkeypatch.setattr(where, name, fail(code))
     here = []  # which no other process can append to
 

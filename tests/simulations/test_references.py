@@ -5,17 +5,18 @@ import json
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from client.memory import RamStore
-from client.training.scoring import query_rows
+from client.training.rows import query_rows
 from client.training.trainer import Trainer
 from federation.data.dealing import federated_data
 from federation.data.in_memory import hold
 from server.record import RunRecord
-from simulations.front import compare
-from simulations.references import CONSTANT, LINEAR, read_references, references
+from simulations.compared import compare
+from simulations.references import CONSTANT, LINEAR, POOLED, read_references, references
 from tests.support import initial_model, small
 
 RNG = np.random.default_rng(0)
@@ -33,7 +34,7 @@ def own_rows(e, client):
 
 def test_the_constant_is_the_client_s_most_frequent_class():
     e = small(partition="pathological", classes_per_client=2, validation_fraction=0.0)
-    found = references(e)
+    found = references(e).scores
     for client in (0, 5, 19):
         (_, y), (_, tested) = own_rows(e, client)
         most = np.bincount(y).argmax()
@@ -46,7 +47,7 @@ def test_the_constant_is_the_client_s_most_frequent_class():
 
 def test_the_linear_model_is_a_logistic_regression_on_the_client_s_rows():
     e = small(partition="iid", validation_fraction=0.0)
-    found = references(e)
+    found = references(e).scores
     (x, y), (tested, expected) = own_rows(e, 3)
     x, tested = x.reshape(len(x), -1) / 255, tested.reshape(len(tested), -1) / 255
     model = LogisticRegression(C=1 / (0.1 * len(y)), max_iter=200)
@@ -58,7 +59,7 @@ def test_of_values_it_is_ridge_by_validation_rows_and_the_mean():
     e = small(
         task="regression", dataset=hold({"x": X, "y": VALUES}), partition="iid", num_clients=4
     )
-    found = references(e)
+    found = references(e).scores
     (x, y), (tested, expected) = own_rows(e, 1)
     mean = np.square(expected - y.mean()).mean()
     assert found[CONSTANT]["loss"][1] == pytest.approx(mean, rel=1e-4)
@@ -73,7 +74,7 @@ def test_of_values_it_is_ridge_by_validation_rows_and_the_mean():
 
 def test_a_client_with_one_class_has_the_constant():
     e = small(partition="pathological", classes_per_client=1)
-    found = references(e)
+    found = references(e).scores
     assert found[LINEAR] == found[CONSTANT]
     assert found[CONSTANT]["accuracy"] == [1.0] * 20
 
@@ -87,7 +88,7 @@ def test_a_reference_is_scored_on_the_rows_that_methods_are_scored_on():
     classes = data.test.y.numpy()[query_rows(e, data.test, 3)]
     most = np.bincount(data.train.y.numpy()[data.train.rows[3]]).argmax()
     expected = np.mean(classes == most)
-    assert references(e)[CONSTANT]["accuracy"][3] == pytest.approx(expected)
+    assert references(e).scores[CONSTANT]["accuracy"][3] == pytest.approx(expected)
 
 
 def test_clients_that_never_train_have_no_part_in_a_comparison_with_references(tmp_path):
@@ -99,9 +100,80 @@ def test_clients_that_never_train_have_no_part_in_a_comparison_with_references(t
         assert np.flatnonzero(np.isnan(scores)).tolist() == record.results["unseen"]
 
 
-@pytest.mark.parametrize("settings", [{"task": "multi-label"}, {"task": "next-token"}])
-def test_other_tasks_have_none(settings):
-    assert references(small(**settings)) == {}
+@pytest.mark.parametrize("task", ["multi-label", "next-token"])
+def test_other_tasks_have_none_and_say_so(task):
+    found = references(small(task=task))
+    assert found.scores == {}
+    assert found.notes == dict.fromkeys((CONSTANT, LINEAR, POOLED), f"none for the task {task}")
+
+
+def federation(y, **settings):
+    usual = {"partition": "iid", "num_clients": 4, "validation_fraction": 0.0}
+    return small(dataset=hold({"x": X, "y": y}), **{**usual, **settings})
+
+
+# Of each of four federations, the reference that is best by how its targets are made.
+BEST = {
+    "no input says anything": ((RNG.random(400) < 0.2).astype(np.int64), {}, CONSTANT),
+    "a line of inputs for all": ((X[:, 0] + X[:, 1] > 0).astype(np.int64), {}, POOLED),
+    "values of no input": (
+        (3 + RNG.normal(size=400)).astype(np.float32),
+        {"task": "regression"},
+        CONSTANT,
+    ),
+    "a line of values": (VALUES, {"task": "regression"}, POOLED),
+}
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_where_a_reference_wins_its_scores_are_scikit_learn_s(name):
+    y, settings, best = BEST[name]
+    e = federation(y, **settings)
+    found = references(e)
+    assert found.notes == {}
+    means = {reference: np.mean(of["loss"]) for reference, of in found.scores.items()}
+    assert min(means, key=means.get) == best
+    rows = [own_rows(e, client) for client in range(4)]
+    x, y = (np.concatenate([train[k] for train, _ in rows]) for k in (0, 1))
+    for client, (_, (tested, expected)) in enumerate(rows):
+        if settings:
+            model = Ridge(alpha=0.1 * len(y))
+            model = make_pipeline(StandardScaler(), model).fit(x.astype(float), y)
+            loss = mean_squared_error(expected, model.predict(tested))
+        else:
+            model = LogisticRegression(C=1 / (0.1 * len(y)))
+            model = make_pipeline(StandardScaler(), model).fit(x.astype(float), y)
+            loss = log_loss(expected, model.predict_proba(tested), labels=[0, 1])
+        assert found.scores[POOLED]["loss"][client] == pytest.approx(loss, rel=1e-3)
+
+
+def test_with_more_columns_than_rows_the_linear_model_is_the_same():
+    wide = np.hstack([X, RNG.normal(size=(400, 200)).astype(np.float32)])
+    y = (X[:, 0] > 0).astype(np.int64)
+    e = small(
+        dataset=hold({"x": wide, "y": y}), partition="iid", num_clients=4, validation_fraction=0.0
+    )
+    (x, y), (tested, expected) = own_rows(e, 2)
+    assert len(x) < x.shape[1]
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (0.1 * len(y))))
+    probabilities = model.fit(x.astype(float), y).predict_proba(tested)
+    found = references(e).scores[LINEAR]["loss"][2]
+    assert found == pytest.approx(log_loss(expected, probabilities), rel=0.01)
+
+
+def test_what_is_left_out_or_of_few_rows_says_so(monkeypatch):
+    e = federation((X[:, 0] > 0).astype(np.int64))
+    rows = sum(len(own_rows(e, client)[0][1]) for client in range(4))
+    monkeypatch.setattr("simulations.references._MOST", 100)
+    monkeypatch.setattr("simulations.references._SECONDS", 0.0)
+    found = references(e)
+    assert found.notes == {
+        LINEAR: "of 0 of 4 clients: its 0 s were over",
+        POOLED: f"of 25 of {rows} rows, drawn at random",
+    }
+    assert found.scores[LINEAR]["accuracy"] == [None] * 4
+    assert None not in found.scores[POOLED]["accuracy"]
+    assert None not in found.scores[CONSTANT]["accuracy"]
 
 
 def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_path, capsys):
@@ -121,7 +193,7 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
     line = next(line for line in out.splitlines() if LINEAR in line)
     mean = 100 * np.mean([held[seed][LINEAR]["accuracy"] for seed in held])
     assert f"{mean:.1f} ±" in line
-    assert CONSTANT in out.partition("on test rows, over clients:")[2]
+    assert CONSTANT in out.partition("on test rows of 4 clients and 2 seeds:")[2]
     line = next(line for line in out.splitlines() if "untrained model" in line)
     before = [run.metrics.loc[0, "accuracy-common"] for run in found.runs["fedavg"]]
     assert f"{100 * np.mean(before):.1f} ±" in line  # the same for all methods

@@ -16,8 +16,9 @@ from federation.safe_path import safe_path
 from simulations.cli import COMMANDS
 
 TRAINING_OR_SERVING = {
-    *("run", "compare", "tune", "reproduce", "data", "export", "adapt", "new", "app"),
-    *("federation", "init-federation", "superlink", "register", "unregister", "node"),
+    *("run", "compare", "benchmark", "tune", "reproduce", "data", "export", "adapt", "new", "app"),
+    *("federation", "init-federation", "superlink", "register", "remove", "node"),
+    *("schema", "statistics", "evaluate"),
 }
 DECOYS = (
     *("multiprocessing", "socket", "pickle", "json", "random", "logging", "signal", "threading"),

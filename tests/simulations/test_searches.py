@@ -137,7 +137,7 @@ class FakeMember:
         self.experiment, self.trained = experiment, 0
         self.stopped = "diverged in round 1" if experiment.own.eta > 1 else ""
 
-    def validated(self, rung):
+    def validated(self, rung, adapt_lr=None):
         assert self.trained == rung
         return self.experiment.own.eta * rung / 100
 

@@ -117,7 +117,8 @@ def test_a_tracker_has_each_round_once_whatever_happens_to_the_run(kind, record,
     (record.folder / "tracked.json").write_text(json.dumps(noted))
     for one in lost:
         record.append(one)
-    record.finish({"accuracy": 0.5, "clients": {"ids": [0, 1, 2], "accuracy": [0.25, 0.75, None]}})
+    scores = {"ids": [0, 1, 2, 3], "accuracy": [0.25, 0.75, None, 0.125]}
+    record.finish({"accuracy": 0.5, "clients": scores, "unseen": [3]})
     assert send(record.folder, kind) == (2 if kind == "mlflow" else 3)  # which knows by itself
     written = files_of(record.folder)
     assert send(record.folder, kind) == 0
@@ -138,6 +139,8 @@ def check_tensorboard(folder):
     found = EventAccumulator(str(folder / "tensorboard")).Reload()
     (drawn,) = found.Histograms("clients/accuracy")
     assert (drawn.step, drawn.histogram_value.num, drawn.histogram_value.sum) == (5, 2, 1.0)
+    (never,) = found.Histograms("clients/unseen-accuracy")
+    assert (never.histogram_value.num, never.histogram_value.sum) == (1, 0.125)
 
 
 def check_mlflow(folder):

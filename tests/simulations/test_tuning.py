@@ -49,7 +49,7 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     best = json.loads(out.splitlines()[-1])["best"]
     assert engram("show", "t", "--json")[1] == out
     table = pd.read_csv("t/fedavg/trials.csv")
-    assert list(table.columns[:3]) == ["trial", "eta", "state"]
+    assert list(table.columns[:4]) == ["trial", "eta", "adapt-lr", "state"]
     last = table[table["round"] == 8]
     assert best["fedavg"]["eta"] == last.loc[last["score"].idxmax(), "eta"]
     assert {"trials.png", "trials.jsonl", "best.toml"} <= {
@@ -122,6 +122,25 @@ def test_a_trials_score_is_that_of_its_runs(engram, tmp_path):
         engram("run", "fedavg", *SETS, "--set", f"seed={seed}", "--out", f"r{seed}")
         results = RunRecord.open(Path(f"r{seed}")).results
         assert score == pytest.approx(results["validation-accuracy"], abs=1e-6)
+
+
+def test_the_step_size_of_fine_tuning_is_the_best_for_what_was_found(engram):
+    words = ("fedavg", "--trials", "1", "--seeds", "2", "--set", "adapt-steps=3", "--out", "t")
+    assert tune(engram, *words)[0] == 0
+    (trial,) = read_trials(Path("t/fedavg"))
+    scores = {}
+    for size in (0.001, 0.003162, 0.01, 0.03162, 0.1, 0.3162, 1.0):
+        own = ("--set", f"adapt-lr={size}", "--set", "adapt-steps=3")
+        found = []
+        for seed in (0, 1):
+            folder = Path(f"r{size}-{seed}")
+            engram("run", "fedavg", *SETS, *own, "--set", f"seed={seed}", "--out", str(folder))
+            found += [RunRecord.open(folder).results["validation-accuracy-tuned"]]
+        scores[size] = np.mean(found)
+    assert trial.settings["adapt-lr"] == max(scores, key=scores.get)
+    assert len(set(scores.values())) > 2
+    assert tune(engram, *words[:-1], "f", "--set", "adapt-lr=0.5")[0] == 0
+    assert read_trials(Path("f/fedavg"))[0].settings == {"eta": 0.1}
 
 
 def test_ctrl_c_keeps_what_is_known_and_resume_goes_on(engram, monkeypatch):

@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.core.method import FromEach
 from engram.core.slots import mean_of, replace
+from federation.aggregation import Merge
 from federation.errors import RunStopped
 from federation.wire import to_record
 from strategies.reading import Kind
@@ -26,10 +27,11 @@ pytestmark = pytest.mark.filterwarnings("error")  # nothing overflows, nothing i
 
 def asking_for_each(rounds):
     """The same rounds, whose server takes the mean of the clients' updates itself."""
-    method = rounds.merge.method
+    merge = rounds.merge
+    method = merge.method
     each = FromEach(lambda server, updates: replace(server, mean_of(updates, "clients")))
     method = method._replace(server=method.server._replace(merge=each))
-    return rounds._replace(merge=rounds.merge._replace(method=method))
+    return rounds._replace(merge=Merge(method, merge.walker, merge.settings, merge.noise))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from server.record import RunRecord
 from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
-from strategies.cohorts import draw_cohort
+from strategies.rounds import draw_cohort
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
 
 
@@ -334,7 +334,7 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
     asked = strategy.configure_evaluate(1, arrays, ConfigRecord(), g)
     assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
     strategy.summary()
-    strategy.roster = whole
+    strategy.meet(whole)
     assert strategy.askable(g) == 6
     list(strategy.configure_train(2, arrays, ConfigRecord(), g))
     assert strategy.cohort == draw_cohort(0, 2, 6, 4)

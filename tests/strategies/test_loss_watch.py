@@ -7,7 +7,7 @@ import pytest
 from federation.methods import METHODS, family
 from server.record import RunRecord
 from simulations.engine import simulate
-from strategies.loss_watch import LossWatch
+from strategies.rounds import LossWatch
 from tests.support import small
 
 

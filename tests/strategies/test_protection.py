@@ -13,7 +13,7 @@ from engram.tree import add_scaled, norm
 from federation.methods import METHODS
 from federation.noise import simulated_noise
 from federation.wire import to_params, to_record
-from strategies.cohorts import draw_cohort
+from strategies.rounds import draw_cohort
 from tests.support import (
     ANY_NETWORK,
     PROTECTED,

@@ -9,11 +9,9 @@ from engram.core.method import Update
 from federation.data.dealing import federated_data
 from federation.errors import RunStopped
 from federation.noise import secret_noise
-from strategies.cohorts import draw_cohort
 from strategies.reading import Rejected
-from strategies.rounds import Rounds
-from strategies.screening import Accepted
-from strategies.train_replies import TrainReplies
+from strategies.rounds import Rounds, draw_cohort
+from strategies.screening import Accepted, TrainReplies
 from tests.support import small
 
 

@@ -17,7 +17,8 @@ from federation.flower import local_run
 from federation.noise import secret_noise
 from federation.wire import to_record
 from strategies.reading import Rejected, read_reply
-from strategies.screening import Accepted, screen
+from strategies.screening import Accepted
+from strategies.train_replies import screen
 from tests.engram.methods.problem import built
 from tests.support import assert_same, small
 

@@ -57,6 +57,15 @@ def test_clients_that_were_not_scored_are_not_listed():
     assert found.evaluation.columns["accuracy"].tolist() == [0.1, 0.3]
 
 
+def test_an_evaluation_in_which_nobody_has_the_score_says_nothing():
+    """It neither picks a round nor brings the end nearer, as of AUC with one class."""
+    nobody, somebody = ([0.5] * 3, [NAN] * 3), ([0.1] * 3, [0.5, NAN, NAN])
+    assert picked([nobody] * 4).since == 0
+    assert picked([nobody] * 4).evaluation is None
+    found = picked([nobody, somebody, nobody, nobody])
+    assert (found.round, found.since) == (10, 0)
+
+
 def test_a_selection_is_kept_by_a_checkpoint():
     found = picked([([0.1] * 3, [0.5, NAN, 0.5])])
     again = Selection.from_state("", found.to_state())

@@ -165,7 +165,7 @@ def test_clients_whose_rows_are_not_known_do_not_lower_the_bound():
     strategy, _ = federation(trainer(experiment()), 20)
     roster = strategy.roster
     unknown = [0 if client % 2 else n for client, n in enumerate(roster.examples)]
-    strategy.roster = roster._replace(examples=unknown)
+    strategy.meet(roster._replace(examples=unknown))
     # 5 clients of 20 rows and 5 of 40: the fifth from below has 20.
     assert strategy._weights.most == 100
 

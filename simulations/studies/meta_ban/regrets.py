@@ -12,16 +12,6 @@ from simulations.studies.meta_ban.trials import RECOVERY, at_shares
 from simulations.studies.summaries import grouped
 from simulations.studies.verdict import REGRETS, Interval, in_words, paired
 
-__all__ = [
-    "SHARES",
-    "alike",
-    "difference",
-    "said",
-    "simplest_first",
-    "summarize",
-    "summarize_runs",
-]
-
 SHARES: Final = (10, 20, 40, 100)
 """After which shares of the rounds, in %, regrets are shown."""
 

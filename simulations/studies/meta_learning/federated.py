@@ -10,15 +10,17 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from federation.columns import COMMON, TUNED
 from federation.experiment import Experiment
-from federation.methods.network import COMMON, TUNED
 from simulations.engine import simulate
 from simulations.pool import Pool, Progress, Row
 from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from simulations.studies.meta_learning.published import FEDERATED_ROWS, FEDERATED_SETTINGS, TABLE_5
 from simulations.studies.meta_learning.settings import FederatedSettings
 from simulations.studies.study import Report
+from simulations.studies.summaries import grouped
 
+_CASE: Final = ("tasks", "local-steps", "method")
 _MACHINES: Final = 4
 _CLIENTS: Final = 50
 _POINTS: Final = 20  # of a curve
@@ -114,74 +116,61 @@ def _tuned(row: Row) -> float:
 def report(settings: FederatedSettings, done: Sequence[Row]) -> Report:
     """Makes the table and the plot."""
     rows = summarize(settings, done)
-    return Report([_CAPTION, _table(rows)], {"rows": rows}, {"convergence.png": _draw(rows, done)})
+    return Report([_CAPTION, _table(rows)], {"rows": rows}, {"convergence.png": _draw(done)})
 
 
 def summarize(settings: FederatedSettings, done: Sequence[Row]) -> list[Row]:
     """Returns a row for each number of tasks, of local steps, and method, over its seeds."""
-    rows = []
-    for tasks in settings.tasks:
-        for steps in settings.local_steps:
-            known = TABLE_5[settings.published].get((tasks, steps), {})
-            for method in settings.methods:
-                runs = _of(done, tasks, steps, method)
-                accuracy = 100 * np.array([run["accuracy"] for run in runs])
-                paper = known.get(method, (None, None))
-                rows.append(
-                    {
-                        "tasks": tasks,
-                        "local-steps": steps,
-                        "method": method,
-                        "seeds": len(runs),
-                        "accuracy": float(accuracy.mean()),
-                        "accuracy-std": float(accuracy.std(ddof=1)) if len(runs) > 1 else None,
-                        "common": _mean_if_all(run["common"] for run in runs),
-                        "served": _mean_if_all(run["served"] for run in runs),
-                        "ms": float(np.median([run["ms"] for run in runs])),
-                        "published": paper[0],
-                        "published-std": paper[1],
-                    }
-                )
-    return rows
+    return [_row(settings.published, case, runs) for case, runs in grouped(done, *_CASE).items()]
 
 
-def _of(done: Sequence[Row], tasks: int, steps: int, method: str) -> list[Row]:
-    return [
-        r for r in done if (r["tasks"], r["local-steps"], r["method"]) == (tasks, steps, method)
-    ]
+def _row(dataset: str, case: tuple[Any, ...], runs: Sequence[Row]) -> Row:
+    tasks, steps, method = case
+    accuracy = 100 * np.array([run["accuracy"] for run in runs])
+    paper = TABLE_5[dataset].get((tasks, steps), {}).get(method, (None, None))
+    return {
+        "tasks": tasks,
+        "local-steps": steps,
+        "method": method,
+        "seeds": len(runs),
+        "accuracy": float(accuracy.mean()),
+        "accuracy-std": float(accuracy.std(ddof=1)) if len(runs) > 1 else None,
+        "common": _mean_if_all([run["common"] for run in runs]),
+        "served": _mean_if_all([run["served"] for run in runs]),
+        "ms": float(np.median([run["ms"] for run in runs])),
+        "published": paper[0],
+        "published-std": paper[1],
+    }
 
 
-def _mean_if_all(values: Any) -> float | None:
-    found = list(values)
-    return None if None in found else 100 * float(np.mean(found))
+def _mean_if_all(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return 100 * float(np.mean(found)) if len(found) == len(values) else None
 
 
 def _table(rows: Sequence[Row]) -> Table:
     found = new_table(["method"], ["accuracy", "paper", "common", "served", "ms"])
-    for i, row in enumerate(rows):
-        case = (row["tasks"], row["local-steps"])
-        if i == 0 or case != (rows[i - 1]["tasks"], rows[i - 1]["local-steps"]):
-            found.add_section()
-            found.add_row(f"B = {case[0]}, H = {case[1]}")
-        found.add_row(
-            row["method"],
-            plus_minus(row["accuracy"], row["accuracy-std"]),
-            plus_minus(row["published"], row["published-std"]),
-            plus_minus(row["common"], None),
-            plus_minus(row["served"], None),
-            plus_minus(row["ms"], None, 1),
-        )
+    for (tasks, steps), some in grouped(rows, "tasks", "local-steps").items():
+        found.add_section()
+        found.add_row(f"B = {tasks}, H = {steps}")
+        for row in some:
+            found.add_row(
+                row["method"],
+                plus_minus(row["accuracy"], row["accuracy-std"]),
+                plus_minus(row["published"], row["published-std"]),
+                plus_minus(row["common"], None),
+                plus_minus(row["served"], None),
+                plus_minus(row["ms"], None, 1),
+            )
     return found
 
 
-def _draw(rows: Sequence[Row], done: Sequence[Row]) -> bytes:
+def _draw(done: Sequence[Row]) -> bytes:
     """Plots the mean accuracy over the rounds, a panel for each number of tasks and of steps."""
-    cases = list(dict.fromkeys((row["tasks"], row["local-steps"]) for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+    cases = grouped(done, "tasks", "local-steps")
     figure, all_axes = panels(len(cases), size=(3.6 * len(cases) + 1.5, 3.6), sharey=True)
-    for (tasks, steps), axes in zip(cases, all_axes, strict=True):
-        for color, method in zip(COLORS, methods, strict=False):
-            runs = _of(done, tasks, steps, method)
+    for ((tasks, steps), some), axes in zip(cases.items(), all_axes, strict=True):
+        for color, ((method,), runs) in zip(COLORS, grouped(some, "method").items(), strict=False):
             curve = 100 * (1 - np.mean([run["errors"] for run in runs], axis=0))
             axes.plot(runs[0]["rounds"], curve, color=color, label=method)
         axes.set(title=f"B = {tasks}, H = {steps}", xlabel="round")

@@ -1,9 +1,22 @@
 """Values of the MOML paper and its authors' code, and the step sizes chosen here."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
+Pairs = dict[str, tuple[float, float]]  # by method: a mean and its deviation, or beta and eta
 Steps = Mapping[str, tuple[float, float]]  # by method: beta, and eta
+
+C = TypeVar("C")
+
+
+def _by_column(
+    columns: Iterable[C], table: Mapping[str, Sequence[tuple[float, float]]]
+) -> dict[C, Pairs]:
+    """Turns a table with a row for each method into one by column and then by method."""
+    return {
+        column: {method: cells[i] for method, cells in table.items()}
+        for i, column in enumerate(columns)
+    }
 
 
 # --- Sinewave regression (Sec. 6.1) ----------------------------------------------------------
@@ -44,10 +57,7 @@ _PUBLISHED: Final = {  # by method, for K = 1 and K = 3
     "moml-v2": ((0.1, 0.005 * 0.48), (0.1, 0.01 * 0.48)),
     "local-moml": ((0.3, 0.005 * 0.3), (0.5, 0.01 * 0.5)),
 }
-SINEWAVE_PUBLISHED: Final[dict[int, Steps]] = {
-    size: {method: steps[i] for method, steps in _PUBLISHED.items()}
-    for i, size in enumerate((1, 3))
-}
+SINEWAVE_PUBLISHED: Final = _by_column((1, 3), _PUBLISHED)
 
 # Chosen by --tune, with Hessians and without; finite differences use the former. LocalMOML's at
 # K = 3 is smaller, since with the chosen one a run in five diverged.
@@ -61,12 +71,9 @@ _RECORDED: Final = {  # by method: exact for K = 1 and K = 3, and first-order fo
     "moml-v2": ((0.3, 0.0005), (0.3, 0.0005), (0.1, 0.005), (0.1, 0.005)),
     "local-moml": ((0.7, 0.0005), (0.7, 0.0002), (0.3, 0.005), (0.5, 0.005)),
 }
-SINEWAVE_STEPS: Final[dict[str, dict[int, Steps]]] = {
-    hessian: {
-        size: {method: steps[2 * i + j] for method, steps in _RECORDED.items()}
-        for j, size in enumerate((1, 3))
-    }
-    for i, hessian in enumerate(("exact", "first-order"))
+SINEWAVE_STEPS: Final = {
+    hessian: _by_column((1, 3), {name: steps[at : at + 2] for name, steps in _RECORDED.items()})
+    for at, hessian in ((0, "exact"), (2, "first-order"))
 }
 
 
@@ -82,52 +89,33 @@ class Split(NamedTuple):
 
 SPLITS: Final = {"omniglot": Split(25, 10), "cifar100": Split(17, 3)}
 
-TABLE_4: Final[dict[str, dict[str, tuple[float, float]]]] = {
-    # Table 4: test accuracy in %, mean and standard deviation over three seeds. It is not one-shot
-    # accuracy: in the authors' code a test task has 100 episodes, and the model goes on learning
-    # from each to the next (ProtoNet's is one episode, 100 times), where ours starts anew.
-    "omniglot": {
-        "maml": (44.31, 1.29),
-        "reptile": (46.02, 1.08),
-        "protonet": (45.67, 3.30),
-        "nasa": (46.15, 0.82),
-        "moml-v1": (46.35, 1.38),
-        "moml-v2": (45.81, 0.32),
-        "local-moml": (46.24, 1.70),
-    },
-    "cifar100": {
-        "maml": (40.18, 0.49),
-        "reptile": (40.09, 0.11),
-        "protonet": (31.11, 6.29),
-        "nasa": (40.60, 0.33),
-        "moml-v1": (40.49, 0.21),
-        "moml-v2": (40.82, 0.25),
-        "local-moml": (40.38, 0.74),
-    },
+_TABLE_4: Final = {
+    # Test accuracy in %, mean and standard deviation over three seeds, on Omniglot and CIFAR-100.
+    # It is not one-shot accuracy: in the authors' code a test task has 100 episodes, and the model
+    # goes on learning from each to the next (ProtoNet's is one episode, 100 times), where ours
+    # starts anew.
+    "maml": ((44.31, 1.29), (40.18, 0.49)),
+    "reptile": ((46.02, 1.08), (40.09, 0.11)),
+    "protonet": ((45.67, 3.30), (31.11, 6.29)),
+    "nasa": ((46.15, 0.82), (40.60, 0.33)),
+    "moml-v1": ((46.35, 1.38), (40.49, 0.21)),
+    "moml-v2": ((45.81, 0.32), (40.82, 0.25)),
+    "local-moml": ((46.24, 1.70), (40.38, 0.74)),
 }
-ONE_SHOT_PUBLISHED: Final[dict[str, Steps]] = {
+TABLE_4: Final = _by_column(SPLITS, _TABLE_4)
+_ONE_SHOT: Final = {
     # (beta, eta) of the authors' code; beta is 1 if there is none. Its gradients are first-order
     # and reach w through beta (w - alpha grad) only, so that eta is beta times its step size. Its
     # Reptile moves by a fraction of one step of 0.01, where ours makes two.
-    "omniglot": {
-        "maml": (1.0, 0.001),
-        "reptile": (1.0, 0.01 * 0.001 / 2),
-        "protonet": (1.0, 0.1),
-        "nasa": (0.5, 0.5 * 0.05),
-        "moml-v1": (0.3, 0.3 * 0.001),
-        "moml-v2": (0.5, 0.5 * 0.001),
-        "local-moml": (0.3, 0.3 * 0.001),
-    },
-    "cifar100": {
-        "maml": (1.0, 0.001),
-        "reptile": (1.0, 0.01 * 0.01 / 2),
-        "protonet": (1.0, 0.05),
-        "nasa": (0.3, 0.3 * 0.1),
-        "moml-v1": (0.3, 0.3 * 0.001),
-        "moml-v2": (0.5, 0.5 * 0.001),
-        "local-moml": (0.7, 0.7 * 0.001),
-    },
+    "maml": ((1.0, 0.001), (1.0, 0.001)),
+    "reptile": ((1.0, 0.01 * 0.001 / 2), (1.0, 0.01 * 0.01 / 2)),
+    "protonet": ((1.0, 0.1), (1.0, 0.05)),
+    "nasa": ((0.5, 0.5 * 0.05), (0.3, 0.3 * 0.1)),
+    "moml-v1": ((0.3, 0.3 * 0.001), (0.3, 0.3 * 0.001)),
+    "moml-v2": ((0.5, 0.5 * 0.001), (0.5, 0.5 * 0.001)),
+    "local-moml": ((0.3, 0.3 * 0.001), (0.7, 0.7 * 0.001)),
 }
+ONE_SHOT_PUBLISHED: Final = _by_column(SPLITS, _ONE_SHOT)
 
 # The best of a few tried on Omniglot: exact Hessians, alpha = 0.5, 1000 iterations, seed 5.
 ONE_SHOT_STEPS: Final[Steps] = {
@@ -147,54 +135,27 @@ FEDERATED_ROWS: Final = {  # a of Sec. 6.3: training rows and test rows of a cla
     "mnist": (68, 34),
     "cifar10": (68, 15),
 }
-TABLE_5: Final[dict[str, dict[tuple[int, int], dict[str, tuple[float, float]]]]] = {
+_CASES: Final = ((1, 4), (5, 4), (1, 10), (5, 10))
+TABLE_5: Final[dict[str, dict[tuple[int, int], Pairs]]] = {
     # By data set, and then by tasks per GPU (B') and local steps (H): accuracy in %, mean and
     # standard deviation over three seeds. In the authors' code it is the mean over fine-tuning
     # steps 1 to 10, on 10 query images of each client; ours is of the last step, on all of them.
-    "mnist": {
-        (1, 4): {
-            "per-fedavg": (91.63, 0.80),
-            "local-moml": (91.62, 0.82),
-            "pfedme": (91.52, 0.94),
+    "mnist": _by_column(
+        _CASES,
+        {
+            "per-fedavg": ((91.63, 0.80), (92.19, 0.72), (94.05, 0.37), (94.81, 0.28)),
+            "local-moml": ((91.62, 0.82), (92.21, 0.73), (94.17, 0.44), (94.83, 0.28)),
+            "pfedme": ((91.52, 0.94), (92.08, 0.67), (94.10, 0.21), (94.36, 0.28)),
         },
-        (5, 4): {
-            "per-fedavg": (92.19, 0.72),
-            "local-moml": (92.21, 0.73),
-            "pfedme": (92.08, 0.67),
+    ),
+    "cifar10": _by_column(
+        _CASES,
+        {
+            "per-fedavg": ((63.81, 0.93), (64.44, 1.00), (66.25, 1.55), (67.10, 2.72)),
+            "local-moml": ((66.16, 1.03), (66.87, 1.08), (68.33, 1.60), (68.06, 1.77)),
+            "pfedme": ((63.22, 1.26), (62.68, 1.25), (64.80, 2.92), (65.66, 2.27)),
         },
-        (1, 10): {
-            "per-fedavg": (94.05, 0.37),
-            "local-moml": (94.17, 0.44),
-            "pfedme": (94.10, 0.21),
-        },
-        (5, 10): {
-            "per-fedavg": (94.81, 0.28),
-            "local-moml": (94.83, 0.28),
-            "pfedme": (94.36, 0.28),
-        },
-    },
-    "cifar10": {
-        (1, 4): {
-            "per-fedavg": (63.81, 0.93),
-            "local-moml": (66.16, 1.03),
-            "pfedme": (63.22, 1.26),
-        },
-        (5, 4): {
-            "per-fedavg": (64.44, 1.00),
-            "local-moml": (66.87, 1.08),
-            "pfedme": (62.68, 1.25),
-        },
-        (1, 10): {
-            "per-fedavg": (66.25, 1.55),
-            "local-moml": (68.33, 1.60),
-            "pfedme": (64.80, 2.92),
-        },
-        (5, 10): {
-            "per-fedavg": (67.10, 2.72),
-            "local-moml": (68.06, 1.77),
-            "pfedme": (65.66, 2.27),
-        },
-    },
+    ),
 }
 
 # Of the authors' code: alpha = eta = 0.001, and for LocalMOML beta = 0.9; its meta-gradients are of

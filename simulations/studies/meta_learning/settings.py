@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engram.checks import must
 from federation.data.source import Source
@@ -17,6 +17,15 @@ from simulations.studies.meta_learning.published import (
 from simulations.studies.settings import StudySettings, argument, option
 
 _HESSIANS: Final = "engram.meta.curvature:HESSIANS"
+
+
+def _iterations(default: int) -> Any:
+    about = "Iterations of MAML; the other methods see as many rows."
+    return option(default, metavar="N", least=1, most=10**9, help=about)
+
+
+def _seeds(default: int) -> Any:
+    return option(default, least=1, most=1000, help="Runs of each method.")
 
 
 @dataclass(frozen=True)
@@ -68,14 +77,8 @@ class SinewaveSettings(MetaLearningSettings):
     batch_sizes: tuple[int, ...] = option(
         (1, 3), flags=("--batch-size", "-k"), metavar="K", least=1, help="May be repeated."
     )
-    iterations: int = option(
-        40_000,
-        metavar="N",
-        least=1,
-        most=10**9,
-        help="Iterations of MAML; the other methods see as many rows.",
-    )
-    seeds: int = option(5, least=1, most=1000, help="Runs of each method.")
+    iterations: int = _iterations(40_000)
+    seeds: int = _seeds(5)
 
 
 @dataclass(frozen=True)
@@ -96,14 +99,8 @@ class OneShotSettings(MetaLearningSettings):
         "omniglot", metavar="NAME", among=tuple(SPLITS), help="omniglot or cifar100."
     )
     data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of its files.")
-    iterations: int = option(
-        2000,
-        metavar="N",
-        least=1,
-        most=10**9,
-        help="Iterations of MAML; the other methods see as many rows.",
-    )
-    seeds: int = option(3, least=1, most=1000, help="Runs of each method.")
+    iterations: int = _iterations(2000)
+    seeds: int = _seeds(3)
 
     @property
     def detail(self) -> str:
@@ -140,7 +137,7 @@ class FederatedSettings(StudySettings):
     )
     data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of its files.")
     rounds: int = option(10_000, metavar="N", least=1, most=10**6, help="Rounds of each run.")
-    seeds: int = option(3, least=1, most=1000, help="Runs of each method.")
+    seeds: int = _seeds(3)
 
     def problems(self) -> Iterator[str]:
         """Names a data set that is not known."""

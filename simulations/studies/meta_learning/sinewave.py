@@ -20,6 +20,7 @@ from simulations.studies.meta_learning.report import (
 from simulations.studies.meta_learning.settings import SinewaveSettings
 from simulations.studies.meta_learning.sinewave_tasks import ALPHA, UNSEEN, Sinewave
 from simulations.studies.study import Report
+from simulations.studies.summaries import grouped
 
 # Of eta: that of Sec. 6.1, and three smaller values, since all of its own may diverge with exact
 # Hessians, or with a memory, where the authors' code multiplies by beta.
@@ -77,17 +78,17 @@ def _row(size: int, name: str, runs: Sequence[Row]) -> Row:
 
 def _table(rows: Sequence[Row]) -> Table:
     found = new_table(["method"], ["beta", "eta", "test error", "paper", "train", "ms", "paper"])
-    for i, row in enumerate(rows):
-        if i == 0 or rows[i - 1]["batch-size"] != row["batch-size"]:
-            found.add_section()
-            found.add_row(f"K = {row['batch-size']}")
-        found.add_row(
-            *cells(row, plus_minus(row["test-error"], row["test-error-std"])),
-            plus_minus(row["published"], row["published-std"]),
-            "-" if row["diverged"] else f"{row['train-error']:.2f}",
-            f"{row['ms']:.2f}",
-            plus_minus(row["published-ms"], None, 1),
-        )
+    for (size,), some in grouped(rows, "batch-size").items():
+        found.add_section()
+        found.add_row(f"K = {size}")
+        for row in some:
+            found.add_row(
+                *cells(row, plus_minus(row["test-error"], row["test-error-std"])),
+                plus_minus(row["published"], row["published-std"]),
+                "-" if row["diverged"] else f"{row['train-error']:.2f}",
+                f"{row['ms']:.2f}",
+                plus_minus(row["published-ms"], None, 1),
+            )
     return found
 
 

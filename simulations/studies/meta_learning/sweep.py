@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from engram.meta.single_node import Episode, MetaRule, in_memory
 from engram.types import Params
@@ -135,13 +136,7 @@ def run_sweep(
 
 def _of(state: Any, runs: Tensor) -> Any:
     """Returns the part of a state that belongs to some of the runs, its tensors' rows."""
-    if isinstance(state, Tensor):
-        return state[runs]
-    if isinstance(state, dict):
-        return {name: _of(leaf, runs) for name, leaf in state.items()}
-    if isinstance(state, tuple):
-        return type(state)(*(_of(field, runs) for field in state))
-    return state
+    return tree_map_only(Tensor, lambda leaf: leaf[runs], state)
 
 
 def _all(w: Params, alive: Sequence[int], runs: int) -> Params:

@@ -5,8 +5,6 @@ from typing import Final, NamedTuple
 
 from engram.arrays import Array
 
-__all__ = ["Choice", "choose", "is_tie"]
-
 _MOST: Final = 8  # constants that are added at either end
 _GAIN: Final = 1e-9  # of a loss: less is a tie, as where a larger constant changes nothing any more
 

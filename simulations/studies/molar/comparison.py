@@ -1,6 +1,7 @@
 """A user's own table: which method predicts held-out rows best, over random splits (App. J.2)."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from federation.data.tables import Table
 from federation.errors import DataError, one_line
 from simulations.studies.molar.choice import Choice, choose, is_tie
 from simulations.studies.molar.contenders import Contender, Make, Molar, methods_for
-from simulations.studies.molar.preparation import independent
+from simulations.studies.molar.preparation import independent, of_columns, site_level
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]  # of rows
@@ -50,6 +51,7 @@ class SplitScore(NamedTuple):
     brier: float | None = None
     calibration: float | None = None
     reason: str | None = None  # why it could not be fitted; its loss is then NaN
+    remark: str = ""  # what a reader must know about the fit
 
 
 def fit_all(table: Table, model: AnyModel) -> AnyModel:
@@ -108,30 +110,38 @@ def compare_once(
     fitted has a reason and no loss.
     """
     train, validation, test = _split(table.labels, shares, rng)
+    wide = table
     if not paper:
-        kept, _ = independent(
-            table._replace(x=table.x[train], y=table.y[train], task=table.labels[train])
-        )
-        places = [table.columns.index(name) for name in kept.columns]
-        table = table._replace(x=table.x[:, places], columns=kept.columns)
-    table = table._replace(x=Scaling.of(table.x[train], None).apply(table.x))
+        part = table._replace(x=table.x[train], y=table.y[train], task=table.labels[train])
+        kept, _ = independent(part)
+        wide = of_columns(table, [*kept.columns, *site_level(part, kept.columns)])
+        table = of_columns(table, kept.columns)
+    wide, table = (
+        each._replace(x=Scaling.of(each.x[train], None).apply(each.x)) for each in (wide, table)
+    )
     reference = _reference(table, test) if family == "linear" else None
     learned = train if paper else rng.permutation(np.append(train, validation))
     found = {}
     for name, method in methods_for(family, paper=paper).items():
+        seen = wide if method.site_level else table
         try:
             parts = [(train, validation)]
             if method.folds > 1:
                 parts = _folds(learned, table.labels, method.folds)
-            variant, choice = _chosen(method, table, family, parts, widen=not paper)
-            model = _fitted(method.variants[variant](choice.constant), table, learned)
+            variant, choice = _chosen(method, seen, family, parts, widen=not paper)
+            model = _fitted(method.variants[variant](choice.constant), seen, learned)
         except ValueError as error:
             found[name] = SplitScore(0.0, np.nan, np.nan, reason=one_line(str(error)))
             continue
-        gaps = np.zeros(1) if reference is None else model.coef_ - reference
+        own = model.coef_[:, : len(table.columns)]
+        gaps = np.zeros(1) if reference is None else own - reference
         distance = float(np.nansum(np.abs(gaps)))
-        found[name] = _scored(model, table, family, test)._replace(
-            c=choice.constant, variant=variant, edge=choice.edge, distance=distance
+        found[name] = _scored(model, seen, family, test)._replace(
+            c=choice.constant,
+            variant=variant,
+            edge=choice.edge,
+            distance=distance,
+            remark=getattr(model, "remark_", ""),
         )
     return found
 
@@ -168,7 +178,8 @@ def _chosen(
         chosen = Choice(c, tried[c], edge=c in (method.grid[0], method.grid[-1]))
     found = {first: chosen}
     for name, other in others:
-        found[name] = chosen._replace(losses=losses(chosen.constant, other))
+        with suppress(ValueError):  # it cannot be fitted to some part
+            found[name] = chosen._replace(losses=losses(chosen.constant, other))
     best = min(found, key=lambda name: found[name].losses.mean())
     if method.simplest:
         best = [n for n, one in found.items() if is_tie(one.losses, found[best].losses)][-1]

@@ -38,13 +38,16 @@ class Contender(NamedTuple):
     """A method, with the choices that validation makes."""
 
     # By the name that tables show, ``constant -> model``. The first variant's constant is tuned;
-    # the others reuse it.
+    # the others reuse it, and those that cannot be fitted are not chosen.
     variants: dict[str, Make]
     grid: Sequence[float]  # of the constant; (0,) if there is none
     folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
     # Whether a larger constant, and a later variant, share more between tasks. Where losses do not
     # tell them from the best, as with few rows, they are chosen, since sharing is safer.
     simplest: bool = False
+    # Whether it learns from columns that are constant within tasks, too: as it can without
+    # intercepts of the tasks' own that are free.
+    site_level: bool = False
 
 
 def molar(family: FamilyName, option: Option, c: float) -> Molar:
@@ -85,12 +88,20 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Contend
     alike = {"": 1.0, " tested": 0.05, " alike": 0.0}
     return {
         "constant": _plain(partial(Constant, family=family)),
-        "pooled": _plain(partial(Pooled, family=family)),
+        "pooled": _plain(partial(Pooled, family=family))._replace(site_level=True),
         "fixed effects": _plain(partial(FixedEffects, family=family)),
         "alone": _plain(partial(molar, family, "hard", 0.0)),
         "ridge": _plain(partial(Penalized, family=family)),
         "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
-        "mixed": _plain(partial(Mixed, family=family)),
+        "mixed": Contender(
+            {
+                " intercepts": lambda c: Mixed(family=family, slopes=False),
+                " slopes": lambda c: Mixed(family=family),
+            },
+            (0.0,),
+            _FOLDS,
+            site_level=True,
+        ),
         "RM": Contender({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
         **ours,
         "MOLAR, adaptive": Contender(

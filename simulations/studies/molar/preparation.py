@@ -1,6 +1,10 @@
 """A user's table made ready: without missing values, and without columns that say nothing."""
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
+from scipy.linalg import qr
 
 from engram.molar.columns import dependent_columns
 from engram.molar.families import FAMILIES, FamilyName
@@ -8,7 +12,7 @@ from engram.molar.tables import check_finite, distinct, rows_of_tasks, shown
 from federation.data.tables import Table
 from federation.errors import DataError
 
-__all__ = ["complete", "independent"]
+_NIL: Final = 1e-8  # standard deviations that are left of a column beside the others
 
 
 def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
@@ -79,7 +83,32 @@ def independent(table: Table) -> tuple[Table, list[str]]:
     if not found:
         return table, []
     left_out = {each.column for each in found}
-    kept = [k for k in range(len(table.columns)) if k not in left_out]
-    columns = [table.columns[k] for k in kept]
-    words = [each.in_words(table.columns) for each in found]
-    return table._replace(x=table.x[:, kept], columns=columns), words
+    kept = [name for k, name in enumerate(table.columns) if k not in left_out]
+    return of_columns(table, kept), [each.in_words(table.columns) for each in found]
+
+
+def of_columns(table: Table, names: Sequence[str]) -> Table:
+    """Returns the table with some of its features alone, in this order."""
+    places = [table.columns.index(name) for name in names]
+    return table._replace(x=table.x[:, places], columns=list(names))
+
+
+def site_level(table: Table, kept: Sequence[str]) -> list[str]:
+    """Returns the columns beside ``kept`` that a model with one intercept can use.
+
+    They are those that ``independent`` drops because intercepts of the tasks' own explain them,
+    such as a site's size, but for what the other columns explain with a single intercept.
+    """
+    others = [name for name in table.columns if name not in kept]
+    some = of_columns(table, others).x
+    spread = some.std(axis=0)
+    varies = spread > _NIL * np.sqrt(np.mean(some**2, axis=0))
+    if not varies.any():
+        return []
+    scaled = (some - some.mean(axis=0))[:, varies] / spread[varies]
+    design = np.column_stack([of_columns(table, kept).x, np.ones(len(some))])
+    left = scaled - design @ np.linalg.lstsq(design, scaled)[0]
+    triangle, pivots = qr(left, mode="r", pivoting=True)
+    lengths = np.abs(np.diagonal(triangle)) / len(left) ** 0.5
+    found = set(np.flatnonzero(varies)[pivots[: len(lengths)][lengths > _NIL]].tolist())
+    return [name for k, name in enumerate(others) if k in found]

@@ -9,6 +9,7 @@ import numpy as np
 from engram.arrays import Array
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.lasso import lasso_debiasing, lasso_strength
+from engram.molar.mixed import fit_mixed
 from engram.molar.model import MultitaskModel
 from engram.molar.site import Rows, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
@@ -26,9 +27,8 @@ class Reference(MultitaskModel):
     """Base of references: a family, and an intercept for each task; see ``MultitaskModel``."""
 
     family: FamilyName = "linear"
-    fit_intercept: bool = True
     standardize: bool = True
-    unseen: str = "error"
+    remark_ = ""  # what a reader must know about the fit
 
     @property
     def _family(self) -> FamilyName:
@@ -76,25 +76,24 @@ class Penalized(Reference):
         return coefs, np.median(coefs, axis=0)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Mixed(Reference):
-    """A mixed model: independent random intercepts and slopes, by statsmodels.
+    """A mixed model: independent random intercepts and slopes, by restricted likelihood.
 
-    Linear models are fitted by restricted maximum likelihood, others by variational Bayes.
+    Columns that are constant within every task have one coefficient for all, and without
+    ``slopes`` all columns have.
     """
 
+    slopes: bool = True
+
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        try:
-            import statsmodels.api  # noqa: F401, PLC0415 - an extra
-        except ImportError as error:
-            raise ValueError("it needs statsmodels: pip install 'engram[mixed]'") from error
-        x, y, codes = _stacked(rows)
-        with filtering():
-            warnings.simplefilter("ignore")
-            fit = _mixed_linear if self.family == "linear" else _mixed_bayes
-            fixed, random = fit(x, y, codes, self.family)
-        if not (np.isfinite(fixed).all() and np.isfinite(random).all()):
-            raise ValueError("its likelihood has no maximum that could be found")
-        return fixed + random, fixed
+        scatters = np.any([np.ptp(own.x, axis=0) > 0 for own in rows], axis=0) & self.slopes
+        scatters[-1] = True  # intercepts
+        found = fit_mixed(rows, scatters, family=self.family)
+        none = [name for name, nil in zip(self._names(), found.singular, strict=True) if nil]
+        if none:
+            self.remark_ = f"no scatter over tasks in {', '.join(none)} (a singular fit)"
+        return found.shared + found.deviations, found.shared
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -204,35 +203,6 @@ def _fitted(model: Any, x: Array, y: Array) -> Array:
         warnings.simplefilter("ignore")  # of fits that are not chosen
         model.fit(x, y)
     return np.append(np.ravel(model.coef_), model.intercept_)
-
-
-def _mixed_linear(x: Array, y: Array, codes: Any, family: FamilyName) -> tuple[Array, Array]:
-    from statsmodels.regression import mixed_linear_model as mixed  # noqa: PLC0415 - an extra
-
-    del family
-    d = x.shape[1]
-    model = mixed.MixedLM(y, x, groups=codes, exog_re=x)
-    free = mixed.MixedLMParams.from_components(fe_params=np.ones(d), cov_re=np.eye(d))
-    try:
-        found = model.fit(free=free, method="lbfgs")
-    except np.linalg.LinAlgError as error:
-        raise ValueError("its likelihood has no maximum that could be found") from error
-    effects = [np.asarray(found.random_effects[m]) for m in range(codes.max() + 1)]
-    return np.asarray(found.fe_params), np.stack(effects)
-
-
-def _mixed_bayes(x: Array, y: Array, codes: Any, family: FamilyName) -> tuple[Array, Array]:
-    from scipy.sparse import csr_matrix  # noqa: PLC0415 - rarely needed
-    from statsmodels.genmod import bayes_mixed_glm as mixed  # noqa: PLC0415 - an extra
-
-    tasks, d = int(codes.max()) + 1, x.shape[1]
-    place = (np.arange(d)[None, :] * tasks + codes[:, None]).ravel()
-    rows = np.repeat(np.arange(len(y)), d)
-    random = csr_matrix((x.ravel(), (rows, place)), shape=(len(y), tasks * d))
-    kinds = {"logistic": mixed.BinomialBayesMixedGLM, "poisson": mixed.PoissonBayesMixedGLM}
-    model = kinds[family](y, x, random, np.repeat(np.arange(d), tasks), vcp_p=1, fe_p=_WEAK)
-    found = model.fit_vb()
-    return np.asarray(found.fe_mean), np.asarray(found.vc_mean).reshape(d, tasks).T
 
 
 def _around(rows: Rows, center: Array, strength: float, family: FamilyName) -> Array:

@@ -74,7 +74,7 @@ def comparison(splits: Sequence[Mapping[str, SplitScore]], shares: Shares) -> li
         own = [split[name] for split in splits]
         loss, loss_error = _ratios([s.loss for s in own], [s.loss for s in base])
         are, are_error = _ratios([s.distance for s in own], [s.distance for s in base])
-        constants = Counter(f"{s.c:g}{s.variant}" for s in own)
+        constants = Counter(f"{s.c:g}{s.variant}".removeprefix("0 ") for s in own)
         row: Row = {
             "method": name,
             "loss": float(np.mean([score.loss for score in own])),
@@ -165,6 +165,18 @@ def failures(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row["reason"] is not None
     ]
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Returns what a reader must know about fits, in words, with the splits that it is of."""
+    found = []
+    for row in rows:
+        each = Counter(split["remark"] for split in row["splits"] if split["remark"])
+        found += [
+            f"{row['method']} has {words} in {count} of {len(row['splits'])} splits"
+            for words, count in each.items()
+        ]
+    return found
 
 
 def _gap(row: Row) -> str:

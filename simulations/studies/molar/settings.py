@@ -102,34 +102,24 @@ class MolarTableSettings(StudySettings):
 
     def problems(self) -> Iterator[str]:
         """Names a file of another kind, and options that do not go together."""
+        if self.path.suffix.lower() not in _KINDS:
+            yield f"TABLE must be a .csv or an .npz file, got {self.path}"
+        if self.task == self.target:
+            yield f"--task and --target must be different columns, got {self.task!r} for both"
+        if self.soft and not self.paper:
+            yield "--soft needs --paper: adaptive MOLAR has no such choice"
+        if self.intervals != "honest" and not self.paper:
+            yield "--intervals shared needs --paper, since it judges by the paper's median"
+        if not (self.paper or self.c > 0):
+            yield f"--c must be above 0 without --paper, got {self.c:g}"
+        if not 0 < self.level < 1:
+            yield f"--level must be between 0 and 1, got {self.level:g}"
         shares = self.train, self.validation
-        for ok, must in (
-            (
-                self.path.suffix.lower() in _KINDS,
-                f"TABLE must be a .csv or an .npz file, got {self.path}",
-            ),
-            (
-                self.task != self.target,
-                f"--task and --target must be different columns, got {self.task!r} for both",
-            ),
-            (
-                self.paper or not self.soft,
-                "--soft needs --paper: adaptive MOLAR has no such choice",
-            ),
-            (
-                self.paper or self.intervals == "honest",
-                "--intervals shared needs --paper, since it judges by the paper's median",
-            ),
-            (self.paper or self.c > 0, f"--c must be above 0 without --paper, got {self.c:g}"),
-            (0 < self.level < 1, f"--level must be between 0 and 1, got {self.level:g}"),
-            (
-                min(shares) > 0 and sum(shares) < 1,
+        if not (min(shares) > 0 and sum(shares) < 1):
+            yield (
                 "--train and --validation must be above 0, and leave rows to be predicted, got "
-                f"{self.train:g} and {self.validation:g}",
-            ),
-        ):
-            if not ok:
-                yield must
+                f"{self.train:g} and {self.validation:g}"
+            )
 
     @property
     def detail(self) -> str:

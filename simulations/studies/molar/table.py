@@ -8,6 +8,7 @@ from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import REACH
 from engram.molar.shrinkage import Option
 from federation.data.tables import Table, read_table
+from federation.data.values import Columns
 from federation.errors import DataError
 from simulations.pool import Pool, Tell
 from simulations.studies.molar import coefficients, comparison, scores
@@ -41,9 +42,9 @@ class TableResults(NamedTuple):
 def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
     s, family = settings, cast("FamilyName", settings.family)
-    table = read_table(s.source, s.target, s.task, drop=s.drop)
-    table = complete(table, family, indicators=s.missing == "indicator")
-    table, dropped = independent(table)
+    table = read_table(s.source, Columns(s.target, s.task), drop=s.drop)
+    whole = complete(table, family, indicators=s.missing == "indicator")
+    table, dropped = independent(whole)
     if dropped and (s.columns == "strict" or not table.columns):
         raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
     reach = REACH * s.c
@@ -53,7 +54,8 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     found = coefficients.coefficients(model, s.level, s.intervals)
     lacks = comparison.lacking(table, model, family)
     shares = comparison.Shares(s.train, s.validation)
-    each = comparison.compare(table, family, shares, splits=s.splits, seed=s.seed, paper=s.paper)
+    compared = table if s.paper else whole
+    each = comparison.compare(compared, family, shares, splits=s.splits, seed=s.seed, paper=s.paper)
     splits = _told(each, pool.new_line("comparison", s.splits))
     return TableResults(table, dropped, found, lacks, splits)
 
@@ -92,6 +94,7 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
             f"\n{scores.caption(compared, family, shares, paper=s.paper)}",
             scores.comparison_table(compared, paper=s.paper),
             *scores.failures(compared),
+            *scores.remarks(compared),
             *scores.qualities_table(compared),
             in_words(compared),
         ]

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import log_softmax
 
 from engram.arrays import Array
 from engram.types import Params
@@ -40,10 +41,8 @@ class StreamOfRounds(NamedTuple):
 
         Models have shape (rounds, classes, features + 1), or (1, ...) for the same in all rounds.
         """
-        logits = self.x @ models.transpose(0, 2, 1)
-        logits -= logits.max(axis=2, keepdims=True)
-        logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
-        picked = np.take_along_axis(logits, self.y[..., None], axis=2)[..., 0]
+        log_shares = log_softmax(self.x @ models.transpose(0, 2, 1), axis=2)
+        picked = np.take_along_axis(log_shares, self.y[..., None], axis=2)[..., 0]
         return picked @ -self.weights
 
 

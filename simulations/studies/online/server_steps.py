@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
 
@@ -28,7 +27,7 @@ from federation.experiment import Experiment
 from federation.learning import server_side
 from federation.noise import secret_noise
 from federation.streams import Stream, torch_generator
-from federation.wire import to_params, to_record
+from federation.wire import to_params
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
@@ -114,16 +113,14 @@ def train_rounds(
     grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
     strategy = step.build(size, e, grid)
     if isinstance(strategy, Federated):
-        arrays = strategy.init()
+        slots = to_params(strategy.init())
     else:
-        arrays = to_record(flat({"model": first_model(e, data)}))
+        slots = flat({"model": first_model(e, data)})
     for server_round in range(1, e.num_rounds + 1):
-        done = train_round(
-            grid, strategy, server_round, arrays, ConfigRecord({}), timeout=e.timeout
-        )
-        before, after = (unflat(to_params(slots))["model"] for slots in (arrays, done.arrays))
+        done = train_round(grid, strategy, server_round, slots, {}, timeout=e.timeout)
+        before, after = (unflat(each)["model"] for each in (slots, done.model))
         yield RoundModels(server_round, before, after)
-        arrays = done.arrays
+        slots = done.model
 
 
 def tune(score: Callable[[float], float], default: float) -> dict[float, float]:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from simulations.front import compare, simulate
+from simulations.compared import compare
+from simulations.front import simulate
 from simulations.tuning.folder import Tuning
 
 QUICK = {"num_rounds": 4, "eval_every": 2, "clients_per_round": 2, "local_steps": 2, "hidden": "4"}

@@ -175,7 +175,9 @@ def test_many_runs_and_ten_thousand_clients(folder, tmp_path, page):
     (first, *_, last) = RunRecord.open(runs[0]).rows()
     record.append(first)
     record.append(last)
-    scores = {f"accuracy{which}": rng.random(clients).tolist() for which in ("", "-common")}
+    scores = {
+        f"accuracy{which}": rng.random(clients).tolist() for which in ("", "-common", "-tuned")
+    }
     told = {"ids": list(range(clients)), **scores, "queries": [9] * clients}
     record.finish({"method": "local-moml", "accuracy": 0.5, "rounds": 1, "clients": told})
     with served(tmp_path) as board:

@@ -270,7 +270,7 @@ def test_large_files_are_refused_by_their_size(models, forged):
         {"kind": {"inputs": 5}},
         {"kind": {"inputs": "float32[4]", "outputs": -1}},
         {"classes": "01"},
-        {"columns": [["x"]]},
+        {"kind": {"inputs": "float32[1]", "outputs": 2, "schema": {"columns": [["x"]]}}},
         {"outputs": "pictures"},
         {"ranges": [{"name": "x", "low": "least", "high": 1.0}]},
         {"intervals": {"level": 0.9}},

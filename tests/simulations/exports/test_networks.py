@@ -29,6 +29,7 @@ from tests.support import small_of_any
 CLIENTS = 6
 ONNX = [
     {"method": "feddbe"},  # a network with a bias in it
+    {"method": "gpfl"},  # one with a gate in it
     {"method": "knn-per"},  # one with rows beside it
     {"method": "fedem"},  # several
     {"method": "fedbn", "model": "resnet"},
@@ -95,7 +96,8 @@ def test_a_loaded_model_predicts_what_the_runs_scores_say(settings, run_of, tmp_
 def test_onnx_computes_the_same(settings, run_of, tmp_path):
     run = run_of(**settings)
     plain = load_model(run.export(0, out=tmp_path / "plain", format="torch"))
-    form = {"knn-per": "recalling", "fedem": "mixture"}.get(settings["method"], "network")
+    forms = {"knn-per": "recalling", "fedem": "mixture", "gpfl": "shifted"}
+    form = forms.get(settings["method"], "network")
     x, _ = run.learned.data.test.take(torch.arange(40))
     with runner(run.export(0, out=tmp_path / "onnx", format="onnx")) as (exported, runs):
         assert exported.form == form

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import engram
-from client.training.scoring import query_rows
+from client.training.rows import query_rows
 from engram.molar import MolarRegressor
 from federation.data.tables import table_data
 from federation.errors import DataError, Refused
@@ -43,7 +43,7 @@ def run_on(frame, folder, **settings):
 
 
 ADAPTING = ["fedavg", "fedper", "knn-per", "ifca", "fedem", "pfedhn", "ditto", "local-moml"]
-ADAPTING += ["fedpac", "feddbe", "local", "scaffold", "fedproto"]
+ADAPTING += ["fedpac", "feddbe", "gpfl", "local", "scaffold", "fedproto"]
 
 
 @pytest.mark.parametrize("method", ADAPTING)
@@ -263,12 +263,13 @@ def test_a_client_that_has_a_name_is_not_found_by_its_number(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_names": ["dose", "age"]}, "must have the columns age, dose, in this order, got dose"),
-        ({"x": np.zeros((4, 3))}, r"must hold x of numbers, of shape \(rows, 2\), got float64"),
-        ({"x": np.full((4, 2), np.nan)}, "x must be finite, got nan in row 0"),
+        ({"x_names": ["Dose", "age"]}, "lacks the columns dose; it has Dose, which the model does"),
+        ({"x": np.zeros((4, 3))}, "x_names must name 3 columns, got age, dose"),
+        ({"x": np.full((4, 2), np.nan)}, "age is missing in row 0, dose is missing in row 0: the"),
+        ({"x": np.full((4, 2), np.inf)}, "age is infinite in row 0"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0)}, "must hold some rows"),
-        ({"y": np.zeros(3)}, r"y must be numbers of shape \(4,\), got float64 of shape \(3,\)"),
-        ({"y": np.array(["a"] * 4)}, r"y must be numbers of shape \(4,\), got <U1"),
+        ({"y": np.zeros(3)}, "y must have 4 rows, as x has, got 3"),
+        ({"y": np.array(["a"] * 4)}, "y must be one number a row, got <U1"),
     ],
 )
 @pytest.mark.usefixtures("tables")

@@ -28,7 +28,7 @@ def test_a_sites_model_has_the_loss_that_the_run_reports(family, intercept, tmp_
         progress=False,
     )
     folder = run.export(2, out="model")
-    module, (memory, names) = load_model(folder), (run.personal_model(2), list(run.learned.kind[2]))
+    module, memory, names = load_model(folder), run.personal_model(2), run.learned.kind.columns
     table = pd.read_csv(folder / "coefficients.csv", index_col="name")
     for name in names:
         expected = memory[name].tolist()  # the coefficient, its interval, own and shared

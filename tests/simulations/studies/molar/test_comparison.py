@@ -21,7 +21,7 @@ from simulations.studies.molar.comparison import (
 )
 from simulations.studies.molar.contenders import GRID, molar
 from simulations.studies.molar.preparation import complete, independent
-from simulations.studies.molar.scores import comparison, comparison_table, failures
+from simulations.studies.molar.scores import comparison, comparison_table, failures, remarks
 from simulations.studies.verdict import in_words, paired
 
 HALF = Shares(0.5, 0.25)
@@ -311,6 +311,23 @@ def test_words_say_no_more_than_the_splits_do():
     assert in_words(comparison(alone, HALF)).startswith("OLS predicts best")
     first = splits_of(OLS=[1.0, 1.2], RM=[1.1, 1.1])
     assert in_words(comparison(first, HALF)).endswith("OLS is the simplest of them.")
+
+
+def test_a_method_worse_than_the_constant_is_never_called_enough():
+    def row(method, loss, low):
+        return {"method": method, "loss": loss, "gap-low": low, "reason": None}
+
+    # The constant is surely worse than the best; pooling, worse still, has a wide interval.
+    rows = [row("constant", 0.471, 0.05), row("pooled", 0.635, -0.1), row("ridge", 0.4, 0.0)]
+    assert in_words(rows).endswith("ridge is the simplest of them that do no worse than constant.")
+    rows[1]["loss"] = 0.45
+    assert "pooled is simpler than ridge, and enough" in in_words(rows)
+
+
+def test_remarks_on_fits_are_counted():
+    score = SplitScore(0.0, 1.0, 0.0, tasks=(1.0, 1.0))
+    splits = [{"mixed": score._replace(remark=words)} for words in ("no scatter", "", "no scatter")]
+    assert remarks(comparison(splits, HALF)) == ["mixed has no scatter in 2 of 3 splits"]
 
 
 def test_an_interval_by_hand():

@@ -1,7 +1,5 @@
 """References of every family, fitted to tables: against definitions, and what they lack."""
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from engram.molar.baselines import DebiasedRegressor
 from engram.molar.simulation import sparse_parameters
 from federation.data.tables import Table
 from simulations.studies.molar.comparison import Shares, compare_once
+from simulations.studies.molar.preparation import independent, of_columns, site_level
 from simulations.studies.molar.references import FixedEffects, Mixed, Robust
 from tests.simulations.studies.molar.test_comparison import simulated
 
@@ -38,7 +37,7 @@ def test_rare_classes_are_compared_with_what_knows_next_to_nothing():
 def test_every_reference_of_a_family_is_fitted_or_says_why_not():
     rng = np.random.default_rng(0)
     task, x = np.repeat(np.arange(4), 40), rng.normal(size=(160, 2))
-    eta = 0.5 + x @ [0.5, -0.5] + 0.3 * task
+    eta = 0.5 + x @ [0.8, -0.8] + 0.3 * task
     for family, y in (
         ("linear", eta + rng.normal(size=160)),
         ("poisson", rng.poisson(np.exp(eta))),
@@ -51,10 +50,43 @@ def test_every_reference_of_a_family_is_fitted_or_says_why_not():
         assert found["mixed"].loss < found["constant"].loss
 
 
-def test_without_statsmodels_the_mixed_model_has_a_reason(monkeypatch):
-    monkeypatch.setitem(sys.modules, "statsmodels.api", None)
-    with pytest.raises(ValueError, match=r"it needs statsmodels: pip install 'engram\[mixed\]'"):
-        Mixed().fit(np.eye(4), np.arange(4.0), [0, 0, 1, 1])
+def grouped(rng, tasks=30, rows=8):
+    """Tasks in which a column of theirs, their size, explains most of what they differ in."""
+    task = np.repeat(np.arange(tasks), rows)
+    size, x = rng.normal(size=tasks)[task], rng.normal(size=len(task))
+    y = 2 * size + x + 0.3 * rng.normal(size=tasks)[task] + rng.normal(size=len(task))
+    return Table(np.column_stack([x, size, x + size]), y, task, ["dose", "size", "both"])
+
+
+def test_columns_of_tasks_are_for_models_that_can_use_them():
+    table = grouped(np.random.default_rng(0))
+    kept, words = independent(table)
+    assert len(words) == 2
+    assert len(kept.columns) == 1  # dose, or both, which is dose within tasks
+    (added,) = site_level(table, kept.columns)
+    assert added in ("size", "both")
+    assert site_level(of_columns(table, ["dose", "both"]), ["dose"]) == ["both"]
+    constant = table._replace(x=np.ones((240, 1)), columns=["one"])
+    assert site_level(constant, []) == []
+    found = compare_once(table, "linear", Shares(0.4, 0.2), np.random.default_rng(1))
+    assert found["pooled"].loss < 0.5 * found["constant"].loss
+    assert (
+        found["mixed"].loss < 0.95 * found["fixed effects"].loss
+    )  # which must learn 30 intercepts
+
+
+def test_the_mixed_model_has_one_coefficient_of_a_column_of_tasks_and_says_what_does_not_scatter():
+    rng = np.random.default_rng(0)
+    table = grouped(rng)
+    x = np.column_stack([table.x[:, :2], rng.normal(size=240)])
+    model = Mixed().fit(x, table.y, table.task)
+    assert np.ptp(model.coef_[:, 1]) == 0
+    assert model.shared_coef_[1] == pytest.approx(2 * x[:, 1].std(), abs=0.3)
+    assert np.ptp(model.intercept_) > 0.2
+    same = [k for k in range(3) if k != 1 and np.ptp(model.coef_[:, k]) == 0]
+    assert same
+    assert all(f"x{k}" in model.remark_ for k in same)
+    assert "x1" not in model.remark_
 
 
 def test_pooling_with_an_intercept_for_each_task_is_least_squares_with_indicators():

@@ -290,7 +290,7 @@ def without(name, kept):
         (lambda d: d.assign(pressure=3), "the target is 3 in all rows"),
         (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
         (lambda d: d.iloc[:0], "0 rows"),
-        (lambda d: d[["hospital", "pressure"]], "0 features"),
+        (lambda d: d[["hospital", "pressure"]], "a column besides pressure to learn from"),
         (lambda d: d.iloc[:40], "at least 2 different labels, got only 'bern'"),
         (lambda d: without("ulm", 2), "task 'ulm' has 2 rows, and 3 parts need one each; --spl"),
         (

@@ -1,0 +1,186 @@
+"""Decides whether a run is within a site's policy: by its settings, its data, and its models.
+
+Each function returns everything that the policy has against a run. Settings are looked at before
+data are read, and rows and the sizes of models before a model is made.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from flwr.app import MessageType
+
+from client.policy import Policy, is_allowed, is_open
+from engram.core.slots import flat
+from engram.types import Params
+from federation.data.federated import model_for, parameters_for
+from federation.data.source import HUB, Source
+from federation.errors import Refused, few
+from federation.experiment import Experiment
+from federation.learning import shapes_on
+from federation.methods.network import NetworkMethod
+from federation.schema import Kind
+
+_ADVICE: Final = "whoever starts the run can change that, or the site its policy"
+_MIB: Final = 2**20
+
+
+def check(objections: Iterator[str]) -> None:
+    """Refuses what a policy has something against.
+
+    Raises:
+        Refused: There are objections; the line has all of them.
+    """
+    if found := list(objections):
+        raise Refused(f"this site's policy is against it: {'; '.join(found)} ({_ADVICE})")
+
+
+def check_place(experiment: Experiment) -> None:
+    """Refuses data sets that a coordinator must not make a node's machine read, or download.
+
+    Raises:
+        Refused: One of them is on the Hugging Face Hub, or outside of the node's ``data-dir``.
+    """
+    allowed = Path(experiment.data_dir).resolve()
+    for source in experiment.own.sources(experiment):
+        plain = source.unpermuted
+        if plain.kind == HUB:
+            raise Refused(f"{source} is not this node's: start it with --data {source}")
+        if plain.is_file and not plain.path.resolve().is_relative_to(allowed):
+            raise Refused(
+                f"{source} is not in this node's data-dir, {allowed}: other files are opened only "
+                "if the node is started with them by --data"
+            )
+
+
+def of_settings(
+    policy: Policy, e: Experiment, *, own: bool, plugins: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yields what a policy has against a run's settings.
+
+    Args:
+        policy: The policy.
+        e: The settings.
+        own: Whether the node has data of its own, so that those of the run are not read.
+        plugins: The plug-ins of this process: NAME, or FOLDER/NAME.
+    """
+    if not is_allowed(e.method, policy.methods):
+        yield f"method must be {_some(policy.methods)}, got {e.method}"
+    for name in (plugin.rpartition("/")[2] for plugin in plugins):
+        if not is_allowed(name, policy.plugins):
+            yield f"plug-ins must be {_some(policy.plugins)}, got {name}"
+    yield from of_sources(policy, e, own=own)
+    yield from _of_steps(policy, _factors(e, rows=1))
+    if "adapt_steps" not in e.own.unread:
+        yield from _of_steps(policy, {"adapt-steps": e.adapt_steps})
+    yield from _of_privacy(policy, e)
+
+
+def of_sources(policy: Policy, e: Experiment, *, own: bool) -> Iterator[str]:
+    """Yields what a policy has against a run's data sets, where the node has none of its own."""
+    for source in () if own else map(_resolved, e.own.sources(e)):
+        if not is_allowed(source, policy.datasets):
+            yield f"dataset must be {_some(policy.datasets)}, got {source}"
+
+
+def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[str]:
+    """Yields what a policy has against training on so many rows, by client."""
+    small = {client: count for client, count in rows.items() if count < policy.least_rows}
+    if small:
+        least = min(small.values())
+        yield (
+            f"training rows must be at least {policy.least_rows}, got {least} of client "
+            f"{few(list(small))}"
+        )
+    if e.local_epochs:  # else its settings say how many steps there are
+        yield from _of_steps(policy, _factors(e, rows=max(rows.values(), default=1)))
+
+
+def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
+    """Yields what a policy has against the models of a run on such data.
+
+    No model is made that is too large by the number of its parameters.
+
+    Raises:
+        Refused: The network or the method does not fit the data.
+    """
+    if not isinstance(e.own, NetworkMethod):  # those of tables are as small as a row
+        return
+    try:
+        size = 4 * parameters_for(e, kind)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    if size <= policy.model_mib * _MIB:
+        shapes = shapes_on(e, model_for(e, kind), kind.outputs)
+        size = max(_bytes(flat(shapes.received)), _bytes(flat(shapes.sent)))
+    if size > policy.model_mib * _MIB:
+        yield f"models must have at most {policy.model_mib:g} MiB, got {size / _MIB:.4g}"
+
+
+def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[str]:
+    """Yields what a policy has against an answer at this time.
+
+    Args:
+        policy: The policy.
+        kind: Type of the message.
+        rounds: Rounds of training in this day so far.
+        now: The time, in UTC.
+    """
+    if not is_open(policy.hours, now):
+        yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
+    if kind == MessageType.EVALUATE and not policy.evaluate:
+        yield "its rows score no models"
+    elif kind != MessageType.EVALUATE and rounds >= policy.rounds_a_day:
+        yield f"rounds a day must be at most {policy.rounds_a_day}, and {rounds} were today (UTC)"
+
+
+def of_bytes(policy: Policy, size: int) -> Iterator[str]:
+    """Yields what a policy has against a round of so many bytes, received and sent together."""
+    if size > policy.mib * _MIB:
+        yield f"a round must be of at most {policy.mib:g} MiB, got {size / _MIB:.4g}"
+
+
+def _of_steps(policy: Policy, factors: Mapping[str, int]) -> Iterator[str]:
+    steps = math.prod(factors.values())
+    if steps > policy.steps:
+        told = " times ".join(f"{key} {count}" for key, count in factors.items())
+        yield f"steps of a round must be at most {policy.steps}, got {steps} ({told})"
+
+
+def _factors(e: Experiment, *, rows: int) -> dict[str, int]:
+    """Returns the numbers whose product is the steps of a client with so many rows."""
+    if "local_steps" in e.own.unread:
+        factors = dict[str, int]()
+    elif e.local_epochs:
+        factors = {"local-epochs": e.local_epochs, "batches": math.ceil(rows / e.batch_size)}
+    else:
+        factors = {"local-steps": e.local_steps}
+    own = e.own.model_dump(by_alias=True)
+    return factors | {f"{e.method}.{k}": v for k, v in own.items() if k.endswith("-steps")}
+
+
+def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
+    if e.privacy not in policy.privacy:
+        yield f"privacy must be {_some(policy.privacy)}, got {e.privacy}"
+    if e.privacy != "none" and e.noise_multiplier < policy.noise_multiplier:
+        least = f"at least {policy.noise_multiplier:g}"
+        yield f"noise-multiplier must be {least}, got {e.noise_multiplier:g}"
+    if policy.clip and not 0 < e.clip <= policy.clip:
+        yield f"clip must be above 0 and at most {policy.clip:g}, got {e.clip:g}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names) or "none at all"
+
+
+def _resolved(source: Source) -> str:
+    """Returns a data set's name, of files by their real place."""
+    plain = source.unpermuted
+    return f"{plain.kind}:{os.path.realpath(plain.place)}" if plain.is_file else str(source)
+
+
+def _bytes(params: Params) -> int:
+    return sum(leaf.nbytes for leaf in params.values())

@@ -1,0 +1,103 @@
+"""Evidence of a client's model from its rows: its scores, its intervals, its inputs' ranges."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from client.card import ScoreEstimate, mean_of, scored
+from client.coefficients import Coefficients
+from client.training.rows import query_rows
+from engram.arrays import Array
+from engram.metrics import fitted
+from engram.models.base import Outputs, called
+from engram.models.plain import layered
+from engram.molar.families import FAMILIES
+from engram.molar.site import Rows
+from engram.tasks import TASKS
+from federation.data.federated import FederatedData
+from federation.data.ranges import Range, inputs_in, ranges_of, some_of
+from federation.experiment import Experiment
+from federation.methods.molar import Molar
+from federation.methods.network import NetworkMethod
+from federation.predicted import Interval, intervals_of, outputs_of
+from federation.schema import Schema
+
+
+class Evidence(NamedTuple):
+    """Evidence of a model from rows.
+
+    Attributes:
+        scores: By what they are of, figures.
+        ranges: Where the inputs lie in the rows that it has learned from.
+        intervals: Of predictions, where these are values.
+    """
+
+    scores: dict[str, list[ScoreEstimate]]
+    ranges: Sequence[Range] = ()
+    intervals: Sequence[Interval] = ()
+
+    @classmethod
+    def of_table(
+        cls,
+        scores: dict[str, list[ScoreEstimate]],
+        x: Array,
+        names: Sequence[str],
+        intervals: Sequence[Interval],
+    ) -> Self:
+        """Returns figures, the ranges of a table's columns, and intervals."""
+        found = inputs_in(torch.from_numpy(x), Schema.of_numbers(names))
+        return cls(scores, ranges_of(found), intervals)
+
+
+def of_client(
+    e: Experiment, data: FederatedData, module: nn.Module, client: int, schema: Schema | None
+) -> Evidence:
+    """Returns what a client's rows say of its network.
+
+    Args:
+        e: The settings.
+        data: The rows.
+        module: The network.
+        client: The client's number.
+        schema: The schema of inputs, where these are columns with names.
+    """
+    ranges = ranges_of(inputs_in(some_of(data.train, data.train.rows[client]), schema))
+    if client in data.unscored:
+        return Evidence({}, ranges)
+    x, y = data.test.take(torch.from_numpy(query_rows(e, data.test, client)))
+    outputs = outputs_of(partial(called, module), x, len(y))
+    name = data.names.get(client, client)
+    metrics = [metric.of(name) for metric in e.of(NetworkMethod).metrics(e)]
+    scores = {f"its {len(y)} test rows": scored(metrics, outputs, y)}
+    return Evidence(scores, ranges, intervals_on(e, outputs, y))
+
+
+def of_test(
+    e: Experiment, found: Coefficients, test: Rows | None
+) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
+    """Returns scores and intervals of coefficients on test rows; neither if there are none."""
+    if test is None:
+        return {}, []
+    family = FAMILIES[e.of(Molar).family]
+    with torch.no_grad():
+        eta = layered(found.state)(torch.from_numpy(test.x))[:, 0].numpy()
+    rows, means = family.loss(eta, test.y), family.mean(eta)
+    scores = {f"its {len(rows)} test rows": [mean_of("loss", torch.from_numpy(rows))]}
+    return scores, intervals_on(e, torch.from_numpy(means), torch.from_numpy(test.y))
+
+
+def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Interval]:
+    """Returns intervals of predictions, if these are values, by rows that are new to the model.
+
+    There are none where a row's outputs are something else than its targets, such as a mean and a
+    variance.
+    """
+    if isinstance(e.own, NetworkMethod):
+        values = TASKS[e.task].targets == "values"
+    else:
+        values = e.of(Molar).family != "logistic"
+    alike = getattr(fitted(outputs, targets), "shape", None) == targets.shape
+    return intervals_of(outputs, targets) if values and alike else []

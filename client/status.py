@@ -1,0 +1,88 @@
+"""The state of a site's node: what `engram status` shows of a client's folder."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from client.approvals import APPROVALS, requests
+from client.audit import AUDIT, Audit, Audited
+from client.policy import Policy, policy_file, read_policy
+from client.trainings import Kept, kept
+from federation.clock import now
+from federation.credentials import NodeCredentials, read_node
+from federation.files import is_locked
+
+__all__ = ["SiteStatus", "site_status"]
+
+_LAST = 5  # rounds that are shown
+
+
+class SiteStatus(NamedTuple):
+    """A node, as its site sees it.
+
+    Attributes:
+        credentials: Its federation, and its place there.
+        runs: Whether the node runs.
+        policy: The policy in force.
+        file: The policy's file; None if there is none, so that defaults hold.
+        rounds: Rounds of training in this day of UTC.
+        waiting: Names of the trainings that wait for the site's approval.
+        memories: Clients' newest memories.
+        log: The last lines of the log, and whether it is whole.
+    """
+
+    credentials: NodeCredentials
+    runs: bool
+    policy: Policy
+    file: Path | None
+    rounds: int
+    waiting: list[str]
+    memories: list[Kept]
+    log: Audited
+
+    def rules(self) -> dict[str, Any]:
+        """Returns the policy's rules, by their keys."""
+        return self.policy.model_dump(mode="json", by_alias=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for programs."""
+        c = self.credentials
+        return {
+            "federation": c.federation,
+            "superlink": c.superlink,
+            "client": c.partition_id,
+            "insecure": c.insecure,
+            "runs": self.runs,
+            "policy-file": None if self.file is None else str(self.file),
+            "policy": self.rules(),
+            "rounds-today": self.rounds,
+            "waiting": self.waiting,
+            "memories": [entry._asdict() for entry in self.memories],
+            "log": self.log.lines,
+            "fault": self.log.fault,
+        }
+
+
+def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteStatus:
+    """Looks at a client's folder.
+
+    Args:
+        folder: The folder.
+        state: The node's ``--state``; None for the one in the folder.
+        policy: The node's ``--policy``; None for the one in the folder.
+
+    Raises:
+        Refused: The folder, the policy or the log cannot be read.
+    """
+    where, rules = state or folder / "state", policy or folder
+    audit = Audit(where / AUDIT)
+    log = audit.read()
+    return SiteStatus(
+        read_node(folder),
+        is_locked(where / "lock"),
+        read_policy(rules),
+        policy_file(rules),
+        audit.rounds(now()),
+        [one.training for one in requests(where / APPROVALS) if not one.answer],
+        list(kept(where / "memory")),
+        log._replace(lines=log.lines[-_LAST:]),
+    )

@@ -1,0 +1,185 @@
+"""Tables as their sources have them: the one reader of their columns.
+
+CSV files, data frames, and arrays that name their columns become the same record.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from federation.data.cells import check_there
+from federation.data.frames import check_columns, is_frame, read_frame, targets_of
+from federation.data.lazy import Lazy
+from federation.data.values import Columns, name_order
+from federation.errors import DataError, few_names
+from federation.machine import check_rows
+
+_Array = npt.NDArray[Any]
+
+
+class RawTable(NamedTuple):
+    """A table.
+
+    Attributes:
+        path: Where it is, for messages.
+        inputs: Its columns of inputs, as a data frame.
+        y: The target of each row, as the source has it: a column of the frame, or an array.
+        task: The client of each row, (n,); None if the table does not say.
+    """
+
+    path: Path
+    inputs: Any
+    y: Any
+    task: _Array | None
+
+
+def of_csv(path: Path, columns: Columns) -> RawTable:
+    """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_frame``."""
+    texts = {n: v for n, v in columns.values.declared.items() if n != columns.target}
+    return of_frame(path, read_frame(path, texts=texts), columns)
+
+
+def of_frame(
+    path: Path, frame: Any, columns: Columns, y: _Array | None = None, task: _Array | None = None
+) -> RawTable:
+    """Returns a data frame as a table.
+
+    Args:
+        path: Where it is, for messages.
+        frame: The frame.
+        columns: What its columns are.
+        y: Targets that are given beside it.
+        task: Clients that are given beside it.
+
+    Raises:
+        DataError: It lacks a column, or the client of some rows; it says which.
+    """
+    if y is None:
+        check_columns(path, [columns.target], frame.columns)
+    columns = columns if y is None else columns._replace(target="")
+    columns.check_task(path, frame.columns if task is None else [columns.task])
+    names = inputs_of(path, columns, frame.columns)
+    if columns.task in frame:
+        if task is not None:
+            advice = f"leave out the column {columns.task}, or set another task-column"
+            raise DataError(f"{path} must name the clients of rows once: {advice}")
+        check_there(path, {columns.task: (given := frame[columns.task])})
+        truth = given.dtype.kind == "b"
+        task = given.to_numpy() if truth else targets_of(columns.task, given)
+    return RawTable(path, frame[names], frame[columns.target] if y is None else y, task)
+
+
+def inputs_of(path: Path, columns: Columns, names: Any) -> list[str]:
+    """Returns the names of the columns of inputs.
+
+    Raises:
+        DataError: If there is no such column, or none of the target.
+    """
+    check_columns(path, [*filter(None, [columns.target]), *columns.inputs], names)
+    found = [name for name in names if name not in (columns.target, columns.task)]
+    if not found:
+        besides = f" besides {columns.target}" if columns.target else ""
+        raise DataError(f"{path} must have a column{besides} to learn from")
+    return list(columns.inputs) or (sorted(found, key=name_order) if columns.by_name else found)
+
+
+def of_arrays(path: Path, arrays: Mapping[str, Any], columns: Columns) -> RawTable:
+    """Returns arrays, by the names that an .npz file has for them, as a table.
+
+    Args:
+        path: Where they are, for messages.
+        arrays: Inputs ``x``, a data frame or an array (n, d) whose columns ``x_names`` may name;
+            targets ``y``, of several columns the one that ``y_names`` calls as the target is; and
+            clients, in an array of the task column's name or in a column of the frame.
+        columns: What its columns are.
+
+    Raises:
+        DataError: They are something else.
+    """
+    if missing := {"x", "y"} - arrays.keys():
+        raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")
+    x, y, name = arrays["x"], arrays["y"], "task"
+    if not is_frame(x):
+        x, y, name = framed(path, arrays), _column(path, arrays, columns.target), columns.task
+    task = arrays.get(name)
+    if not len(x):
+        raise DataError(f"{path} must hold some rows")
+    wrong = {"y": y} if y.shape[:1] != x.shape[:1] else {}
+    wrong |= {name: task} if task is not None and task.shape != x.shape[:1] else {}
+    for key, array in wrong.items():
+        raise DataError(f"{path}: {key} must have shape {x.shape[:1]}, got {array.shape}")
+    return of_frame(path, x, columns, y, task)
+
+
+def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
+    """Returns an array ``x`` (n, d) as a data frame, whose columns ``x_names`` may name.
+
+    Raises:
+        DataError: There is no such array, or its columns do not have so many names.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    if "x" not in arrays:
+        held = [name for name in arrays if name != "x_names"]
+        raise DataError(f"{path} must hold x; it holds {few_names(held) or 'no arrays'}")
+    x = arrays["x"]
+    x = x.take(np.arange(len(x))) if isinstance(x, Lazy) else x
+    if x.ndim != 2 or x.dtype.kind not in "buif":
+        raise DataError(
+            f"{path}: x must be numbers of shape (rows, columns), got {x.dtype} of shape {x.shape}"
+        )
+    check_rows(f"{path} in float64", 8 * x.size)
+    columns = named(path, arrays, "x_names", x.shape[1])
+    return pd.DataFrame(x.astype(np.float64), columns=columns)
+
+
+def by_name(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays whose columns of inputs, if ``x_names`` names them, are in that order.
+
+    Raises:
+        DataError: As ``named``.
+    """
+    parts = {key: arrays[key] for key in ("x", "x_train", "x_test") if key in arrays}
+    shapes = {(part.like if isinstance(part, Lazy) else part).shape[1:] for part in parts.values()}
+    if "x_names" not in arrays or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
+        return dict(arrays)
+    names = named(path, arrays, "x_names", shape[0])
+    order = sorted(range(len(names)), key=lambda k: name_order(names[k]))
+
+    def take(rows: _Array) -> _Array:
+        return rows[:, order]
+
+    inputs = {k: x.then(take) if isinstance(x, Lazy) else take(x) for k, x in parts.items()}
+    return {**arrays, **inputs, "x_names": np.array(names)[order]}
+
+
+def _column(path: Path, arrays: Mapping[str, _Array], target: str) -> _Array:
+    y = arrays["y"]
+    if y.ndim != 2:
+        names = ["y", *map(str, np.ravel(arrays.get("y_names", ())))]
+        if target not in names:
+            raise DataError(f"{path}: y is one column, {names[-1]}: there is no {target!r}")
+        return y
+    names = named(path, arrays, "y_names", y.shape[1])
+    if target not in names:
+        choose = f"choose one by target-column, got {target!r}"
+        raise DataError(f"{path}: y has the columns {few_names(names)}: {choose}")
+    return np.asarray(y[:, names.index(target)])
+
+
+def named(path: Path, arrays: Mapping[str, Any], key: str, count: int) -> list[str]:
+    """Returns the names of columns of an array: those that ``key`` holds, or x0, x1, ...
+
+    Raises:
+        DataError: They are not different names, one for each column.
+    """
+    default = [f"{key[0]}{k}" for k in range(count)]
+    names = [str(name) for name in np.ravel(arrays.get(key, default))]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: {key} must be different, got {few_names(names)}")
+    if len(names) != count:
+        raise DataError(f"{path}: {key} must name {count} columns, got {few_names(names)}")
+    return names

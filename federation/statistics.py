@@ -1,0 +1,65 @@
+"""Statistics of the columns of a federation's tables: of each site, and of all together."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from federation.data.values import name_order
+from federation.described import DescribedTable
+
+ALL = "all"
+"""The site of a row about all sites together."""
+
+
+class Statistics(NamedTuple):
+    """Statistics of a column at a site.
+
+    Attributes:
+        column: Its name.
+        site: The site, or ``ALL``.
+        kind: ``number``, ``text`` or ``other``.
+        rows: Number of rows.
+        missing: Number of rows without a value.
+        distinct: Number of different values; None for all sites, of which it is not known.
+        mean: Mean of the values that are there, to three digits; None where it is not told. Of all
+            sites, the mean of theirs, weighted by these values; None if some site does not tell it.
+        low: A tenth of the values lies below, to three digits; None likewise, and for all sites,
+            whose quantiles do not follow from theirs.
+        median: Median, likewise.
+        high: A tenth of the values lies above, likewise.
+    """
+
+    column: str
+    site: str
+    kind: str
+    rows: int
+    missing: int
+    distinct: int | None = None
+    mean: float | None = None
+    low: float | None = None
+    median: float | None = None
+    high: float | None = None
+
+
+def statistics(tables: Mapping[str, DescribedTable]) -> list[Statistics]:
+    """Returns the statistics of each column, in the order of names: all sites, then each.
+
+    Args:
+        tables: Descriptions of the sites' tables.
+    """
+    names = sorted({name for table in tables.values() for name in table.columns}, key=name_order)
+    return [row for name in names for row in _of_column(name, tables)]
+
+
+def _of_column(name: str, tables: Mapping[str, DescribedTable]) -> list[Statistics]:
+    each = []
+    for site, table in tables.items():
+        if (c := table.columns.get(name)) is not None:
+            figures = c.distinct, c.mean, c.low, c.median, c.high
+            each.append(Statistics(name, site, c.kind, table.rows, c.missing, *figures))
+    rows, missing = sum(row.rows for row in each), sum(row.missing for row in each)
+    kinds = sorted({row.kind for row in each})
+    mean = None
+    if rows > missing and all(row.mean is not None or row.rows == row.missing for row in each):
+        total = sum((row.rows - row.missing) * (row.mean or 0) for row in each)
+        mean = float(f"{total / (rows - missing):.3g}")
+    return [Statistics(name, ALL, " or ".join(kinds), rows, missing, mean=mean), *each]

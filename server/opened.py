@@ -1,0 +1,40 @@
+"""The beginning of every ServerApp: its log, its plug-ins, its settings, its folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import getLogger
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from federation.errors import EngramError
+from federation.experiment import Experiment
+from federation.flower import simulated
+from federation.hosting import run_folder
+from federation.logs import VERDICT, begin_log
+from federation.plugins import load_plugins
+
+_log = getLogger("flwr.engram")
+
+
+@contextmanager
+def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
+    """Reads what a ServerApp is started for.
+
+    Yields:
+        The settings, and the folder of the answer.
+
+    Raises:
+        EngramError: It cannot be done, here or in what is done with these; logged in one line
+            before it is raised.
+    """
+    if not simulated(grid):
+        begin_log()
+    try:
+        load_plugins()
+        experiment = Experiment.from_run_config(context.run_config)
+        yield experiment, run_folder(experiment, context.run_id)
+    except EngramError as error:
+        _log.error("%s%s", VERDICT, error)
+        raise

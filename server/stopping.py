@@ -1,0 +1,54 @@
+"""Stops a run of a federation after its current round, by a note in the coordinator's folder.
+
+`flwr stop` ends a coordinator in the midst of a round, and whoever watches the run starts it again.
+The note is ``flwr/stop-RUN``, by Flower's number of the run. Its coordinator looks for it between
+rounds, and while it waits for clients.
+"""
+
+from pathlib import Path
+
+from federation.credentials import read_server
+from federation.errors import Refused, one_line
+from server.control import ask
+from server.folders import replace_file
+
+
+def stop_run(folder: Path, run: str | None = None, *, control: str | None = None) -> str:
+    """Asks the coordinator of a run to end it after its current round.
+
+    Args:
+        folder: The coordinator's folder of the federation.
+        run: Flower's number of the run; None for the only one that goes on.
+        control: HOST:PORT of the SuperLink's Control API.
+
+    Returns:
+        The run's number.
+
+    Raises:
+        Refused: No run goes on, or another one than ``run``, or several if it is None; or the
+            folder is not in order.
+        RunStopped: The SuperLink cannot be reached, or declines.
+    """
+    home = read_server(folder).folder / "flwr"
+    answer = ask(folder, "list", control=control, what="the runs")
+    going = [
+        str(each["run-id"])
+        for each in answer["runs"]
+        if not str(each["status"]).startswith("finished")
+    ]
+    for note in home.glob("stop-*"):  # of runs that ended before they saw it
+        if note.name.removeprefix("stop-") not in going:
+            note.unlink(missing_ok=True)
+    there = ", ".join(going) or "none"
+    if run is None and len(going) != 1:
+        raise Refused(f"RUN must be one of the runs that go on: {there}")
+    if run is not None and run not in going:
+        raise Refused(f"RUN must be one of the runs that go on, {there}, got {one_line(run)!r}")
+    chosen = run or going[0]
+    replace_file(home / f"stop-{chosen}", b"")
+    return chosen
+
+
+def is_stopping(folder: Path, run_id: int) -> bool:
+    """Whether ``stop_run`` was called for a run."""
+    return (folder / "flwr" / f"stop-{run_id}").exists()

@@ -1,0 +1,118 @@
+"""The ServerApp that asks nodes to describe their tables, before anything trains."""
+
+import json
+import time
+from logging import getLogger
+from typing import Any, Final, NamedTuple
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from federation.described import DescribedTable
+from federation.errors import RunStopped
+from federation.experiment import Experiment
+from federation.files import replace_file
+from server.answers import Answers
+from server.grid import PatientGrid
+from server.membership import membership_of
+from server.opened import opened
+from server.roster import attendance_of
+
+__all__ = ["CHECK", "SURVEY", "Survey", "survey"]
+
+SURVEY: Final = "survey.json"
+"""The file with the answers."""
+
+CHECK: Final = "check"
+"""The file that asks for a check of a run, too."""
+
+_PATIENCE: Final = 30.0  # seconds without news after which no further node is waited for
+_LONGEST: Final = 600.0  # seconds that those may take that are there
+
+_log = getLogger("flwr.engram")
+
+app = ServerApp()
+
+
+class Survey(NamedTuple):
+    """Answers of a federation's nodes about their tables.
+
+    Attributes:
+        tables: The table of each client whose node describes one.
+        silent: Why the others' nodes do not.
+        rows: Number of training rows of each client that can take part; None if that was not asked.
+        absent: Why the others cannot, likewise.
+    """
+
+    tables: dict[int, DescribedTable]
+    silent: dict[int, str]
+    rows: dict[int, int] | None = None
+    absent: dict[int, str] | None = None
+
+    def to_json(self) -> str:
+        """Returns what ``from_json`` reads."""
+        tables = {client: table.told() for client, table in self.tables.items()}
+        return json.dumps(self._asdict() | {"tables": tables})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Survey":
+        """Reads what ``to_json`` returned."""
+        found: dict[str, Any] = json.loads(text)
+        given = {
+            key: part and {int(client): value for client, value in part.items()}
+            for key, part in found.items()
+        }
+        tables = {c: DescribedTable.from_json(each) for c, each in given.pop("tables").items()}
+        return cls(tables, **given | {"silent": given["silent"] or {}})
+
+
+def survey(
+    grid: Grid, experiment: Experiment, *, check: bool = False, patience: float = _PATIENCE
+) -> Survey:
+    """Asks all nodes to describe their tables.
+
+    Args:
+        grid: The nodes.
+        experiment: The settings by which they read them.
+        check: Whether they are also asked which clients could take part in this run.
+        patience: Seconds without news after which nodes that are off line are left out.
+    """
+    answers = Answers(grid, "", experiment.digest(), columns=True)
+    now = time.monotonic()
+    deadline, end = now + patience, now + _LONGEST
+    while not answers.complete and time.monotonic() < (end if answers.silent else deadline):
+        if answers.ask():
+            deadline = time.monotonic() + patience
+        else:
+            time.sleep(0.1)
+    tables, silent = dict[int, DescribedTable](), dict[int, str]()
+    for entry in answers.entries.values():
+        if entry.table is not None:
+            tables |= dict.fromkeys(entry.clients, entry.table)
+    for client in range(experiment.num_clients):
+        if client not in tables:
+            # Of a node without a name, nobody knows whose it is.
+            silent[client] = answers.refusal(client) or answers.in_words()[0] or "no node hosts it"
+    if not check:
+        return Survey(tables, silent)
+    attendance = attendance_of(grid, experiment, training="", kind=None)
+    try:
+        attendance.wait(1, everyone=True, timeout=_LONGEST)
+    except RunStopped as error:
+        _log.debug("too few clients: %s", error)
+    absent, roster = attendance.absent(), attendance.roster()
+    rows = {c: n for c, n in enumerate(roster.examples) if c not in absent}
+    return Survey(tables, silent, rows, absent)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Asks the nodes, and writes their answers to the folder that the run config names.
+
+    Raises:
+        EngramError: They cannot be asked; logged in one line before it is raised.
+    """
+    with opened(grid, context) as (experiment, folder):
+        patient = PatientGrid(grid, least=1, membership=membership_of(grid))
+        found = survey(patient, experiment, check=(folder / CHECK).exists())
+        replace_file(folder / SURVEY, found.to_json().encode())

@@ -1,0 +1,197 @@
+"""The ServerApp that has nodes score given models, outside any run."""
+
+import json
+import time
+from collections.abc import Sequence
+from functools import partial
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from federation.errors import Refused, brief
+from federation.experiment import Experiment
+from federation.exported import Exported, load_model, read_exported
+from federation.files import read_json, replace_file
+from federation.fingerprint import fingerprint
+from federation.flower import names
+from federation.schema import MOST_ROWS
+from federation.wire import ARRAYS, CLIENTS, CONFIG, MODEL, read_list, to_record
+from server.grid import PatientGrid
+from server.membership import membership_of
+from server.opened import opened
+from strategies.reading import Rejected, first_answers, read_reply
+
+__all__ = ["MODELS", "SCORES", "Given", "Visited", "given_model", "visit"]
+
+MODELS: Final = "models.json"
+"""The file that names the models' folders."""
+
+SCORES: Final = "scores.json"
+"""The file with the answers."""
+
+_PATIENCE: Final = 30.0  # seconds that nodes have to come on line
+_LONGEST: Final = 600.0  # seconds that scoring a model may take
+
+_log = getLogger("flwr.engram")
+
+app = ServerApp()
+
+
+class Given(NamedTuple):
+    """A model to be scored.
+
+    Attributes:
+        name: What the table calls it.
+        about: Its description, without what is its site's own: values of rows, and files.
+        state: Its parameters.
+    """
+
+    name: str
+    about: dict[str, Any]
+    state: Any
+
+
+class Visited(NamedTuple):
+    """A model's scores at a site.
+
+    Attributes:
+        model: The model's name.
+        client: The site's client.
+        rows: Number of test rows that were scored; 0 if none was.
+        scores: By metric; None for one that is not defined on these rows.
+        why: Why it was not scored, if so.
+    """
+
+    model: str
+    client: int
+    rows: int
+    scores: dict[str, float | None]
+    why: str = ""
+
+
+def given_model(folder: str | Path) -> Given:
+    """Reads a model that nodes are to score.
+
+    Raises:
+        Refused: If it cannot be loaded, or holds rows of its client.
+    """
+    exported, _, _ = read_exported(folder)
+    if exported.form == "recalling":
+        raise Refused(f"{folder} holds its client's rows, and is not sent to other sites")
+    state = load_model(folder).state_dict()
+    return Given(str(folder), _public(exported).to_json(), to_record(state))
+
+
+def _public(exported: Exported) -> Exported:
+    schema = exported.kind.schema
+    if schema is not None:
+        schema = schema.with_fills([None] * len(schema.columns))
+    settings = dict(exported.settings)
+    for key in ("data-dir", "out", "resume"):
+        settings.pop(key, None)
+    if Experiment.from_config(settings).source.is_file:  # nodes have files of their own
+        del settings["dataset"]
+    kind = exported.kind._replace(schema=schema)
+    return exported._replace(settings=settings, kind=kind, ranges=(), intervals=())
+
+
+def visit(
+    grid: Grid, models: Sequence[Given], clients: int, *, patience: float = _PATIENCE
+) -> list[Visited]:
+    """Has all nodes score models, each on its clients' own test rows.
+
+    Args:
+        grid: The nodes.
+        models: The models.
+        clients: Number of clients of the federation.
+        patience: Seconds that nodes have to come on line.
+
+    Returns:
+        For each model, what came of it at each client, ascending.
+    """
+    end = time.monotonic() + patience
+    while len(nodes := sorted(grid.get_node_ids())) < clients and time.monotonic() < end:
+        time.sleep(0.1)
+    found = list[Visited]()
+    for model in models:
+        scored, refused = _scored(grid, nodes, model)
+        by_client = {each.client: each for each in scored}
+        found += [
+            by_client.get(client) or _missing(grid, model.name, client, refused)
+            for client in range(clients)
+        ]
+    return found
+
+
+def _missing(grid: Grid, model: str, client: int, refused: dict[int, str]) -> Visited:
+    called = names(grid)
+    why = next((why for n, why in refused.items() if called.get(n) == f"client-{client}"), "")
+    unnamed = "; ".join(why for n, why in refused.items() if n not in called)
+    return Visited(model, client, 0, {}, why or unnamed or "its node is off line")
+
+
+def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
+    """Returns a model's scores, and why nodes have not scored it."""
+    config = ConfigRecord({"fingerprint": fingerprint(), MODEL: json.dumps(model.about)})
+    content = RecordDict({ARRAYS: model.state, CONFIG: config})
+    asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}
+    sent = grid.send_and_receive(asked.values(), timeout=_LONGEST)
+    replies, _ = first_answers(sent, asked.values())
+    membership = grid.membership if isinstance(grid, PatientGrid) else None
+    called, found, refused = names(grid), list[Visited](), dict[int, str]()
+    for node, message in asked.items():
+        reply = replies.get(message.metadata.message_id)
+        if reply is None:
+            refused[node] = "its node does not answer"
+            continue
+        read = read_reply(reply, partial(_read, model.name))
+        if isinstance(read, Rejected):
+            refused[node] = read.reason
+            continue
+        name = called.get(node, "")
+        found += [
+            each
+            for each in read
+            if membership is None
+            or membership.number(name) is None
+            or membership.is_named(name, each.client)
+        ]
+    return found, refused
+
+
+def _read(model: str, content: RecordDict) -> list[Visited]:
+    """Reads a node's answer.
+
+    Raises:
+        KeyError, TypeError, ValueError: If it is something else.
+    """
+    entry = content.config_records[CLIENTS]
+    clients, rows = read_list(entry, "ids", int), read_list(entry, "rows", int)
+    if not all(0 < count < MOST_ROWS for count in rows):
+        raise ValueError(f"rows must be in 1..{MOST_ROWS - 1}, got {brief(rows)}")
+    columns = {name: read_list(entry, name, float) for name in read_list(entry, "metrics", str)}
+    return [
+        Visited(model, client, count, {n: _plain(v) for n, v in zip(columns, values, strict=True)})
+        for client, count, *values in zip(clients, rows, *columns.values(), strict=True)
+    ]
+
+
+def _plain(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Has the nodes score the models that a file in the run's folder names.
+
+    Raises:
+        EngramError: They cannot be asked; logged in one line before it is raised.
+    """
+    with opened(grid, context) as (experiment, folder):
+        models = [given_model(path) for path in read_json(folder / MODELS)["folders"]]
+        patient = PatientGrid(grid, least=1, membership=membership_of(grid))
+        found = visit(patient, models, experiment.num_clients)
+        replace_file(folder / SCORES, json.dumps([each._asdict() for each in found]).encode())

@@ -1,0 +1,230 @@
+"""Comparisons from Python: methods side by side, and their tables for a paper."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from client.hosts import Engine
+from engram.checks import must
+from engram.process import own_modes
+from federation.errors import Refused, RunStopped, told_with
+from federation.experiment import Experiment, lists_settings
+from federation.files import replace_file
+from federation.stored import readable
+from server.record import RunRecord
+from simulations.arguments import arguments
+from simulations.comparison import contestants, planned, read_plan, record_plan, runs_of
+from simulations.front import Run, check, drawn, run_into, shown
+from simulations.given import settings_of_several
+from simulations.options import data_name, find_run, new_folder
+from simulations.published import latex, pairs, per_client, summary
+from simulations.references import write_references
+from simulations.results import Results, metrics_of, results_of
+from simulations.rows import report_rows
+from simulations.several import named_methods
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from federation.data.datasets import Data
+    from federation.settings.given import Given
+
+
+class Comparison:
+    """Methods side by side, each over the same seeds.
+
+    Attributes:
+        folder: Where the runs are recorded, one folder each.
+        runs: By method, its runs.
+        stopped: Which runs have stopped, such as by divergence, and why; they are in none of these.
+    """
+
+    def __init__(
+        self, folder: Path, runs: Mapping[str, Sequence[Run]], stopped: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder
+        self.runs = runs
+        self.stopped = stopped
+
+    def __repr__(self) -> str:
+        return f"Comparison({str(self.folder)!r}: {', '.join(self.runs)})"
+
+    def __str__(self) -> str:
+        """Returns its answer in a sentence, its table, and a line for each run that has stopped."""
+        table = shown(self.folder, self._records) if self.runs else repr(self)
+        return "\n".join([table, *(f"stopped: {line}" for line in self.stopped)])
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """Means over each method's runs, as ``engram compare`` prints them.
+
+        A method has a row of the models that serve clients, and one of these after fine-tuning,
+        where they were scored so; ``accuracy`` is of the row's models.
+        """
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        rows = report_rows(self._records) if self.runs else {"method": []}
+        return pd.DataFrame(rows).set_index("method")
+
+    @own_modes()
+    def plot(self, metric: str = "") -> "Figure":
+        """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
+        return drawn(self._records, metric)
+
+    def summary(self) -> "pd.DataFrame":
+        """Returns a row for each model and reference: figures of every metric, for a paper.
+
+        See ``simulations.published.summary`` for the columns. ``attrs["answer"]`` of the frame is
+        the answer in a sentence, by the first metric.
+        """
+        return summary(self._results())
+
+    def per_client(self, metric: str = "") -> "pd.DataFrame":
+        """Returns a row for each client of each seed, and a column for each model and reference.
+
+        The column ``unseen`` says which clients never train.
+
+        Args:
+            metric: Its name; by default the first.
+        """
+        (results,) = self._results(metric or self._metrics[0])
+        return per_client(self._records, results)
+
+    def significance(self, metric: str = "") -> "pd.DataFrame":
+        """Returns a row for each pair of models: the mean difference, and its interval.
+
+        ``shown`` says whether the interval excludes zero; all of them hold together with a
+        probability of 95 %, over other clients and other seeds.
+
+        Args:
+            metric: Its name; by default the first.
+        """
+        (results,) = self._results(metric or self._metrics[0])
+        return pairs(results)
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Writes ``summary`` into a new file."""
+        return _written(Path(path), self.summary().to_csv())
+
+    def to_latex(self, path: str | Path | None = None, *, width: str = "one") -> str:
+        """Returns a table for a paper, which the package booktabs sets; also into a new file.
+
+        Args:
+            path: The file; None for none.
+            width: ``one`` column of a paper, with the means; or ``two``, with what is behind them.
+
+        Raises:
+            Refused: The table does not fit, or the file is there already.
+        """
+        table = latex(self._results(), width)
+        if path is not None:
+            _written(Path(path), table)
+        return table
+
+    @property
+    def _metrics(self) -> list[str]:
+        return [metric.name for metric in metrics_of(self._records)]
+
+    def _results(self, name: str = "") -> list[Results]:
+        """Returns the results by one metric, or by all."""
+        runs = self._records
+        if not runs:
+            raise Refused(f"{self.folder} has no run that has been evaluated")
+        if name and name not in self._metrics:
+            raise Refused(must("metric", name, f"one of {', '.join(self._metrics)}"))
+        with readable(self.folder):
+            chosen = [metric for metric in metrics_of(runs) if name in ("", metric.name)]
+            return results_of(self.folder, runs, chosen)
+
+    @property
+    def _records(self) -> dict[str, list[RunRecord]]:
+        return {
+            name: [RunRecord.open(run.folder) for run in runs] for name, runs in self.runs.items()
+        }
+
+
+@lists_settings
+@own_modes()
+def compare(
+    data: "Data | None" = None,
+    *,
+    methods: Sequence[str] = (),
+    seeds: int = 5,
+    out: str | Path | None = None,
+    engine: Engine = "vectorized",
+    progress: bool = True,
+    **settings: "Unpack[Given]",
+) -> Comparison:
+    """Runs methods that train networks side by side, on the same data.
+
+    Args:
+        data: As for ``simulate``.
+        methods: Their names, or one; by default some that are often compared. The references that
+            every comparison has are added.
+        seeds: Runs of each, from the setting ``seed`` upwards.
+        out: Folder of the comparison; by default a new one in ``runs/``.
+        engine: As for ``simulate``.
+        progress: Whether to show it.
+        **settings: Shared settings, and those of methods, each of which is for all that have it.
+
+    Raises:
+        Refused: If settings or data are impossible, or nobody has one of the settings.
+    """
+    given, wrong = arguments(engine=engine, seeds=seeds, out=out, progress=progress)
+
+    def plans() -> dict[str, Experiment]:
+        chosen = contestants(named_methods(methods))
+        return planned(settings_of_several(data, chosen, settings), given.seeds)
+
+    plan = told_with(wrong, plans)
+    for experiment in plan.values():
+        check(experiment, engine)
+    runs: dict[str, list[Run]] = {}
+    stopped = []
+    with new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}") as place:
+        record_plan(place, engine, plan)
+        for name, experiment in plan.items():
+            try:
+                found = run_into(experiment, place / name, engine, progress)
+                runs.setdefault(experiment.method, []).append(found)
+            except RunStopped as error:
+                stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
+        write_references(place, plan.values())
+    return Comparison(place, runs, stopped)
+
+
+def load_comparison(comparison: str | Path) -> Comparison:
+    """Opens a comparison: its folder, or its name in ``runs/``.
+
+    Runs that are not finished have no part in it; ``stopped`` names them.
+
+    Raises:
+        Refused: If there is none, or it is damaged.
+    """
+    given, wrong = arguments(run=comparison)
+    folder = told_with(wrong, lambda: find_run(str(given.run)))
+    names = read_plan(folder)["runs"]
+    ended = {path.name for path in runs_of(folder, "results.json")}
+    runs: dict[str, list[Run]] = {}
+    with readable(folder):
+        for name in names:
+            if name in ended:
+                run = Run(folder / name)
+                runs.setdefault(names[name]["method"], []).append(run)
+    stopped = [f"{name}: not finished" for name in names if name not in ended]
+    return Comparison(folder, runs, stopped)
+
+
+def _written(path: Path, text: str) -> Path:
+    """Writes a text into a new file.
+
+    Raises:
+        Refused: There is one already, or no such folder.
+    """
+    if path.exists() or path.is_symlink():
+        raise Refused(f"{path} is there already: give another name")
+    if not path.parent.is_dir():
+        raise Refused(f"{path} cannot be written: there is no folder {path.parent}")
+    replace_file(path, text.encode(), shared=True)
+    return path

@@ -1,0 +1,104 @@
+"""Numbers of seeds, or of clients, that would tell two methods apart in most comparisons.
+
+With the model of ``simulations.differences``, S' seeds of n' clients have a mean difference of
+variance ``sigma_a^2 / n' + sigma_b^2 / S' + sigma_e^2 / (n' S')``, and mean squares that are drawn
+from chi-squared distributions. The chance that the simultaneous interval excludes zero, if the true
+difference is the one that was observed, is the mean over such draws of the normal distribution's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from simulations.critical import AT, of_clients, of_seeds
+from simulations.differences import Gap
+
+_POWER: Final = 0.8  # share of comparisons in which the difference is to be shown
+_SEEDS: Final = (*range(2, 13), 14, 16, 18, 20, 25, 30, 35, 40, 50, 60, 80, 100)
+_TIMES: Final = (1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)  # as many clients
+_ENOUGH: Final = 10  # seeds, where clients are too few
+_DRAWS: Final = 1000  # of the mean squares
+
+
+class Needed(NamedTuple):
+    """Seeds and clients with which a difference would be shown in 80 % of comparisons.
+
+    Attributes:
+        seeds: About so many; infinity if more than 100.
+        clients: About so many: as many as there are, if these suffice; infinity if more than
+            twenty times as many.
+        there: The number of clients that there are.
+    """
+
+    seeds: float
+    clients: float
+    there: int
+
+    def __str__(self) -> str:
+        if not self.more_clients:
+            return f"{_about(self.seeds, _SEEDS[-1])} seeds"
+        return f"{_about(self.clients, int(self.there * _TIMES[-1]))} clients"
+
+    @property
+    def more_clients(self) -> bool:
+        """Whether no number of seeds is enough with the clients that there are."""
+        return self.clients > self.there
+
+
+def needed(gap: Gap, methods: int) -> Needed | None:
+    """Returns what it takes to show a difference that is not shown yet.
+
+    Args:
+        gap: The difference, and the parts of its variance.
+        methods: The number of methods in the comparison, all pairs of which are compared.
+
+    Returns:
+        The numbers, each to about a quarter; None where there are too few seeds or clients to
+        estimate them, or there is no difference at all.
+    """
+    if not gap.enough or not abs(gap.mean) > 0:
+        return None
+    # With ever more seeds, this is left of the interval and of the difference's deviation.
+    left = max(gap.by_clients - gap.noise, 0.0) ** 0.5
+    if abs(gap.mean) > (of_clients(methods, gap.clients)[AT] + norm.ppf(_POWER)) * left:
+        more = [seeds for seeds in _SEEDS if seeds > gap.seeds]
+        seeds = _first(more, lambda seeds: _power(gap, methods, int(seeds), gap.clients))
+        return Needed(seeds, gap.clients, gap.clients)
+    seeds = max(gap.seeds, _ENOUGH)
+    more = [round(times * gap.clients) for times in _TIMES]
+    clients = _first(more, lambda clients: _power(gap, methods, seeds, int(clients)))
+    return Needed(seeds, clients, gap.clients)
+
+
+def _about(number: float, most: int) -> str:
+    return f"more than {most}" if number == np.inf else f"about {number:.0f}"
+
+
+def _first(numbers: Sequence[int], power: Callable[[int], float]) -> float:
+    """Returns the first of the rising numbers whose power suffices; infinity if none does."""
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        if power(numbers[middle]) >= _POWER:
+            high = middle
+        else:
+            low = middle + 1
+    return numbers[low] if low < len(numbers) else np.inf
+
+
+def _power(gap: Gap, methods: int, seeds: int, clients: int) -> float:
+    """Returns the share of comparisons with so many seeds and clients that show a difference."""
+    noise = gap.noise * (gap.seeds / seeds) * (gap.clients / clients)
+    of_seed = max(gap.by_seeds - gap.noise, 0.0) * gap.seeds / seeds
+    of_client = max(gap.by_clients - gap.noise, 0.0) * gap.clients / clients
+    rng = np.random.default_rng(0)
+    by_seeds = (of_seed + noise) * rng.chisquare(seeds - 1, _DRAWS) / (seeds - 1)
+    by_clients = (of_client + noise) * rng.chisquare(clients - 1, _DRAWS) / (clients - 1)
+    half = np.hypot(
+        of_seeds(methods, seeds)[AT] * np.sqrt(np.maximum(by_seeds, gap.floor * gap.seeds / seeds)),
+        of_clients(methods, clients)[AT] * np.sqrt(by_clients),
+    )
+    deviation = max((of_seed + of_client + noise) ** 0.5, np.finfo(float).tiny)
+    return float(norm.cdf((abs(gap.mean) - half) / deviation).mean())

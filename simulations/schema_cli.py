@@ -1,0 +1,166 @@
+"""The commands that ask a federation's sites about their tables, before anything trains."""
+
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.table import Table
+
+from federation.addresses import CONTROL
+from federation.credentials import read_server
+from federation.errors import Refused, few_names, one_line, printable
+from simulations.deployed_cli import for_federation, for_server
+from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
+from simulations.terminal import err, out
+
+if TYPE_CHECKING:
+    from federation.agreement import Finding
+    from server.survey import Survey
+
+__all__ = ["app", "check_on"]
+
+_MOST_SHOWN: Final = 200  # columns
+
+app = typer.Typer()
+
+_Server = Annotated[
+    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+]
+_Control = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+]
+
+
+def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None) -> None:
+    """Shows who could take part in a run on a deployed federation, and trains nothing.
+
+    For its arguments and errors see ``deployed_cli.run_on``.
+
+    Raises:
+        SystemExit: Some site could not; status 1.
+    """
+    from simulations.surveys import checked, survey_deployed
+
+    experiment = for_server(overrides, federation)
+    found = survey_deployed(experiment, federation, control, check=True)
+    told = checked(found, experiment)
+    rows = found.rows or {}
+    for client, count in sorted(rows.items()):
+        print(f"client-{client}: takes part, with {count} rows to train on")
+    _tell(told)
+    _show_columns(found, experiment.to_config())
+    able = f"{len(rows)} of {experiment.num_clients} sites can take part"
+    print(f"{experiment.method} on {federation}: {able}; nothing was trained")
+    if len(rows) < experiment.num_clients:
+        raise SystemExit(1)
+
+
+@app.command(epilog=SEE_SETTINGS)
+def schema(
+    server: _Server,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column to predict; may be repeated: others that are no inputs.",
+        ),
+    ] = None,
+    sets: Set = None,
+    config: Config = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Do without sites that do not describe their tables.")
+    ] = False,
+    control: _Control = None,
+) -> None:
+    """Have sites agree on the columns of their tables, before they train.
+
+    Each node describes its own table: names, types, values of text, missing values and ranges. What
+    is wrong is told of all sites at once, with what mends it. The settings by which all of them are
+    read alike are written into SERVER_FOLDER/schema.toml, and runs on the federation read them.
+    """
+    overrides = overrides_of(config, sets)
+    targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
+    if not targets:
+        raise Refused("--target must name the column to predict, such as --target outcome")
+    from simulations.surveys import agreed, survey_deployed, write_schema
+
+    given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
+    experiment = for_federation(given, read_server(server).settings.clients)
+    found = survey_deployed(experiment, server, control)
+    settings, told = agreed(found, overrides, targets)
+    _tell(told)
+    _show_columns(found, settings)
+    if found.silent and not partial:
+        raise Refused(
+            "no schema is written, since some sites do not describe their tables: mend that, or do "
+            "without them by --partial"
+        )
+    path = write_schema(server, settings)
+    stopped = sorted({finding.site for finding in told if finding.stops})
+    if stopped:
+        print(f"{path}: written; {few_names(stopped)} cannot take part before the above is mended")
+        raise SystemExit(1)
+    print(f"{path}: written; next: engram run METHOD --federation {server} --check")
+
+
+@app.command(epilog=SEE_SETTINGS)
+def statistics(
+    server: _Server,
+    sets: Set = None,
+    config: Config = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
+    ] = False,
+    control: _Control = None,
+) -> None:
+    """Show the columns of all sites' tables: rows, missing values, means and quantiles.
+
+    A node tells no figure of fewer rows than its policy demands. Tables are read by the settings in
+    SERVER_FOLDER/schema.toml, if it is there, and those that are given.
+    """
+    from federation.statistics import Statistics
+    from federation.statistics import statistics as statistics_of
+    from simulations.surveys import schema_of, survey_deployed
+
+    overrides = schema_of(server) | overrides_of(config, sets)
+    experiment = for_federation(overrides, read_server(server).settings.clients)
+    found = survey_deployed(experiment, server, control)
+    tables = {f"client-{client}": table for client, table in sorted(found.tables.items())}
+    rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(tables)]
+    for client, why in found.silent.items():
+        err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
+    if as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([Statistics._fields, *rows])
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    for name in Statistics._fields:
+        table.add_column(name)
+    for row in rows[:_MOST_SHOWN]:
+        table.add_row(*map(one_line, row))
+    out.print(table)
+    if len(rows) > _MOST_SHOWN:
+        print(f"... {len(rows)} rows in all: --csv has them")
+
+
+def _tell(told: "Sequence[Finding]") -> None:
+    for finding in told:
+        print(printable(str(finding)))
+
+
+def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
+    """Prints a table of the columns that are read, and which are left out."""
+    if not found.tables:
+        return
+    from federation.agreement import summary
+
+    table = Table(title="columns", title_justify="left")
+    for heading in ("column", "type", "values, or medians of sites", "missing"):
+        table.add_column(heading)
+    for row in summary(found.tables.values(), settings)[:_MOST_SHOWN]:
+        table.add_row(*map(one_line, row))
+    out.print(table)

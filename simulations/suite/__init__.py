@@ -1,0 +1,1 @@
+"""The benchmark: natural federations, on which methods and references are compared and ranked."""

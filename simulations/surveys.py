@@ -1,0 +1,178 @@
+"""Surveys of the tables of a deployed federation's nodes, and the schema they agree on."""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from federation.agreement import Finding, findings, proposed
+from federation.data.values import Values, listed
+from federation.errors import Refused, RunStopped, few_names, one_line
+from federation.experiment import Experiment
+from federation.files import replace_file
+from federation.settings.data import DataSettings
+from federation.settings.files import read_settings
+from server.survey import CHECK, SURVEY, Survey
+from simulations.deployed import Attempt
+
+SCHEMA: Final = "schema.toml"
+"""The settings that a federation's sites agree on, in the coordinator's folder."""
+
+_HEAD: Final = (
+    "# Written by engram schema; engram run --federation reads it before other settings.\n"
+)
+
+
+def survey_deployed(
+    experiment: Experiment, server: Path, control: str | None, *, check: bool = False
+) -> Survey:
+    """Asks the nodes of a federation about their tables.
+
+    Args:
+        experiment: The settings by which they read their tables.
+        server: The coordinator's folder.
+        control: HOST:PORT of the SuperLink's Control API.
+        check: Whether to ask who could take part in a run, too.
+
+    Raises:
+        RunStopped: They could not be asked.
+    """
+    given = {CHECK: ""} if check else {}
+    asked = Asked("server.survey:app", given, SURVEY)
+    return Survey.from_json(answer_of_nodes(asked, experiment, server, control))
+
+
+class Asked(NamedTuple):
+    """A question to the nodes of a federation.
+
+    Attributes:
+        serverapp: The ServerApp that asks them.
+        given: Files that it reads, by name.
+        answer: Name of the file that it writes.
+    """
+
+    serverapp: str
+    given: Mapping[str, str]
+    answer: str
+
+
+def answer_of_nodes(asked: Asked, experiment: Experiment, server: Path, control: str | None) -> str:
+    """Returns what nodes of a federation, whose SuperLink runs, answer to a question.
+
+    Args:
+        asked: The question.
+        experiment: The settings that go with it.
+        server: The coordinator's folder.
+        control: HOST:PORT of the SuperLink's Control API.
+
+    Raises:
+        RunStopped: They could not be asked.
+    """
+    server = server.absolute()
+    try:
+        (server / "flwr").mkdir(exist_ok=True)
+        place = tempfile.TemporaryDirectory(prefix="asked-", dir=server / "flwr")
+    except OSError as error:
+        raise Refused(f"{server} cannot be written into: {error.strerror}") from error
+    with place as name:
+        folder = Path(name)
+        for each, text in asked.given.items():
+            (folder / each).write_text(text, encoding="utf-8")
+        path = folder / asked.answer
+        attempt = Attempt(experiment, folder, server, control, serverapp=asked.serverapp)
+        try:
+            attempt.await_file(path)
+        finally:
+            attempt.end(finished=path.is_file())
+        if not path.is_file():
+            raise RunStopped(attempt.verdict or attempt.trouble)
+        return path.read_text(encoding="utf-8")
+
+
+def agreed(
+    found: Survey, given: Mapping[str, Any], targets: Sequence[str]
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Returns the settings on which all sites can agree, and what is to be mended first.
+
+    Args:
+        found: What the sites say.
+        given: Settings that stay as they are.
+        targets: Columns that are no inputs; if there is one, it is the target.
+
+    Raises:
+        RunStopped: No site describes a table.
+    """
+    wrong = [Finding(_site(client), why) for client, why in found.silent.items()]
+    if not found.tables:
+        raise RunStopped("; ".join(map(str, wrong)) or "no node describes its table")
+    tables = {_site(client): table for client, table in sorted(found.tables.items())}
+    known = {*DataSettings.all_keys(), "task"}
+    settings = proposed(tables, {k: v for k, v in given.items() if k in known}, targets)
+    return settings, [*findings(tables, settings, targets), *wrong]
+
+
+def checked(found: Survey, experiment: Experiment) -> list[Finding]:
+    """Returns why sites cannot take part in a run, and what looks odd in their tables."""
+    tables = {_site(client): table for client, table in sorted(found.tables.items())}
+    absent = {_site(client): why for client, why in (found.absent or {}).items()}
+    settings = {key: v for key, v in experiment.to_config().items() if key in _data_keys()}
+    told = [
+        finding._replace(stops=finding.site in absent)
+        for finding in findings(tables, settings)
+        if finding.site in absent or not finding.stops
+    ]
+    explained = {finding.site for finding in told if finding.stops}
+    return told + [Finding(site, why) for site, why in absent.items() if site not in explained]
+
+
+def _data_keys() -> list[str]:
+    return DataSettings.all_keys()
+
+
+def _site(client: int) -> str:
+    return f"client-{client}"
+
+
+def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:
+    """Writes the settings that sites agree on into the coordinator's folder.
+
+    Raises:
+        Refused: It cannot be written.
+    """
+    path = server / SCHEMA
+    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items()]
+    try:
+        replace_file(path, "".join([_HEAD, *lines]).encode(), shared=True)
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def schema_of(server: Path, *, numbers: bool = False) -> dict[str, Any]:
+    """Returns the settings that a federation's sites agree on; none if there is no such file.
+
+    Args:
+        server: The coordinator's folder.
+        numbers: Whether inputs are columns of numbers alone, as methods for tables take them.
+
+    Raises:
+        Refused: It is damaged.
+    """
+    path = server / SCHEMA
+    if not path.is_file():
+        return {}
+    settings = read_settings(path)
+    if strange := settings.keys() - {*DataSettings.all_keys(), "task"}:
+        named = few_names(sorted(map(one_line, strange)))
+        raise Refused(f"{path} must hold settings of data, got {named}: see engram schema")
+    return _of_numbers(settings) if numbers else settings
+
+
+def _of_numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by which a table's columns of text, which these declare, are no inputs."""
+    texts = Values.parse(str(settings.get("categories", "")), needed=False).declared
+    names = listed(str(settings.get("input-columns", "")), ",")
+    kept = ",".join(name for name in names if name not in texts)
+    found = {key: value for key, value in settings.items() if key != "categories"}
+    return found | ({"input-columns": kept} if kept else {})

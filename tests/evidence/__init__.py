@@ -1,0 +1,1 @@
+"""Experiments that are not timed: ``python -m tests.evidence.NAME`` prints their tables."""

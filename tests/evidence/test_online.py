@@ -1,0 +1,40 @@
+"""The comparison of online learners runs; its figures are tested in tests/engram/online."""
+
+import numpy as np
+
+from engram.online import games, loss_streams
+from tests.evidence import online
+
+
+def test_both_learners_play_each_horizon():
+    for found in (
+        online.compare(loss_streams.linear, (5, 20), 2),
+        online.compare_game(games.saddle_game, (5, 20), 2),
+    ):
+        assert found.keys() == {"ensemble", "OGD"}
+        for of in found.values():
+            assert of.keys() == {5, 20}
+            assert all(np.isfinite(value) for value in of.values())
+
+
+def test_every_claim_is_about_a_setting_that_is_played():
+    found = {"ensemble": {1000: 2.0, 4000: 6.0, 16_000: 9.0}, "OGD": {4000: 8.0, 16_000: 36.0}}
+    assert {claim.setting for claim in online.CLAIMS} == {*online.STREAMS, "bilinear game"}
+    expected = {
+        "R(16000) / R(4000)": 1.5,
+        "of OGD's": 0.25,
+        "R(16000) - R(1000)": 7.0,
+        "R(4000) / R(1000)": 3.0,
+        "of OGD's at 4000": 0.75,
+    }
+    for claim in online.CLAIMS:
+        assert claim.value(found) == expected[claim.what]
+
+
+def test_it_prints_tables(monkeypatch, capsys):
+    monkeypatch.setattr(online, "HORIZONS", (10, 20, 40))
+    monkeypatch.setattr(online, "CLAIMS", ())
+    online.main(draws=1)
+    printed = capsys.readouterr().out
+    for text in ("random linear", "bilinear game", "T = 40", "ensemble"):
+        assert text in printed

@@ -1,0 +1,52 @@
+"""Counters of a process and its health, as Prometheus scrapes them."""
+
+import socket
+
+import httpx
+import pytest
+
+from federation import counters as module
+from federation.counters import Counters, serve_counters
+from federation.errors import Refused
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_counts_and_health_are_served_on_loopback_alone():
+    counters, fault = Counters({"rounds": "Rounds so far"}), [""]
+    server = serve_counters(counters, port := free_port(), lambda: fault[0])
+    try:
+        assert server.server_address == ("127.0.0.1", port)
+        counters.add("rounds")
+        counters.add("rounds", 2)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            told = client.get("/metrics").text
+            assert "# HELP engram_rounds_total Rounds so far\n" in told
+            assert "engram_rounds_total 3.0\n" in told
+            assert (client.get("/healthz").status_code, client.get("/healthz").text) == (
+                200,
+                "ok\n",
+            )
+            fault[0] = "nothing heard"
+            answer = client.get("/healthz")
+            assert (answer.status_code, answer.text) == (503, "nothing heard\n")
+            assert client.get("/other").status_code == 404
+        with pytest.raises(Refused, match=rf"--metrics-port {port} cannot be used"):
+            serve_counters(counters, port)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_without_a_port_nothing_is_served():
+    assert serve_counters(Counters({}), 0) is None
+
+
+def test_without_the_package_a_port_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "_PACKAGE", "no_such_package")
+    with pytest.raises(Refused, match=r"pip install 'engram\[operate\]'"):
+        serve_counters(Counters({}), 1)

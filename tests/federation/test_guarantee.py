@@ -1,0 +1,36 @@
+"""The privacy that settings promise, in words."""
+
+import pytest
+
+from engram.privacy import epsilon
+from federation.experiment import Experiment
+from federation.guarantee import guarantee, is_weak
+
+CENTRAL = {"privacy": "central", "clip": 0.5, "num_rounds": 20}
+
+
+def test_without_privacy_nothing_is_promised():
+    assert guarantee(Experiment()) == ""
+    assert not is_weak(Experiment())
+
+
+@pytest.mark.parametrize("privacy", ["central", "local"])
+def test_epsilon_is_that_of_a_client_that_is_asked_in_every_round(privacy):
+    """Updates lie twice as far apart where privacy is local."""
+    e = Experiment(**CENTRAL | {"privacy": privacy}, noise_multiplier=8.0)
+    expected = epsilon(8.0 / (2 if privacy == "local" else 1), 20, 1e-5)
+    assert f"{privacy} privacy by noise-multiplier 8 and clip 0.5" in guarantee(e)
+    assert f"epsilon at most {expected:.4g} at delta 1e-05 after 20 rounds" in guarantee(e)
+    assert not is_weak(e)
+    assert "hardly" not in guarantee(e)
+
+
+def test_what_protects_hardly_anybody_is_said():
+    weak = Experiment(**CENTRAL, noise_multiplier=0.05)
+    assert is_weak(weak)
+    assert "above 10, which protects hardly anybody: raise noise-multiplier" in guarantee(weak)
+
+
+def test_the_largest_settings_have_an_epsilon_too():
+    most = Experiment(**CENTRAL | {"num_rounds": 10**6}, noise_multiplier=1e-6)
+    assert is_weak(most)

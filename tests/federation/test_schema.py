@@ -1,0 +1,227 @@
+"""The schema of a table: fitted once, and every later row is read by it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import engram
+from federation.data.dealing import federated_data, own_data
+from federation.data.encoding import encode, filled, fit, usual
+from federation.data.source import Source
+from federation.data.tables import table_data
+from federation.data.values import Columns, Values
+from federation.errors import DataError
+from federation.experiment import Experiment
+from federation.methods import METHODS
+from federation.schema import Column, Schema
+from simulations.exports.predicting import predict
+from tests.support import small
+
+HERE = Path("rows.csv")
+
+
+def wards(rows=24):
+    rng = np.random.default_rng(2)
+    age = rng.integers(20, 90, rows).astype(float)
+    frame = pd.DataFrame({"age": age, "sex": rng.choice(["f", "m"], rows)})
+    frame["dose"] = rng.normal(size=rows)
+    frame.loc[::5, "age"] = np.nan
+    frame.loc[3::7, "sex"] = None
+    return frame
+
+
+def by_hand(frame, ages, sexes):
+    """Returns age, sex=f, sex=m, dose, with these values for what is missing in each row."""
+    age = np.where(frame["age"].isna(), ages, frame["age"])
+    sex = np.where(frame["sex"].isna(), sexes, frame["sex"])
+    return np.column_stack([age, sex == "f", sex == "m", frame["dose"]]).astype(float)
+
+
+def fitted(frame, missing="median", **declared):
+    return fit(HERE, frame, Columns(missing=missing, **declared))
+
+
+def test_columns_are_found_by_name_in_any_order():
+    frame = wards()
+    schema = fitted(frame, "indicator")
+    x = encode(schema, HERE, frame)
+    other = frame.assign(patient=range(len(frame)))[["patient", "dose", "sex", "age"]]
+    np.testing.assert_array_equal(encode(schema, HERE, other), x)
+    assert schema.inputs == (
+        *("age", "age is missing", "sex=f", "sex=m", "sex is missing"),
+        *("dose", "dose is missing"),
+    )
+    assert [n for n, number in zip(schema.inputs, schema.numeric, strict=True) if number] == [
+        "age",
+        "dose",
+    ]
+    plain = by_hand(frame, 0.0, "")
+    np.testing.assert_array_equal(x[:, [0, 2, 3, 5]], plain)
+    np.testing.assert_array_equal(x[:, 1], frame["age"].isna())
+    np.testing.assert_array_equal(x[:, 4], frame["sex"].isna())
+
+
+def test_missing_values_are_the_owners_median_and_commonest_text():
+    frame, owner = wards(), np.arange(24) % 3
+    frame.loc[owner == 2, "age"] = np.nan  # an owner without any
+    schema = fitted(frame)
+    found = usual(schema, HERE, frame, owner, 3)
+    for k in range(3):
+        own = frame[owner == k]
+        np.testing.assert_equal(found[0][k], own["age"].median())
+        counts = own["sex"].value_counts()
+        assert counts[found[1][k]] == counts.max()
+        assert found[2][k] == np.median(own["dose"])
+    x = encode(schema, HERE, frame, [values[owner] for values in found])
+    ages = np.nan_to_num(found[0])[owner]
+    np.testing.assert_array_equal(x, by_hand(frame, ages, found[1][owner]))
+    everybody = filled(schema, HERE, frame)
+    sexes = frame["sex"].mode()[0]
+    expected = by_hand(frame, frame["age"].median(), sexes)
+    np.testing.assert_array_equal(encode(everybody, HERE, frame), expected)
+    nobody = filled(everybody, HERE, frame[owner == 2])  # whose age is still everybody's
+    assert nobody.columns[0].fill == frame["age"].median()
+    assert nobody.columns[2].fill == np.median(frame["dose"][owner == 2])
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    frame = wards()
+    schema = fitted(frame.dropna(), "refuse")
+    with pytest.raises(
+        DataError, match=r"rows\.csv lacks the columns age, dose; it has Age, which"
+    ):
+        encode(schema, HERE, frame[["sex"]].assign(Age=1))
+    odd = frame.assign(dose=np.where(np.arange(24) == 2, np.inf, 1.0))
+    odd["sex"] = odd["sex"].fillna("x")
+    with pytest.raises(DataError) as caught:
+        encode(schema, HERE, odd)
+    assert [fault.text for fault in caught.value.faults] == [
+        "rows.csv: age is missing in row 0: the model has learned from rows where none is missing",
+        "rows.csv: sex must be one of f, m (categories), got 'x' in row 3",
+        "rows.csv: dose is infinite in row 2",
+    ]
+
+
+def test_every_column_that_a_node_must_declare_is_named():
+    frame = wards().assign(color="red").dropna()
+    with pytest.raises(DataError) as caught:
+        fitted(frame, values=Values(needed=True))
+    told = [fault.text.partition(" is text")[0] for fault in caught.value.faults]
+    assert told == ["rows.csv: sex", "rows.csv: color"]
+    unknown = Values({"sex": ("m",), "color": ("blue",)})
+    with pytest.raises(DataError, match=r"sex must be one of m .* in row 1; .*color must be one"):
+        fitted(frame[frame.index != 2], "refuse", values=unknown)
+
+
+def test_it_is_read_back_as_it_was_written():
+    schema = filled(fitted(wards(), missing_values=("?", "-9")), HERE, wards())
+    again = Schema.from_json(json.dumps(schema.to_json()))
+    assert again == schema
+    assert [c.fill for c in again.columns] == [c.fill for c in schema.columns]
+    assert None not in [c.fill for c in schema.columns]
+    assert [c.fill for c in Schema.from_json(schema.told()).columns] == [None] * 3
+    plain = Schema.of_numbers(["a", "b"], of_arrays=True)
+    assert plain.to_json() == {"columns": [{"name": "a"}, {"name": "b"}], "of_arrays": True}
+    assert Schema.from_json(plain.to_json()).of_arrays
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "7",
+        "null",
+        "[" * 10**5,
+        '{"columns": 3}',
+        '{"columns": ["age"]}',
+        '{"columns": [{"name": 3}]}',
+        '{"columns": [{"name": "age", "values": "fm"}]}',
+        '{"columns": [{"name": "age", "values": [1]}]}',
+        '{"columns": [{"name": "age", "fill": []}]}',
+        '{"columns": [], "missing": "guess"}',
+        '{"columns": [], "missing": []}',
+        '{"columns": [], "missing_values": [3]}',
+    ],
+)
+def test_what_is_none_is_refused(text):
+    with pytest.raises(ValueError, match=r"^schema must be columns with names, got .{,90}$"):
+        Schema.from_json(text)
+
+
+def test_codes_are_read_as_they_are_written(tmp_path):
+    # As numbers, 01 and 02 would be 1 and 2, which are no values.
+    (tmp_path / "a.csv").write_text("code,y\n" + "01,0\n02,1\n02,0\n01,1\n" * 5)
+    e = Experiment(method="fedavg", categories="code=01|02", num_classes=2, protocol="standard")
+    data = own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
+    assert data.schema == Schema((Column("code", ("01", "02")),))
+    assert (data.train.x.sum(0) + data.test.x.sum(0)).tolist() == [10, 10]
+
+
+@pytest.mark.usefixtures("plug_ins")
+@pytest.mark.parametrize("method", ["molar", "fedavg"])
+def test_clients_whose_columns_are_in_another_order_are_read_by_name(method):
+    rows = {"age": np.arange(10.0), "dose": 100 + np.arange(10.0)}
+
+    @engram.data
+    def turned(client):
+        x = pd.DataFrame(rows)
+        return x[["dose", "age"] if client else ["age", "dose"]], np.arange(10) % 2
+
+    natural = {"partition": "natural", "protocol": "standard", "clients_per_round": 2}
+    e = Experiment(
+        dataset="turned", method=method, num_clients=2, **{} if method == "molar" else natural
+    )
+    if method == "molar":
+        found = [part[client].x for part in table_data(e)[:2] for client in range(2)]
+    else:
+        data = federated_data(e)
+        assert data.schema.names == ("age", "dose")
+        found = [split.x.numpy()[split.rows[c]] for split in data[:2] for c in range(2)]
+    for x in found:
+        assert (x[:, 0] < 10).all()
+        assert (x[:, 1] == x[:, 0] + 100).all()
+
+
+@pytest.mark.parametrize("method", ["molar", "fedavg"])
+def test_named_arrays_are_predicted_by_their_names(tmp_path, monkeypatch, method):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    x, task = rng.normal(size=(60, 2)), np.repeat([0, 1, 2], 20)
+    y = x @ [1.0, -2.0] + rng.normal(size=60) / 9
+    names = np.array(["age", "dose"])
+    np.savez("rows.npz", x=x, y=y if method == "molar" else y > 0, task=task, x_names=names)
+    data = {"dataset": "npz:rows.npz", "num_clients": 3}
+    if METHODS[method].plug_in != "molar":
+        data |= {"partition": "natural", "clients_per_round": 3, "model": "linear"}
+        data |= {"num_rounds": 2, "local_steps": 2}
+    model = engram.simulate(method=method, out="run", progress=False, **data).export(1, out="model")
+    np.savez("new.npz", x=x[:4], x_names=names)
+    np.savez("turned.npz", x=x[:4, ::-1], x_names=names[::-1])
+    pd.DataFrame(x[:4, ::-1], columns=names[::-1]).to_csv("new.csv", index=False)
+    files = ("new.npz", "turned.npz", "new.csv")
+    one, *others = (predict(model, Path(f), Path(f"{f}.csv")).table.to_numpy() for f in files)
+    for other in others:
+        if method == "molar":
+            np.testing.assert_allclose(other, one)
+        else:
+            np.testing.assert_array_equal(other[:, 0], one[:, 0])
+            np.testing.assert_allclose(other[:, 1:].astype(float), one[:, 1:].astype(float), 1e-6)
+    np.savez("odd.npz", x=x[:4], x_names=["age", "weight"])
+    with pytest.raises(DataError, match=r"odd\.npz lacks the columns dose; it has weight, which"):
+        predict(model, Path("odd.npz"), Path("odd.csv"))
+
+
+def test_methods_of_tables_take_the_columns_that_are_named(tmp_path):
+    frame = wards().assign(age=1.0, task=np.arange(24) % 2, y=np.arange(24.0))
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    e = small(method="molar", dataset=f"csv:{tmp_path}/a.csv", num_clients=2)
+    with pytest.raises(DataError, match="column sex must hold numbers"):
+        table_data(e)
+    some = table_data(e.model_copy(update={"input_columns": "dose,age"}))
+    assert some.columns == ["dose", "age"]
+    own = frame[frame["task"] == 0]
+    assert sorted(np.r_[some.train[0].x[:, 0], some.test[0].x[:, 0]]) == sorted(own["dose"])

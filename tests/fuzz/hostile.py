@@ -1,0 +1,238 @@
+"""Requests of a hostile server to one node, in this process, and what they made the node do.
+
+``python -m tests.fuzz.hostile --requests 10000 --seed 0`` prints counts and the largest numbers; it
+exits with 1 if a request went beyond the site's policy.
+"""
+
+import argparse
+import random
+import resource
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from client.app import app
+from client.audit import AUDIT, Audit
+from client.training.sampler import Sampler
+from engram.core.slots import flat
+from federation.flower import local_run, name_message, node_context
+from federation.methods import METHODS
+from federation.wire import CONFIG, DIVERGED, REFUSED, ROSTER_QUERY, to_record
+from tests.fuzz.folders import small as quick
+from tests.fuzz.settings import setting
+from tests.fuzz.spoil import VALUES, value
+from tests.support import initial_model, small, trainer
+
+STEPS: Final = 20
+MEBIBYTES: Final = 256.0
+"""Most growth of this process: rows, a model of 1 MiB, a training budget of 64 MiB, libraries."""
+
+POLICY: Final = f"""
+methods = ["fed*", "local*", "ditto", "apfl"]
+datasets = ["digits", "npz:{{open}}/*"]
+steps = {STEPS}
+model-mib = 1
+mib = 2
+least-rows = 3
+rounds-a-day = 5000
+privacy = ["none", "local"]
+"""
+
+_KINDS: Final = (ROSTER_QUERY, MessageType.TRAIN, MessageType.TRAIN, MessageType.EVALUATE)
+_FIT: Final = ("fedavg", "fedprox", "fedper", "fedbabu", "local", "local-moml", "ditto", "fedem")
+_WORK: Final = ("local-steps", "local-epochs", "batch-size", "adapt-steps", "hidden", "num-clients")
+_HUGE: Final = (20, 21, 100, 10**4, 10**5, 10**6, "1048576", "4096,4096", "1048576,1048576")
+
+
+class Seen:
+    """Observations of a node: counts of answers, largest numbers, and files that it opened."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[str] = Counter()
+        self.steps = 0
+        self.opened: set[str] = set()
+        self.wrong: list[str] = []
+        self.mebibytes = 0.0
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
+        return (
+            f"{self.answers.total()} requests: {told}; at most {self.steps} steps of {STEPS}, "
+            f"{self.mebibytes:.0f} MiB more of {MEBIBYTES:.0f}, {len(self.opened)} files opened"
+        )
+
+
+def attack(here: Path, requests: int, seed: int) -> Seen:
+    """Sends a node so many requests, and returns what they made it do.
+
+    Args:
+        here: An empty folder: ``site`` in it is the node's, and nothing else may be read.
+        requests: How many.
+        seed: Of the requests.
+    """
+    seen, site = Seen(), here / "site"
+    _prepare(here)
+    node = {"partition-id": 0, "num-partitions": 1, "state": str(site), "policy": str(site)}
+    node |= {"memory-budget": 1 / 16}
+    local_run()
+    with _watched(seen, here):
+        for number in range(-20, requests):  # the first ones load what all need
+            rng = random.Random(f"{seed}/{number}")
+            if number == 0:
+                before = _most()
+            _ask(rng, here, node, seen, whole=number < 0)
+    seen.mebibytes = (_most() - before) / 2**20
+    if fault := Audit(site / AUDIT).read().fault:
+        seen.wrong.append(fault)
+    return seen
+
+
+def _prepare(here: Path) -> None:
+    rows = {"x": np.ones((40, 4), np.float32), "y": np.arange(40) % 2}
+    for folder in ("site/open", "secret"):
+        (here / folder).mkdir(parents=True)
+        np.savez(here / folder / "rows.npz", **rows)
+    (here / "site" / "open" / "link.npz").symlink_to(here / "secret" / "rows.npz")
+    (here / "site" / "policy.toml").write_text(POLICY.format(open=here / "site" / "open"))
+
+
+def _ask(rng: random.Random, here: Path, node: dict[str, Any], seen: Seen, *, whole: bool) -> None:
+    method = rng.choice(_FIT if whole or rng.random() < 0.6 else list(METHODS))
+    fits = method in _FIT
+    config = dict(small(method=method).to_config()) if fits else {"method": method}
+    config |= {"local-steps": rng.choice((2, STEPS))} if fits else quick(method)
+    kind = rng.choice(_KINDS)
+    content = (
+        _content(rng, method if fits else _FIT[0], whole=whole)
+        if kind != ROSTER_QUERY
+        else RecordDict()
+    )
+    for _ in range(0 if whole else rng.choice((0, 0, 1, 1, 2, 4))):
+        config |= dict([_other(rng, here, method)])
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    number = rng.choice((1, 2, 3, 2**40))
+    try:
+        reply = app(message, node_context(number, 7, node, config))
+    except Exception as error:  # the worker makes it a reply; a site must not be told less
+        seen.answers["raised"] += 1
+        seen.wrong.append(f"{kind} {_brief(config)}: {type(error).__name__}: {error}")
+        return
+    if reply.has_error():
+        reason = reply.error.reason
+        policy = "policy" if "this site's policy" in reason else "refused"
+        seen.answers[policy if reply.error.code == REFUSED else f"code {reply.error.code}"] += 1
+        if reply.error.code not in (REFUSED, DIVERGED) or "\n" in reason or len(reason) > 2100:
+            seen.wrong.append(f"{kind} {_brief(config)}: {reply.error}")
+    else:
+        seen.answers[f"done {kind}"] += 1
+
+
+def _other(rng: random.Random, here: Path, method: str) -> tuple[str, Any]:
+    """Returns a setting of a server that wants more than it may have."""
+    what = rng.randrange(4)
+    if what == 0:
+        return rng.choice(_WORK), rng.choice(_HUGE)
+    if what == 1:
+        place = rng.choice(("secret/rows", "site/open/link", "site/open/../../secret/rows"))
+        others = ("npz:/etc/passwd", "csv:/etc/passwd", "npz:/dev/zero", "hf:x", "images:/etc", "x")
+        mine = f"npz:{here}/site/open/rows.npz"
+        return "dataset", rng.choice((f"npz:{here}/{place}.npz", mine, *others))
+    if what == 2:
+        return setting(rng, method)
+    return rng.choice(list(small(method="fedavg").to_config())), value(rng)
+
+
+def _content(rng: random.Random, method: str, *, whole: bool) -> RecordDict:
+    training = f"{_FIT.index(method):016x}"
+    asked: dict[str, Any] = {"server-round": 1, "training": training, "clients": [0]}
+    model = dict(flat(_model(method)))
+    if not whole:
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            key = rng.choice(("server-round", "training", "clients", "durable", "most-examples"))
+            asked[key] = rng.choice((*VALUES, [0, 1], [10**6], list(range(1000)), "../x"))
+        if rng.random() < 0.3:
+            shape = rng.choice(((1,), (1000, 1000), (0, 5), (300, 300)))
+            model[rng.choice([*model, "x"])] = torch.full(shape, rng.choice((0.0, 1e38, np.nan)))
+    record = ConfigRecord({key: held for key, held in asked.items() if _is_sent(held)})
+    return RecordDict({"arrays": to_record(model), CONFIG: record})
+
+
+def _is_sent(held: Any) -> bool:
+    """Whether Flower can send a value."""
+    try:
+        return bool(RecordDict({CONFIG: ConfigRecord({"x": held})}).object_id)
+    except (TypeError, ValueError):
+        return False
+
+
+@cache
+def _model(method: str) -> Any:
+    return initial_model(trainer(small(method=method)))
+
+
+def _brief(config: dict[str, Any]) -> str:
+    usual = small(method="fedavg").to_config()
+    return repr({k: v for k, v in config.items() if usual.get(k) != v})[:600]
+
+
+def _most() -> int:
+    """Returns the most bytes of memory that this process has had at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextmanager
+def _watched(seen: Seen, here: Path) -> Iterator[None]:
+    """Counts the steps for which rows are drawn, and notes files that the node opens."""
+    watching, drawn = [True], Sampler.draw
+    outside = ("/etc/passwd", "/dev/zero", str(here / "secret"))
+
+    def note(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and watching and isinstance(args[0], str):
+            path = str(Path(args[0]).resolve())
+            seen.opened.add(path)
+            if path.startswith(outside):
+                seen.wrong.append(f"{path} was opened")
+
+    def draw(sampler: Sampler, *args: Any) -> Any:
+        found = drawn(sampler, *args)
+        steps = (found.rows.shape[1] - found.initial) // (found.batches * found.size)
+        seen.steps = max(seen.steps, steps)
+        if steps > STEPS:
+            seen.wrong.append(f"{steps} steps were drawn")
+        return found
+
+    sys.addaudithook(note)  # for good: it only looks while it is watching
+    Sampler.draw = draw  # type: ignore[method-assign]  # to count steps
+    try:
+        yield
+    finally:
+        Sampler.draw = drawn  # type: ignore[method-assign]  # put back
+        watching.clear()
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.hostile", description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        seen = attack(Path(folder), given.requests, given.seed)
+    print(seen)
+    for line, count in Counter(seen.wrong).most_common(20):
+        print(f"{count} times: {line}")
+    return 1 if seen.wrong or seen.mebibytes > MEBIBYTES else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

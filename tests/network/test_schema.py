@@ -1,0 +1,134 @@
+"""Four hospitals on nodes of their own, by the commands of the manual.
+
+From a folder of files to predictions at a site it takes ten: init-federation, superlink, register,
+node, schema, schema again, run, memory list, memory export, predict.
+"""
+
+import json
+import tomllib
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simulations.loopback import LoopbackFederation
+from tests.hospitals import SITES, write_hospitals
+from tests.network.support import wait_for
+
+pytestmark = pytest.mark.processes
+
+QUICK = ["num-rounds=2", "hidden=8", "timeout=120", "eval-every=2"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each hospital's file, as a node of its own reads it; to be mended in place."""
+    return write_hospitals(tmp_path_factory.mktemp("hospitals"))
+
+
+def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engram):
+    federation = LoopbackFederation(tmp_path / "fed", clients=len(SITES))
+    for client, path in enumerate(files):
+        federation.options[f"client-{client}"] = ["--data", f"csv:{path}"]
+    server = federation.server
+    with federation:
+        for name in federation.names[1:]:
+            log = federation.log(name)
+            wait_for(lambda log=log: "connected" in log.read_text(), 120, f"{name} is on line")
+        there = ["--control", federation.control]
+        agree = ["schema", server, "--target", "outcome", "--target", "days", *there]
+        status, out, err = engram(*agree)
+        assert status == 1, err
+        assert out, err
+        lines = out.splitlines()
+        assert lines[0].startswith("client-1: crea lies 80.4 times above the other sites'")
+        assert lines[1].startswith("client-3: age has '?' in row 3: set missing-values=?")
+        assert "client-3 cannot take part before the above is mended" in lines[-1]
+
+        write_hospitals(files[0].parent, mended=True)
+        status, out, err = engram(*agree)
+        assert (status, out.splitlines()[-1].partition(":")[2]) == (
+            0,
+            f" written; next: engram run METHOD --federation {server} --check",
+        ), err
+        agreed = tomllib.loads((server / "schema.toml").read_text())
+        assert agreed["input-columns"] == "age,bp,crea,sex,smoker"
+        assert agreed["categories"].startswith("outcome=home|icu|ward; sex=f|m; smoker=")
+
+        status, out, err = engram("statistics", server, "--csv", *there)
+        assert status == 0, err
+        hold_for_their_files(pd.read_csv(StringIO(out)), files)
+
+        run = ["run", "fedper", "--federation", server, *there]
+        run += [word for setting in ("target-column=outcome", *QUICK) for word in ("-s", setting)]
+        status, out, err = engram(*run, "--check")
+        assert status == 0, out + err
+        assert f"fedper on {server}: 4 of 4 sites can take part; nothing was trained" in out
+        status, out, err = engram(*run, "--out", "run", "--json")
+        assert status == 0, out + err
+        results = json.loads((tmp_path / "run" / "results.json").read_text())
+        assert "left-out" not in results
+
+        for client, name in enumerate(SITES):
+            if client < 2:
+                take_home(engram, server.parent / f"client-{client}", client, f"{name}-model")
+        predicts_in_its_own_units(engram, files)
+        models = ["north-model", "south-model"]
+        status, out, err = engram("evaluate", *models, "--federation", server, *there, "--json")
+        assert status == 0, out + err
+        table = json.loads(out)
+        assert [(Path(each["model"]).name, each["client"]) for each in table] == [
+            (model, client) for model in models for client in range(4)
+        ]
+        at_home = [each for each in table if each["model"].endswith("north-model")]
+        accuracy = results["clients"]["accuracy"][0]
+        assert at_home[0]["scores"]["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+        assert [each["rows"] for each in at_home] == results["clients"]["queries"]
+        status, out, err = engram("adapt", "run", "--data", f"csv:{files[2]}", "--out", "new-model")
+        assert status == 0, out + err
+        assert "adapted, cross-validated" in out
+
+
+def hold_for_their_files(found, files):
+    """Checks the statistics of three columns of all sites."""
+    told = found.set_index(["column", "site"])
+    tables = [pd.read_csv(path) for path in files]
+    for column in ("age", "crea", "days"):
+        for client, table in enumerate(tables):
+            row, values = told.loc[(column, f"client-{client}")], table[column]
+            assert (row.rows, row.missing) == (len(values), values.isna().sum())
+            expected = [values.mean(), *values.quantile([0.1, 0.5, 0.9])]
+            assert [row["mean"], row.low, row["median"], row.high] == pytest.approx(
+                expected, rel=5e-3
+            )
+        all_rows = pd.concat(tables)[column]
+        assert told.loc[(column, "all")].rows == len(all_rows)
+        assert told.loc[(column, "all")]["mean"] == pytest.approx(all_rows.mean(), rel=1e-2)
+    assert told.loc[("sex", "all")].kind == "text"
+    assert told.loc[("smoker", "all")].missing == sum(table.smoker.isna().sum() for table in tables)
+
+
+def take_home(engram, node, client, model):
+    """Has a node write the model that serves its client."""
+    status, out, err = engram("memory", "list", node, "--json")
+    assert status == 0, err
+    (there,) = json.loads(out)
+    status, out, err = engram("memory", "export", node, there["training"], client, model)
+    assert status == 0, out + err
+    card = (Path(model) / "card.md").read_text()
+    assert "| run | run, after round 2 |" in card
+    assert "| outputs | classes: home, icu, ward |" in card
+
+
+def predicts_in_its_own_units(engram, files):
+    """Predicts a site's rows by its model, and notes those that are in other units."""
+    status, out, err = engram("predict", "north-model", files[0], "--out", "north.csv")
+    assert (status, "note:" in out) == (0, False), out + err
+    found, rows = pd.read_csv("north.csv"), pd.read_csv(files[0])
+    assert len(found) == SITES["north"]
+    assert set(found["predicted"]) <= {"home", "icu", "ward"}
+    rows.assign(crea=rows.crea * 88.4).to_csv("raw.csv", index=False)
+    status, out, err = engram("predict", "north-model", "raw.csv", "--out", "odd.csv")
+    assert status == 0, err
+    assert "note: raw.csv lies far from the rows that the model has learned from (crea: " in out

@@ -1,0 +1,99 @@
+"""`engram stop`: a run ends after its current round, and goes on later with the same numbers."""
+
+from pathlib import Path
+
+import pytest
+
+from client.disk import DiskStore
+from client.hosts.local import LocalHost
+from federation.bundle import unbundle
+from federation.errors import Refused, RunStopped
+from server import stopping
+from server.grid import PatientGrid
+from server.membership import Membership
+from server.record import RunRecord
+from server.run import run as run_on
+from server.stopping import is_stopping, stop_run
+from simulations.grid import InProcessGrid
+from tests.server.federations import make
+from tests.support import small, trainer
+
+SERVER = Path("fed/server")
+
+
+class Unbundling(InProcessGrid):
+    """Nodes that take messages as they travel."""
+
+    def _answer(self, kind, requests):
+        for request in requests:
+            request.message.content = unbundle(request.message.content)
+        return super()._answer(kind, requests)
+
+
+def patient(e, store=None, *, stops=True, hosts=((range(20)),)):
+    g = Unbundling(LocalHost(trainer(e, store)), hosts)
+    membership = Membership(SERVER, 1, insecure=True) if stops else None
+    return PatientGrid(g, least=1, membership=membership)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The runs that the SuperLink knows, by number: their status."""
+    make()
+    (SERVER / "flwr").mkdir()
+    known = {}
+
+    def ask(folder, *words, control, what):
+        assert (folder, words) == (SERVER, ("list",))
+        return {"runs": [{"run-id": str(n), "status": status} for n, status in known.items()]}
+
+    monkeypatch.setattr(stopping, "ask", ask)
+    return known
+
+
+def test_the_only_run_is_stopped_and_notes_of_others_are_removed(runs):
+    runs |= {1: "finished:completed", 2: "running"}
+    (SERVER / "flwr" / "stop-1").touch()
+    assert stop_run(SERVER) == "2"
+    assert is_stopping(SERVER, 2)
+    assert not is_stopping(SERVER, 1)
+
+
+def test_of_several_runs_one_is_named(runs):
+    with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: none"):
+        stop_run(SERVER)
+    runs |= {1: "finished:failed", 2: "running", 3: "starting"}
+    with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: 2, 3"):
+        stop_run(SERVER)
+    with pytest.raises(Refused, match=r"go on, 2, 3, got '1'"):
+        stop_run(SERVER, "1")
+    assert stop_run(SERVER, "3") == "3"
+
+
+def test_a_run_that_is_stopped_keeps_its_last_round_and_goes_on(runs, tmp_path):
+    runs[1] = "running"
+
+    def go(folder, on_round=lambda row: None, stops=False, **more):
+        e = small(checkpoint_every=4, **more)
+        g = patient(e, DiskStore(tmp_path / f"{folder.name}-memory"), stops=stops)
+        return run_on(g, e, folder, engine="flower", on_round=on_round)
+
+    def third(row):
+        if row["round"] == 3:
+            stop_run(SERVER)
+
+    with pytest.raises(RunStopped, match=r"ended after round 3, as `engram stop` asked for.*run"):
+        go(tmp_path / "run", third, stops=True)
+    record = RunRecord.open(tmp_path / "run")
+    assert (max(record.checkpoints()), record.results) == (3, None)
+    found = go(tmp_path / "run", resume=str(tmp_path / "run"))
+    assert found["clients"] == go(tmp_path / "whole")["clients"]
+
+
+def test_a_run_that_waits_for_clients_is_stopped(runs, tmp_path):
+    runs[1] = "running"
+    stop_run(SERVER)
+    g = patient(small(), hosts=())
+    with pytest.raises(RunStopped, match="ended before its first round"):
+        run_on(g, small(), tmp_path / "run", engine="flower")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,156 @@
+"""Models of hospitals that are taken home, scored at every site, and adapted to newcomers."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import engram
+from client.disk import DiskStore
+from client.noted import read_training
+from client.remembered import remembered_package
+from federation.errors import Refused
+from federation.exported import load_model
+from server.run import run as run_on
+from server.visits import given_model, visit
+from simulations.exports.predicting import predict
+from tests.hospitals import SITES, write_hospitals
+from tests.server.nodes import NodesGrid
+from tests.support import small
+
+COLUMNS = {
+    "categories": "outcome=home|icu|ward; sex=f|m; smoker=current|former|never",
+    "input_columns": "age,bp,crea,sex,smoker",
+    "missing": "median",
+}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A run of four hospitals: its folder, the nodes, their files, and two sites' models."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    paths = write_hospitals(folder / "data", mended=True)
+    e = small(
+        method="fedper", num_clients=4, clients_per_round=4, timeout=5.0, hidden="8", model="mlp",
+        target_column="outcome", **COLUMNS,
+    )  # fmt: skip
+    grid = NodesGrid(e, [f"csv:{path}" for path in paths], folder)
+    run_on(grid, e, folder / "run", engine="flower")
+    places = [next((folder / f"node-{n}" / "memory").iterdir()) for n in range(1, 5)]
+    for client in (0, 1):
+        package = remembered_package(
+            read_training(places[client]), client, DiskStore(places[client])
+        )
+        package.write(folder / f"model-{client}", "safetensors")
+    return folder, grid, paths, places
+
+
+def test_every_sites_model_is_scored_at_every_site(federation):
+    folder, grid, _, places = federation
+    models = [given_model(folder / f"model-{client}") for client in (0, 1)]
+    found = visit(grid, models, len(SITES), patience=0)
+    assert [(each.model, each.client) for each in found] == [
+        (str(folder / f"model-{model}"), client) for model in (0, 1) for client in range(4)
+    ]
+    for each in found:
+        test = read_training(places[each.client]).data(each.client).test
+        x, y = test.take(torch.arange(len(test.y)))
+        outputs = load_model(each.model)(x).detach()
+        assert each.rows == len(y)
+        assert each.scores["accuracy"] == pytest.approx(
+            float((outputs.argmax(1) == y).double().mean())
+        )
+        loss = torch.nn.functional.cross_entropy(outputs, y)
+        assert each.scores["loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_nothing_of_a_sites_rows_goes_to_other_sites_but_its_parameters(federation):
+    folder, _, paths, _ = federation
+    whole = json.loads((folder / "model-1" / "model.json").read_text())
+    about = given_model(folder / "model-1").about
+    assert whole["ranges"]
+    assert (about["ranges"], about["intervals"]) == ([], [])
+    fills = [column.get("fill") for column in whole["kind"]["schema"]["columns"]]
+    assert any(fill is not None for fill in fills)
+    assert "fill" not in json.dumps(about)
+    assert str(paths[1].parent) not in json.dumps(about)
+
+
+def test_a_site_says_why_it_scores_a_model_not(federation, tmp_path):
+    folder, grid, paths, _ = federation
+    model = given_model(folder / "model-0")
+    e = small(method="fedper", num_clients=4, clients_per_round=4, hidden="8", model="mlp")
+    other = paths[1].parent / "other.csv"
+    pd.read_csv(paths[1]).rename(columns={"bp": "pressure"}).to_csv(other, index=False)
+    data = [f"csv:{paths[0]}", f"csv:{other}", "", f"csv:{paths[3]}"]
+    found = visit(NodesGrid(e, data, tmp_path), [model], 4, patience=0)
+    assert [each.rows > 0 for each in found] == [True, False, False, True]
+    said = " ".join(each.why for each in found)
+    assert "this node's data cannot be used: its log says why" in said
+    assert "this node has inputs float32[1,8,8] and outputs 0, 1, 2, " in said
+    assert "and the model takes inputs float32[8] (age, bp, crea, sex=f, sex=m, " in said
+    altered = model._replace(about=model.about | {"form": "shifted"})
+    (first, *_) = visit(grid, [altered], 4, patience=0)
+    assert "the network is not the one that was exported" in first.why
+    nameless = model._replace(about={"settings": {}})
+    (first, *_) = visit(grid, [nameless], 4, patience=0)
+    assert "the model's description cannot be read: 'what'" in first.why
+
+
+def test_a_model_that_holds_rows_is_not_sent(tmp_path):
+    x = np.random.default_rng(0).normal(size=(3, 20, 4)).astype("float32")
+    rows = [(each, np.arange(20) % 2) for each in x]
+    given = {"num_rounds": 1, "clients_per_round": 3, "progress": False}
+    run = engram.simulate(rows, method="knn-per", out="run", **given)
+    with pytest.raises(Refused, match="one holds its client's rows, and is not sent to other"):
+        given_model(run.export(0, out="one"))
+
+
+def test_the_common_model_says_what_it_has_learned_from(federation, tmp_path):
+    folder, *_ = federation
+    common = engram.load_run(folder / "run").export(out=tmp_path / "common")
+    card = (common / "card.md").read_text()
+    assert "| learned from | data that its clients' nodes have, 4 clients |" in card
+    assert "| inputs | age, bp, crea, sex, smoker |" in card
+    assert "| outputs | classes: home, icu, ward |" in card
+    assert "there are no scores of this model" in card  # its head has not been trained
+
+
+@pytest.mark.parametrize("whose", ["newcomer", "member"])
+def test_a_model_is_adapted_to_a_table(federation, whose, tmp_path):
+    folder, _, paths, _ = federation
+    rows = pd.read_csv(paths[0])
+    path = paths[0] if whose == "member" else tmp_path / "newcomer.csv"
+    if whose == "newcomer":
+        names = ["outcome", "sex", "age", "crea", "smoker", "bp"]
+        rows.sample(60, random_state=1)[names].to_csv(path, index=False)
+    model = engram.load_run(folder / "run").adapt(f"csv:{path}", out=tmp_path / "model")
+    card = (model / "card.md").read_text()
+    assert "adapted, cross-validated | accuracy" in card
+    table = predict(model, path, tmp_path / "found.csv").table
+    assert set(table["predicted"]) <= {"home", "icu", "ward"}
+    assert len(table) == len(pd.read_csv(path))
+
+
+def test_coefficients_are_scored_at_every_site(tmp_path):
+    """At its own site a model has the loss that the run says; elsewhere, that of its own rows."""
+    paths = write_hospitals(tmp_path / "data", mended=True)
+    e = small(
+        method="molar", num_clients=4, timeout=5.0, target_column="days", missing="median",
+        input_columns="age,bp,crea",
+    )  # fmt: skip
+    grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
+    results = run_on(grid, e, tmp_path / "run", engine="flower")
+    (place,) = (tmp_path / "node-2" / "memory").iterdir()
+    package = remembered_package(read_training(place), 1, DiskStore(place))
+    package.write(tmp_path / "model", "safetensors")
+    assert [each.name for each in package.exported.ranges] == ["age", "bp", "crea"]
+    assert package.exported.intervals
+    found = visit(grid, [given_model(tmp_path / "model")], 4, patience=0)
+    assert [each.client for each in found] == [0, 1, 2, 3]
+    assert [each.rows for each in found] == results["clients"]["rows"]
+    own = results["clients"]["loss-personal"][1]
+    assert found[1].scores == {"loss": pytest.approx(own)}
+    assert len({each.scores["loss"] for each in found}) == 4

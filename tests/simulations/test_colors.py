@@ -1,0 +1,48 @@
+"""A method has one color, which people who see few colors can tell from others."""
+
+import subprocess
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from federation.methods import family
+from federation.methods.network import NetworkMethod
+from simulations.colors import PALETTE, look_of
+
+# Viénot, Brettel, Mollon, Color Research & Application 1999: sRGB without green and without red
+# cones, for linear values.
+PROTAN = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
+DEUTAN = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
+
+
+def lab(color, seen=None):
+    """CIELAB of a color, as it is seen."""
+    rgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    linear = linear if seen is None else np.clip(seen @ linear, 0, 1)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ linear / [0.9505, 1, 1.089]
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("seen", [None, PROTAN, DEUTAN], ids=["all", "protan", "deutan"])
+def test_colors_are_told_apart(seen):
+    apart = [np.linalg.norm(lab(a, seen) - lab(b, seen)) for a, b in combinations(PALETTE, 2)]
+    assert min(apart) > 4.6  # twice a just noticeable difference (Mahy et al. 1994)
+
+
+def test_every_method_has_a_look_of_its_own_and_those_compared_a_color():
+    looks = {look_of(name) for name in family(NetworkMethod.plug_in)}
+    assert len(looks) == len(family(NetworkMethod.plug_in))
+    compared = family(NetworkMethod.plug_in, compared=True)
+    assert len({look_of(name).color for name in compared}) == len(compared)
+
+
+def test_a_look_is_of_the_name_alone():
+    assert look_of("ditto + fine-tuning") == look_of("ditto")
+    code = "from simulations.colors import look_of; print(*look_of('somebodys-own'))"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert there.stdout.split() == list(look_of("somebodys-own"))
