@@ -5,10 +5,17 @@ BIN := .venv/bin
 BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
-.PHONY: demo federation test test-processes golden lint types docs bench clean
+# What meets Flower's internals, and what it runs: on Ray, and as a federation of processes.
+FLOWER := tests/federation/test_flower.py tests/federation/test_inbox.py tests/client/test_clock.py \
+	tests/client/test_fleet.py tests/server/test_replies.py tests/server/test_superlink.py \
+	tests/server/test_launch.py tests/server/test_callers.py tests/simulations/test_apps.py
+FLOWER_PROCESSES := tests/network/test_http_fleet.py \
+	tests/simulations/test_ray.py::test_an_app_of_a_users_own
+
+.PHONY: demo federation test test-processes newest golden lint types docs bench containers clean
 
 demo: .venv/ready
-	$(BIN)/engram compare $(DEMO) --seeds 3 --config simulations/presets/demo.toml
+	$(BIN)/engram compare $(DEMO) --config simulations/presets/demo.toml
 
 federation: .venv/ready
 	$(BIN)/engram federation --clients 3 --set num-rounds=20 --set eta=0.4
@@ -19,6 +26,12 @@ test: .venv/ready
 test-processes: .venv/ready
 	$(BIN)/pytest -m processes $(BY_FILE) $$(grep -rl --include='*.py' mark.processes tests)
 
+newest: .newest/ready
+	.newest/bin/pytest $(FLOWER) $(BY_FILE)
+	.newest/bin/pytest -m processes $(FLOWER_PROCESSES)
+	rm -rf .newest/run
+	.newest/bin/engram federation --clients 3 --set num-rounds=2 --out .newest/run
+
 golden: .venv/ready
 	$(BIN)/pytest tests/golden --exact $(BY_FILE)
 
@@ -27,6 +40,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose*.yml
+	for part in server client; do \
+	  $(BIN)/kubectl kustomize docker/kubernetes/$$part | $(BIN)/kubernetes-validate --strict --quiet /dev/stdin || exit 1; \
+	done
 
 types: .venv/ready
 	$(BIN)/mypy
@@ -39,10 +55,20 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.scale
 
+containers: .venv/ready
+	$(BIN)/python -m tests.docker.containers
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# Of two pins of one package, the first counts.
+.newest/ready: pyproject.toml constraints.txt constraints-newest.txt
+	$(PYTHON) -m venv .newest
+	awk -F== '!seen[tolower($$1)]++' constraints-newest.txt constraints.txt > .newest/constraints.txt
+	.newest/bin/pip install --quiet --constraint .newest/constraints.txt --editable '.[dev]'
 	touch $@
 
 .venv/docs-ready: .venv/ready
@@ -50,4 +76,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build site *.egg-info
+	rm -rf .venv .newest build site *.egg-info

@@ -28,7 +28,7 @@ warnings.filterwarnings("ignore", message="IProgress")
 %config InlineBackend.figure_formats = ["svg"]
 %config InlineBackend.print_figure_kwargs = {"bbox_inches": "tight", "metadata": {"Date": None}}
 """
-SECONDS = 120  # for a cell, which takes a few on an idle machine
+SECONDS = 600  # for a cell, which takes a few on an idle machine
 BASH = "%%bash\n"
 PICTURES = {"image/svg+xml": "svg", "image/png": "png"}
 

@@ -24,15 +24,19 @@
 # %% [markdown]
 # ## Read the table
 #
-# - `mean ± sd` is over clients. Read `p10` and `worst` too: a good mean may hide clients that are badly
+# - `picked` is the mean over clients after the round that validation rows pick, and `worse` the
+#   percentage of them that are worse off than by themselves.
+# - `last ± sd` is over clients, after the last round. Read `p10` and `worst` too: a good mean may hide clients that are badly
 #   served.
 # - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row
 #   with `+ fine-tuning`, each client takes ten gradient steps from its model first.
 # - `common` is the common model as it is. `fedavg` serves everyone by it.
 # - `constant, own` and `linear model, own` need neither a network nor a federation. A method that does
 #   not beat them is not worth its cost.
-# - The sentences below the table compare the method that is best on *validation* rows with each other
-#   one on *test* rows. Where they say that no difference is shown, take the simpler method.
+# - The sentences below the table say whether a method is better than the strongest simple reference,
+#   and compare the one that is best on *validation* rows with each other one on *test* rows. Where they
+#   say that no difference is shown, take the simpler method. Two seeds, as here, show large differences
+#   alone; take five.
 #
 # What does each client gain? In the picture a dot is a client, in two panels: its gain over learning by
 # itself, and over the common model.
