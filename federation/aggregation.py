@@ -13,9 +13,10 @@ from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
-from engram.core.walkers import Walker
+from engram.core.walkers import Walker, origin
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
+from federation.calibration import noise_multiplier, reach, sampling_rate
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
@@ -87,10 +88,16 @@ class Merge:
             server,
             updates,
             bound=e.clip,
-            multiplier=e.noise_multiplier,
+            multiplier=noise_multiplier(e),
             clients=e.clients_per_round,
             normal=lambda size: self.noise(size, Stream.SERVER_NOISE, server_round),
         )
+
+    def unchanged(self, server: Slots, sent: Slots) -> Slots:
+        """Returns the update of a client that changed nothing; ``sent`` has names and shapes."""
+        received, _ = self.method.server.send(server, [])
+        zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
+        return origin(self.method, received, zeros)
 
     def _clipped(self, server: Slots, update: Update) -> Slots:
         """Clips an update again, whether or not its clients have clipped it already.
@@ -152,13 +159,13 @@ def _center(e: ProtectionSettings) -> Center:
     return partial(trimmed_mean, cut=e.num_malicious)
 
 
-def _deviation(e: ProtectionSettings) -> float:
+def _deviation(e: Experiment) -> float:
     """Returns the standard deviation of the noise that each client adds."""
-    return e.noise_multiplier * e.clip if e.privacy == "local" else 0.0
+    return noise_multiplier(e) * e.clip if e.privacy == "local" else 0.0
 
 
 def leave_client(
-    e: ProtectionSettings,
+    e: Experiment,
     walker: Walker,
     common: Slots,
     own: Slots,
@@ -200,16 +207,22 @@ def leave_client(
     return noisy
 
 
-def spent(e: ProtectionSettings, rounds: int) -> float:
-    """Returns the epsilon, at ``delta``, of a client that took part in ``rounds`` rounds.
+def spent(e: Experiment, rounds: int) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of rounds.
 
-    Central privacy hides from anyone who sees the models whether a client took part at all: adding
-    or removing it moves the sum by ``clip``. Local privacy hides from the server which data a
-    client has: two clipped updates lie up to ``2 clip`` apart. Only a client's updates are
-    accounted for, not the other numbers that it sends.
+    Under Poisson sampling these are all rounds that have begun; otherwise those in which the client
+    was asked, since cohorts are no secret then. ``reach`` says what is hidden. Only a client's
+    updates are accounted for, not the other numbers that it sends.
+
+    Raises:
+        Refused: As ``noise_multiplier`` and ``poisson_epsilon``.
     """
-    reach = 2 if e.privacy == "local" else 1
-    return epsilon(e.noise_multiplier / reach, rounds, e.delta)
+    multiplier = noise_multiplier(e) / reach(e)
+    if e.sampling == "poisson":
+        from federation.amplification import poisson_epsilon  # noqa: PLC0415 - rarely needed
+
+        return poisson_epsilon(multiplier, sampling_rate(e), rounds, e.delta)
+    return epsilon(multiplier, rounds, e.delta)
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Privacy amplified by Poisson sampling, by Google's ``dp-accounting``, which is imported on demand.
+"""Privacy amplified by Poisson sampling, by Google's ``dp-accounting``, imported on demand.
 
 In each round a client takes part with probability q, independently of everything, and the sum of
 the clipped updates gets normal noise: the Poisson-subsampled Gaussian mechanism. Two federations

@@ -176,7 +176,7 @@ class _Run:
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
             **_named(self.strategy.results(to_record(model), rows[-1]), self._roster()),
-            **(accountant.spent if accountant else {}),
+            **(accountant.claim if accountant else {}),
             **self.attendance.notes(),
         }
         record.finish(found)
