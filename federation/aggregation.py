@@ -50,7 +50,7 @@ class Merge:
         self.by = "rows"  # which a server sees that takes each update
         if isinstance(merge, FromMean):
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
-        self.combines = isinstance(merge, FromMean) and plain
+        self.combines = isinstance(merge, FromMean) and plain and not settings.clip_quantile
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]
         averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
         self.bounded = not plain or (bool(settings.clip) and not averages)
@@ -84,10 +84,15 @@ class Merge:
     ) -> Update:
         del by
         e = self.settings
-        return self.walker.private_mean(
+        mean = partial(self.walker.private_mean, bound=e.clip)
+        if e.clip_quantile:
+            from engram.core.adaptive_clip import adaptive_mean  # noqa: PLC0415 - rarely needed
+
+            xi = float(self.noise(1, Stream.SERVER_NOISE, server_round, 1))
+            mean = partial(adaptive_mean, self.walker, quantile=e.clip_quantile, xi=xi)
+        return mean(
             server,
             updates,
-            bound=e.clip,
             multiplier=noise_multiplier(e),
             clients=e.clients_per_round,
             normal=lambda size: self.noise(size, Stream.SERVER_NOISE, server_round),
@@ -148,6 +153,10 @@ def merge_of(
         )
 
         method = universal_step(method, e.server_radius, running)
+    if e.clip_quantile:
+        from engram.core.adaptive_clip import adaptive  # noqa: PLC0415 - rarely needed
+
+        method = adaptive(method, e.clip)
     return Merge(method, Walker(method, running), e, noise)
 
 

@@ -65,7 +65,7 @@ def _solved(target: float, delta: float, rounds: int, rate: float) -> float:
 
 
 def _least(cost: Callable[[float], float], target: float, low: float) -> float:
-    """Returns the least argument, from ``low``, at which a falling ``cost`` is within ``target``."""
+    """Returns the least argument from ``low`` on at which a falling ``cost`` is in ``target``."""
     high = low
     while cost(high) > target and high <= _MOST:
         low, high = high, 2 * high

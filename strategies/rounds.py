@@ -115,13 +115,13 @@ class Rounds(NamedTuple):
     def merged(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round.
 
-        A round without updates has noise, too: it counts as that of a client that changed nothing.
+        A round without updates has noise, too, on an update of no client that changes nothing.
 
         Raises:
             RunStopped: The merged slots are not finite.
         """
         if not updates:
-            updates = [Update(self.merge.unchanged(server, self.shapes.sent), 1)]
+            updates = [Update(self.merge.unchanged(server, self.shapes.sent), 0, 0)]
         slots = self.merge(server, updates, server_round)
         if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")

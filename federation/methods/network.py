@@ -94,7 +94,7 @@ class NetworkMethod(Method):
 
     def combines(self, shared: SharedSettings) -> bool:
         """Returns whether a node may send the mean of several clients' updates."""
-        return not self.each and shared.merge == "mean"
+        return not self.each and shared.merge == "mean" and not shared.clip_quantile
 
     @classmethod
     def step_sizes(cls) -> list[str]:
