@@ -6,6 +6,7 @@ import torch
 
 from engram.core.method import Update
 from engram.core.slots import flat
+from federation.amplification import poisson_epsilon
 from federation.noise import secret_noise, simulated_noise
 from federation.streams import Stream
 from server import run as coordinator
@@ -121,3 +122,15 @@ def test_messages_give_what_a_simulation_gives(tmp_path):
 def test_what_poisson_sampling_does_not_go_with_is_one_line(settings, says):
     with pytest.raises(ValueError, match=says):
         small(**POISSON | settings)
+
+
+def test_secret_cohorts_are_recorded_before_they_are_asked_and_count_again(tmp_path):
+    e = small(**POISSON, method="fedavg", clients_per_round=1, num_rounds=5)
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        coordinator.run(grid(trainer(e), 3), e, folder, engine="flower")
+    asked = [(folder / "clients-asked.txt").read_text().splitlines() for folder in folders]
+    assert [len(lines) for lines in asked] == [5, 5]
+    rows = RunRecord.open(folders[0]).rows()[1:]
+    assert [" ".join(map(str, row["cohort"])) for row in rows] == asked[0]
+    assert rows[-1]["epsilon"] == poisson_epsilon(2.0, 1 / 20, 5, 1e-5)
