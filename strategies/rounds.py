@@ -96,7 +96,10 @@ class Rounds(NamedTuple):
     def updates(
         self, replies: TrainReplies, server_round: int, names: Names = UNNAMED
     ) -> list[Update]:
-        """Returns the usable updates of a round; none where Poisson sampling asked nobody.
+        """Returns the usable updates of a round.
+
+        Under Poisson sampling there may be none, where nobody was asked or a single client is
+        missing, which counts as one that changed nothing.
 
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
@@ -107,7 +110,7 @@ class Rounds(NamedTuple):
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
             )
-        if usable < self.least and (replies.asked or self.rate is None):
+        if usable < self.least and (replies.asked > 1 or self.rate is None):
             count = f"{usable} of {self.least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
         return [update for _, reply in replies.accepted for update in reply.updates]

@@ -35,11 +35,11 @@ class Split(NamedTuple):
 
     Attributes:
         updates: Noise multiplier of the sum of updates, z_d.
-        count: Standard deviation of the noise on the count, sigma_b.
+        deviation: Standard deviation of the noise on the count, sigma_b.
     """
 
     updates: float
-    count: float
+    deviation: float
 
 
 def split(multiplier: float, clients: int) -> Split:
@@ -109,6 +109,6 @@ def adaptive_mean(
     mean = walker.private_mean(
         server, updates, bound=bound, multiplier=z.updates, clients=clients, normal=normal
     )
-    share = 0.5 + (within + z.count * xi) / clients
+    share = 0.5 + (within + z.deviation * xi) / clients
     after = torch.full_like(server[BOUND], bound * math.exp(-_RATE * (share - quantile)))
     return mean._replace(slots=mean.slots | {BOUND: after})

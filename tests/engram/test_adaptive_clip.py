@@ -45,9 +45,9 @@ def silent(size, stream, *keys):
 def test_both_releases_cost_what_one_costs(multiplier, clients):
     """Gaussian releases compose by their inverse variances; the count's sensitivity is 1/2."""
     z = split(multiplier, clients)
-    assert z.updates**-2 + (z.count / 0.5) ** -2 == pytest.approx(multiplier**-2)
+    assert z.updates**-2 + (z.deviation / 0.5) ** -2 == pytest.approx(multiplier**-2)
     if clients / 20 >= multiplier:
-        assert z.count == clients / 20  # the paper's
+        assert z.deviation == clients / 20  # the paper's
     assert z.updates <= 2 / math.sqrt(3) * multiplier * (1 + 1e-12)
 
 
@@ -100,7 +100,7 @@ def test_the_noise_is_that_of_the_split():
     z = split(2.0, 10)
     for name, leaf in server["model"].items():
         torch.testing.assert_close(after["model"][name], leaf + z.updates * 0.1 / 10)
-    assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * z.count / 10))
+    assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * z.deviation / 10))
     assert len({keys for _, keys in drawn}) == len(drawn) == 2  # no number is used twice
 
 

@@ -1,5 +1,7 @@
 """Poisson sampling: chances, secrecy, rounds without clients, and what is claimed for it."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from engram.core.method import Update
 from engram.core.slots import flat
 from federation.amplification import poisson_epsilon
+from federation.errors import RunStopped
 from federation.noise import secret_noise, simulated_noise
 from federation.streams import Stream
 from server import run as coordinator
@@ -14,6 +17,7 @@ from server.record import RunRecord
 from simulations.engine import simulate
 from strategies.rounds import Rounds
 from strategies.sampling import poisson_cohort
+from strategies.screening import TrainReplies
 from tests.support import grid, small, trainer
 
 POISSON = {"privacy": "central", "clip": 0.1, "noise_multiplier": 2.0, "sampling": "poisson"}
@@ -71,6 +75,15 @@ def test_a_round_without_clients_has_noise_alone():
     # The sum's deviation is 2 x 0.1, and the divisor is the expected size of a cohort, 2.
     assert moved.std().item() == pytest.approx(0.1, rel=0.1)
     assert moved.abs().max() < 0.1 * 6
+
+
+def test_a_single_client_that_is_missing_does_not_stop_a_run():
+    e = small(**POISSON, method="fedavg")
+    rounds = Rounds.of(e, trainer(e).data.kind, simulated_noise(0))
+    silent = TrainReplies([], [], [[3]], Counter())
+    assert rounds.updates(silent, 1) == []
+    with pytest.raises(RunStopped, match="round 1 has no usable reply"):
+        rounds.updates(silent._replace(silent=[[3], [4]]), 1)
 
 
 def test_clients_that_are_there_are_divided_by_the_expected_number():
