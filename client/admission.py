@@ -16,6 +16,7 @@ from flwr.app import MessageType
 from client.policy import Policy, is_allowed, is_open
 from engram.core.slots import flat
 from engram.types import Params
+from federation.calibration import noise_multiplier
 from federation.data.federated import model_for, parameters_for
 from federation.data.source import HUB, Source
 from federation.errors import Refused, few
@@ -165,11 +166,13 @@ def _factors(e: Experiment, *, rows: int) -> dict[str, int]:
 def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
     if e.privacy not in policy.privacy:
         yield f"privacy must be {_some(policy.privacy)}, got {e.privacy}"
-    if e.privacy != "none" and e.noise_multiplier < policy.noise_multiplier:
-        least = f"at least {policy.noise_multiplier:g}"
-        yield f"noise-multiplier must be {least}, got {e.noise_multiplier:g}"
+    least = policy.noise_multiplier
+    if least and e.privacy != "none" and (noise := noise_multiplier(e)) < least:
+        yield f"noise-multiplier must be at least {least:g}, got {noise:g}"
     if policy.clip and not 0 < e.clip <= policy.clip:
         yield f"clip must be above 0 and at most {policy.clip:g}, got {e.clip:g}"
+    if policy.clip and e.clip_quantile:
+        yield f"clip-quantile must be 0, since only the server clips then, got {e.clip_quantile:g}"
 
 
 def _some(names: Sequence[str]) -> str:

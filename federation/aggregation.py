@@ -13,9 +13,10 @@ from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
-from engram.core.walkers import Walker
+from engram.core.walkers import Walker, origin
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
+from federation.calibration import noise_multiplier, reach, sampling_rate
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
@@ -49,7 +50,7 @@ class Merge:
         self.by = "rows"  # which a server sees that takes each update
         if isinstance(merge, FromMean):
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
-        self.combines = isinstance(merge, FromMean) and plain
+        self.combines = isinstance(merge, FromMean) and plain and not settings.clip_quantile
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]
         averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
         self.bounded = not plain or (bool(settings.clip) and not averages)
@@ -83,14 +84,25 @@ class Merge:
     ) -> Update:
         del by
         e = self.settings
-        return self.walker.private_mean(
+        mean = partial(self.walker.private_mean, bound=e.clip)
+        if e.clip_quantile:
+            from engram.core.adaptive_clip import adaptive_mean  # noqa: PLC0415 - rarely needed
+
+            xi = float(self.noise(1, Stream.SERVER_NOISE, server_round, 1))
+            mean = partial(adaptive_mean, self.walker, quantile=e.clip_quantile, xi=xi)
+        return mean(
             server,
             updates,
-            bound=e.clip,
-            multiplier=e.noise_multiplier,
+            multiplier=noise_multiplier(e),
             clients=e.clients_per_round,
             normal=lambda size: self.noise(size, Stream.SERVER_NOISE, server_round),
         )
+
+    def unchanged(self, server: Slots, sent: Slots) -> Slots:
+        """Returns the update of a client that changed nothing; ``sent`` has names and shapes."""
+        received, _ = self.method.server.send(server, [])
+        zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
+        return origin(self.method, received, zeros)
 
     def _clipped(self, server: Slots, update: Update) -> Slots:
         """Clips an update again, whether or not its clients have clipped it already.
@@ -141,6 +153,10 @@ def merge_of(
         )
 
         method = universal_step(method, e.server_radius, running)
+    if e.clip_quantile:
+        from engram.core.adaptive_clip import adaptive  # noqa: PLC0415 - rarely needed
+
+        method = adaptive(method, e.clip)
     return Merge(method, Walker(method, running), e, noise)
 
 
@@ -152,13 +168,13 @@ def _center(e: ProtectionSettings) -> Center:
     return partial(trimmed_mean, cut=e.num_malicious)
 
 
-def _deviation(e: ProtectionSettings) -> float:
+def _deviation(e: Experiment) -> float:
     """Returns the standard deviation of the noise that each client adds."""
-    return e.noise_multiplier * e.clip if e.privacy == "local" else 0.0
+    return noise_multiplier(e) * e.clip if e.privacy == "local" else 0.0
 
 
 def leave_client(
-    e: ProtectionSettings,
+    e: Experiment,
     walker: Walker,
     common: Slots,
     own: Slots,
@@ -200,16 +216,22 @@ def leave_client(
     return noisy
 
 
-def spent(e: ProtectionSettings, rounds: int) -> float:
-    """Returns the epsilon, at ``delta``, of a client that took part in ``rounds`` rounds.
+def spent(e: Experiment, rounds: int) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of rounds.
 
-    Central privacy hides from anyone who sees the models whether a client took part at all: adding
-    or removing it moves the sum by ``clip``. Local privacy hides from the server which data a
-    client has: two clipped updates lie up to ``2 clip`` apart. Only a client's updates are
-    accounted for, not the other numbers that it sends.
+    Under Poisson sampling these are all rounds that have begun; otherwise those in which the client
+    was asked, since cohorts are no secret then. ``reach`` says what is hidden. Only a client's
+    updates are accounted for, not the other numbers that it sends.
+
+    Raises:
+        Refused: As ``noise_multiplier`` and ``poisson_epsilon``.
     """
-    reach = 2 if e.privacy == "local" else 1
-    return epsilon(e.noise_multiplier / reach, rounds, e.delta)
+    multiplier = noise_multiplier(e) / reach(e)
+    if e.sampling == "poisson":
+        from federation.amplification import poisson_epsilon  # noqa: PLC0415 - rarely needed
+
+        return poisson_epsilon(multiplier, sampling_rate(e), rounds, e.delta)
+    return epsilon(multiplier, rounds, e.delta)
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:

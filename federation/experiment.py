@@ -178,7 +178,8 @@ class Experiment(SharedSettings):
 
     def identity(self) -> dict[str, Scalar]:
         """Returns the settings that affect results: all but how far, how and where to run."""
-        ahead = {"num_rounds"} if self.schedule in ("cosine", "step") else set()
+        planned = self.schedule in ("cosine", "step") or self.epsilon  # for so many rounds
+        ahead = {"num_rounds"} if planned else set()
         aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 

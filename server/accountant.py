@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from federation.aggregation import spent
-from federation.errors import Refused
+from federation.calibration import noise_multiplier, sampling_rate
+from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
+from federation.guarantee import ADJACENCY
 
 
 class PrivacyAccountant:
-    """Counts the rounds of a private run in which each client was asked.
+    """Counts the rounds of a private run, and those in which each client was asked.
 
     A round is counted before anybody is asked, whatever its outcome. After a crash a run repeats
     the rounds since its last checkpoint. If noise is secret, a repeated round has new noise and so
@@ -40,6 +42,7 @@ class PrivacyAccountant:
         self._experiment = experiment
         self._file = file
         self._asked: Counter[int] = Counter()
+        self._rounds = done
         e = experiment
         if file is None:
             cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
@@ -52,24 +55,62 @@ class PrivacyAccountant:
                     self._asked.update(int(client) for client in line.split())
             except (OSError, ValueError) as error:
                 raise Refused(f"{file} is damaged: {error}") from error
+            self._rounds = len(lines)
             if len(lines) < done:
                 raise Refused(f"{file} is damaged: it has {len(lines)} of {done} rounds")
 
     def note(self, clients: Sequence[int]) -> None:
-        """Records the clients of a round, before they are asked."""
+        """Records the clients of a round, before they are asked.
+
+        Raises:
+            RunStopped: Rounds that were repeated have used up the target ``epsilon``.
+        """
+        self._within_target(clients)
         if self._file is not None:
             with self._file.open("a") as file:
                 file.write(" ".join(map(str, clients)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         self._asked.update(clients)
+        self._rounds += 1
+
+    def _within_target(self, clients: Sequence[int]) -> None:
+        e = self._experiment
+        if not e.epsilon or self._rounds < e.rounds:
+            return
+        after = self._cost(self._asked + Counter(clients), self._rounds + 1)
+        if after > e.epsilon:
+            raise RunStopped(
+                f"another round would take epsilon to {after:.4g}, above the target of "
+                f"{e.epsilon:g}: rounds were repeated, with new noise, when the run was resumed"
+            )
+
+    def _cost(self, asked: Counter[int], rounds: int) -> float:
+        sampled = self._experiment.sampling == "poisson"
+        return spent(self._experiment, rounds if sampled else max(asked.values(), default=0))
 
     @property
     def spent(self) -> dict[str, float]:
         """The ``epsilon`` of the client that was asked most often, and its ``delta``.
 
         Every other client's epsilon is at most this one. Cohorts do not depend on data, so that
-        rounds without a client cost it nothing.
+        rounds without a client cost it nothing. Under Poisson sampling, where they are secret, each
+        round costs every client the same.
+        """
+        return {"epsilon": self._cost(self._asked, self._rounds), "delta": self._experiment.delta}
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        """The entries of a run's results: ``spent``, and what it is about.
+
+        ``adjacency`` names the pairs of federations that cannot be told apart; ``sampling-rate`` is
+        there where epsilon is amplified by sampling.
         """
         e = self._experiment
-        return {"epsilon": spent(e, max(self._asked.values(), default=0)), "delta": e.delta}
+        rate = {"sampling-rate": sampling_rate(e)} if e.sampling == "poisson" else {}
+        return {
+            **self.spent,
+            "adjacency": ADJACENCY[e.privacy],
+            "noise-multiplier": noise_multiplier(e),
+            **rate,
+        }

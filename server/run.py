@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from logging import getLogger
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -108,8 +108,8 @@ def run(
             training, rows = record.config["training"], record.rows()
             kind, way = kind_of(rows), way_of(rows)
             open_ = "members" in rows[0] if rows else None
-        if is_weak(e):
-            _log.warning("%s", guarantee(e))
+        if e.privacy != "none":
+            _log.log(WARNING if is_weak(e) else INFO, "%s", guarantee(e))
         begun = e.resume and record.checkpoints()
         former = former_run(e) if e.start_from and not begun else None
         if former is not None and kind is None:  # whose units its models are in
@@ -176,7 +176,7 @@ class _Run:
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
             **_named(self.strategy.results(to_record(model), rows[-1]), self._roster()),
-            **(accountant.spent if accountant else {}),
+            **(accountant.claim if accountant else {}),
             **self.attendance.notes(),
         }
         record.finish(found)

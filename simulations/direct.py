@@ -41,6 +41,8 @@ def train_directly(
     if before is not None:
         before()
     merge, groups = strategy.rounds.merge, [*strategy.drawn.values()]
+    if not groups:  # Poisson sampling drew nobody
+        return Round(*strategy.learn(server_round, TrainReplies([], [], [], Counter())))
     sent = [merge.method.server.send(strategy.slots, clients) for clients in groups]
     (common, *_), each = zip(*sent, strict=True)
     own: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)

@@ -358,8 +358,9 @@ class Federated(RunStrategy):
             ``cohort`` (the clients asked), ``train-loss`` and ``train-loss-median`` (mean and
             median over clients, if they were asked for it), ``clients`` (number that the model
             learned from), ``left-out`` (number asked, but without a usable reply), ``bounded``
-            (clients whose weight was limited by ``max_weight``, if any), and ``rejected-KIND``
-            (number of rejected replies of each kind that occurred).
+            (clients whose weight was limited by ``max_weight``, if any), ``clip`` (the bound of
+            updates, where it is adaptive), and ``rejected-KIND`` (number of rejected replies of
+            each kind that occurred).
 
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
@@ -392,6 +393,7 @@ class Federated(RunStrategy):
             "clients": len(clients),
             "left-out": found.asked - len(clients),
             **({"bounded": bounded} if bounded else {}),
+            **({"clip": float(self.slots["clip"])} if rounds.merge.settings.clip_quantile else {}),
             **rejected,
         }
 

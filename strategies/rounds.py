@@ -16,6 +16,7 @@ from engram.core.slots import flat
 from engram.shares import weight_limit
 from engram.tree import is_finite
 from federation.aggregation import Merge, merge_of
+from federation.calibration import sampling_rate
 from federation.errors import UNNAMED, Names, RunStopped, few
 from federation.experiment import Experiment
 from federation.learning import client_axes, server_side
@@ -41,6 +42,8 @@ class Rounds(NamedTuple):
         clients_per_round: Clients asked each round; at most as many as there are.
         shards: As in ``draw_cohort``.
         least: Minimum number of usable updates in a round, in clients.
+        rate: Probability with which a client is asked, for Poisson sampling; None for cohorts of
+            ``clients_per_round``.
         axes: Returns the axes of the server's arrays that have an entry for each client, by path.
     """
 
@@ -51,6 +54,7 @@ class Rounds(NamedTuple):
     shards: int = 1
     least: int = 1
     axes: Callable[[], Mapping[str, Sequence[int]]] = dict
+    rate: float | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
@@ -68,10 +72,16 @@ class Rounds(NamedTuple):
         method, shapes, running = server_side(e, kind)
         merge = merge_of(e, method, running, noise)
         axes = partial(client_axes, e, kind)
-        return cls(merge, shapes, e.seed, e.clients_per_round, e.shards, e.least_clients, axes)
+        rate = sampling_rate(e) if e.sampling == "poisson" else None
+        size, least = e.clients_per_round, e.least_clients
+        return cls(merge, shapes, e.seed, size, e.shards, least, axes, rate)
 
     def cohort(self, server_round: int, clients: int, absent: Collection[int] = ()) -> list[int]:
-        """Draws the cohort of a round from ``clients`` clients; see ``draw_cohort``."""
+        """Draws the cohort of a round; see ``draw_cohort`` and ``poisson_cohort``."""
+        if self.rate is not None:
+            from strategies.sampling import poisson_cohort  # noqa: PLC0415 - rarely needed
+
+            return poisson_cohort(self.rate, server_round, clients, self.merge.noise, absent)
         size, shards = self.clients_per_round, self.shards
         return draw_cohort(self.seed, server_round, clients, size, shards=shards, absent=absent)
 
@@ -88,6 +98,9 @@ class Rounds(NamedTuple):
     ) -> list[Update]:
         """Returns the usable updates of a round.
 
+        Under Poisson sampling there may be none, where nobody was asked or a single client is
+        missing, which counts as one that changed nothing.
+
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
         """
@@ -97,7 +110,7 @@ class Rounds(NamedTuple):
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
             )
-        if usable < self.least:
+        if usable < self.least and (replies.asked > 1 or self.rate is None):
             count = f"{usable} of {self.least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
         return [update for _, reply in replies.accepted for update in reply.updates]
@@ -105,9 +118,13 @@ class Rounds(NamedTuple):
     def merged(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round.
 
+        A round without updates has noise, too, on an update of no client that changes nothing.
+
         Raises:
             RunStopped: The merged slots are not finite.
         """
+        if not updates:
+            updates = [Update(self.merge.unchanged(server, self.shapes.sent), 0, 0)]
         slots = self.merge(server, updates, server_round)
         if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")

@@ -371,7 +371,7 @@ class Trainer:
     ) -> Outcome:
         """Stores the memories of clients, and clips and noises the slots that they send."""
         self._memories.keep(done, clients, server_round, durable)
-        if not self.experiment.clip:
+        if not self.experiment.clip or self.experiment.clip_quantile:  # the server clips
             return done
         from engram.core.walkers import Walker  # noqa: PLC0415 - not always needed
         from federation.aggregation import leave_client  # noqa: PLC0415 - likewise

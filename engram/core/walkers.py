@@ -14,15 +14,16 @@ from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, mean_of, over_slots, pick, unflat, zeros
 from engram.privacy import add_normal, clip
 from engram.robust import Center
+from engram.tree import norm
 
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:
     """Returns an update's changes: models minus the received ones, and other slots as they are."""
-    return over_slots(torch.sub, sent, _origin(method, received, sent))
+    return over_slots(torch.sub, sent, origin(method, received, sent))
 
 
-def _origin(method: Method, received: Slots, sent: Slots) -> Slots:
-    """Returns the received slot for each model that is sent, and zeros for the others."""
+def origin(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns the update of a client that did nothing: received models, and zeros for others."""
     found: Slots = {}
     for slot, x in sent.items():
         if method.kinds[slot] == "model":
@@ -48,8 +49,13 @@ class Walker(NamedTuple):
         moved, rest = self._apart(sent)
         if not flat(moved):
             return sent
-        near = clip(flat(moved), flat(_origin(self.method, received, moved)), bound)
+        near = clip(flat(moved), flat(origin(self.method, received, moved)), bound)
         return self._joined(unflat(near), rest, sent)
+
+    def length(self, received: Slots, sent: Slots) -> float:
+        """Returns the Euclidean norm of an update's changes, over all slots, as ``clip`` has it."""
+        moved = flat(changes(self.method, received, self._apart(sent)[0]))
+        return float(norm({name: leaf.double() for name, leaf in moved.items()})) if moved else 0.0
 
     def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
         """Adds noise to an update.
@@ -101,7 +107,7 @@ class Walker(NamedTuple):
 
         Args:
             server: The server's slots; the models that it sends are the origin.
-            updates: The updates, each of one or several clients.
+            updates: The updates, each of one or several clients; of no client for the form alone.
             bound: The norm C; > 0.
             multiplier: The noise multiplier z; > 0.
             clients: n; >= 1.
@@ -114,16 +120,18 @@ class Walker(NamedTuple):
         require(multiplier > 0, "noise-multiplier", multiplier, "positive")
         received, _ = self.method.server.send(server, [])
         parts = [self._apart(update.slots) for update in updates]
-        origin = _origin(self.method, received, parts[0][0])
-        total = over_slots(torch.zeros_like, origin)
+        start = origin(self.method, received, parts[0][0])
+        total = over_slots(torch.zeros_like, start)
         for update, (moved, _) in zip(updates, parts, strict=True):
             near = self.clip(received, moved, bound)
-            away, share = over_slots(torch.sub, near, origin), update.clients / clients
+            away, share = over_slots(torch.sub, near, start), update.clients / clients
             total = over_slots(lambda x, y, share=share: torch.add(x, y, alpha=share), total, away)
-        mean = over_slots(torch.add, origin, total)
+        mean = over_slots(torch.add, start, total)
         noisy = self.add_noise(mean, multiplier * bound / clients, normal(self.size(mean)))
         plain = [u._replace(slots=rest) for u, (_, rest) in zip(updates, parts, strict=True)]
-        slots = self._joined(noisy, mean_of(plain, "clients").slots, updates[0].slots)
+        answered = any(update.clients for update in updates)
+        averages = mean_of(plain, "clients").slots if answered else plain[0].slots
+        slots = self._joined(noisy, averages, updates[0].slots)
         return Update(slots, float(clients), float(clients))
 
     def _apart(self, slots: Slots) -> tuple[Slots, Slots]:

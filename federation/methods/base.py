@@ -23,7 +23,7 @@ NO_NETWORK = frozenset(
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
         *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
         *("categories", "missing", "missing_values", "images", "standardize"),
-        *("noise_multiplier", "delta", "server_step", "server_radius"),
+        *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
     }
 )
 """Shared settings of those who train networks on rows of classes."""

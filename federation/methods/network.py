@@ -94,7 +94,7 @@ class NetworkMethod(Method):
 
     def combines(self, shared: SharedSettings) -> bool:
         """Returns whether a node may send the mean of several clients' updates."""
-        return not self.each and shared.merge == "mean"
+        return not self.each and shared.merge == "mean" and not shared.clip_quantile
 
     @classmethod
     def step_sizes(cls) -> list[str]:
@@ -241,12 +241,33 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
     if shared.patience and not shared.validates:
         expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
         yield clash("patience", shared.patience, expected, "protocol", "validation-fraction")
+    if shared.patience and shared.privacy != "none":
+        expected = f"0 where privacy is {shared.privacy}: it goes by scores, which have no noise"
+        yield clash("patience", shared.patience, expected, "privacy")
+    if shared.sampling == "poisson":
+        yield from _impossible_samples(shared)
     if asked % shared.shards:
         divisor = f"a divisor of clients-per-round = {asked}"
         yield clash("shards", shared.shards, divisor, "clients-per-round")
     if shared.min_clients > asked:
         most = f"at most clients-per-round = {asked}"
         yield clash("min-clients", shared.min_clients, most, "clients-per-round")
+
+
+def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
+    """Yields what Poisson sampling does not go with."""
+    if shared.privacy != "central":
+        expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
+        yield clash("sampling", shared.sampling, expected, "privacy")
+    if shared.shards > 1:
+        expected = "1 where sampling is poisson, which draws each client by itself"
+        yield clash("shards", shared.shards, expected, "sampling")
+    if shared.participation:
+        expected = "empty where sampling is poisson, whose cohorts are secret"
+        yield clash("participation", shared.participation, expected, "sampling")
+    if shared.min_clients > 1:
+        expected = "at most 1 where sampling is poisson, whose rounds may have no client"
+        yield clash("min-clients", shared.min_clients, expected, "sampling")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:

@@ -115,6 +115,10 @@ class Given(TypedDict, total=False):
     begin anew. Empty: from the initial models."""
     clients_per_round: int
     """clients that train in a round (B)."""
+    sampling: Literal["fixed", "poisson"]
+    """how a round's cohort is drawn: fixed (clients-per-round different clients, by the seed)
+    or poisson (each client takes part with probability clients-per-round / num-clients,
+    independently and in secret, so that a round may have none)."""
     shards: int
     """shards of clients (client i is in shard i mod shards), from each of which the same number
     trains in a round; with as many shards as nodes, all have equal work."""
@@ -170,6 +174,9 @@ class Given(TypedDict, total=False):
     clip: float
     """largest norm of a client's update (C); longer ones are scaled down to it, by the client
     and again by the server. 0: no bound."""
+    clip_quantile: float
+    """central privacy: the quantile of the norms of clients' updates that the bound follows
+    from round to round, from clip on; 0: the bound stays clip."""
     privacy: Literal["none", "local", "central"]
     """differential privacy of clients: none, central (the server adds normal noise to the mean
     of clipped updates, all of which count alike) or local (each client adds it to its own
@@ -177,6 +184,9 @@ class Given(TypedDict, total=False):
     noise_multiplier: float
     """privacy: standard deviation of the noise over clip, on one client's update (local) or on
     the sum of all clients' (central)."""
+    epsilon: float
+    """privacy: the epsilon that all rounds together may cost, for which noise-multiplier is
+    solved; 0: noise-multiplier is as given."""
     delta: float
     """privacy: the delta at which the epsilon spent is reported."""
     server_step: Literal["replace", "universal"]

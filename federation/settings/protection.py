@@ -42,6 +42,13 @@ class ProtectionSettings(Settings):
         description="largest norm of a client's update (C); longer ones are scaled down to it, by "
         "the client and again by the server. 0: no bound",
     )
+    clip_quantile: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="central privacy: the quantile of the norms of clients' updates that the bound "
+        "follows from round to round, from clip on; 0: the bound stays clip",
+    )
     privacy: Literal["none", "local", "central"] = Field(
         "none",
         description="differential privacy of clients: none, central (the server adds normal noise "
@@ -53,6 +60,12 @@ class ProtectionSettings(Settings):
         ge=1e-6,
         description="privacy: standard deviation of the noise over clip, on one client's update "
         "(local) or on the sum of all clients' (central)",
+    )
+    epsilon: Float = Field(
+        0.0,
+        ge=0,
+        description="privacy: the epsilon that all rounds together may cost, for which "
+        "noise-multiplier is solved; 0: noise-multiplier is as given",
     )
     delta: Float = Field(
         1e-05,
@@ -87,3 +100,13 @@ class ProtectionSettings(Settings):
         if self.privacy == "central" and self.merge != "mean":
             # Its noise is calibrated to the influence of one client on a mean.
             yield clash("merge", self.merge, "mean where privacy is central", "privacy")
+        if self.privacy != "central" and self.clip_quantile:
+            yield clash(
+                "clip-quantile", self.clip_quantile, "0 unless privacy is central", "privacy"
+            )
+        if self.epsilon and self.privacy == "none":
+            yield clash("epsilon", self.epsilon, "0 where privacy is none", "privacy")
+        default = type(self).model_fields["noise_multiplier"].default
+        if self.epsilon and self.noise_multiplier != default:
+            expected = f"left out where epsilon = {self.epsilon:g} is to be reached"
+            yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")

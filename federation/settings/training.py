@@ -13,6 +13,12 @@ class TrainingSettings(Settings):
     """Who trains in a round, on which rows, and by which steps."""
 
     clients_per_round: Int = Field(10, ge=1, description="clients that train in a round (B)")
+    sampling: Literal["fixed", "poisson"] = Field(
+        "fixed",
+        description="how a round's cohort is drawn: fixed (clients-per-round different clients, by "
+        "the seed) or poisson (each client takes part with probability clients-per-round / "
+        "num-clients, independently and in secret, so that a round may have none)",
+    )
     shards: Int = Field(
         1,
         ge=1,

@@ -80,6 +80,8 @@ def _epsilon(record: RunRecord, asked: int) -> str:
     experiment = Experiment.from_config(record.config["settings"])
     if experiment.privacy == "none":
         return ""
+    if experiment.sampling == "poisson":  # all rounds count, asked in secret or not
+        asked = max(row["round"] for row in record.rows())
     return f"epsilon {spent(experiment, asked):.3g} at delta {experiment.delta:g}"
 
 

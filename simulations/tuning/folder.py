@@ -93,6 +93,13 @@ class Tuning(NamedTuple):
                 "tuning needs validation rows: protocol must be standard, and validation-fraction "
                 f"above 0, got {experiment.protocol} and {experiment.validation_fraction:g}"
             )
+        if experiment.privacy != "none":
+            expected = (
+                "none for tuning, which chooses by scores of clients' rows: these have no noise, and "
+                "each trial would cost epsilon; tune on other clients' rows, and run what is found "
+                "with privacy"
+            )
+            raise Refused(must("privacy", experiment.privacy, expected))
         for key in ("participation", "start-from"):  # runs in lock step know neither
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))

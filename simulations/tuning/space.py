@@ -35,7 +35,7 @@ _FREE: Final = {
     *TrainingSettings.all_keys(),
     *ProtectionSettings.all_keys(),
     *(ADAPT_LR, "adapt-steps", "adapt-optimizer"),
-} - {"task"}
+} - {"task", "privacy"}
 """Shared settings that trials may differ in: what is trained and fine-tuned, and how.
 
 In all others they are alike, so that they can be compared: in data, rounds, seeds, in what is

@@ -135,6 +135,16 @@ def against(policy, own=False, plugins=(), **settings):
         ),
         ({"clip": 2.0}, {}, "clip must be above 0 and at most 2, got 0"),
         ({"clip": 2.0}, {"clip": 2.5}, "clip must be above 0 and at most 2, got 2.5"),
+        (
+            {"clip": 2.0},
+            {"privacy": "central", "clip": 1, "clip_quantile": 0.5},
+            "clip-quantile must be 0, since only the server clips then, got 0.5",
+        ),
+        (  # solved for three rounds: far below
+            {"noise_multiplier": 9.0},
+            {"privacy": "central", "clip": 1, "epsilon": 9, "num_rounds": 3},
+            "noise-multiplier must be at least 9, got ",
+        ),
     ],
 )
 def test_settings_beyond_a_policy_are_named_with_what_it_allows(policy, settings, says):

@@ -111,7 +111,7 @@ image() {
   local python=$project/.venv/bin/python server
   mkdir -p "$W/wheels"
   cd "$project"
-  "$python" -m pip download -q -d "$W/wheels" -c constraints.txt torch torchvision '.[operate]'
+  "$python" -m pip download -q -d "$W/wheels" -c constraints.txt torch torchvision '.[operate,privacy]'
   "$python" -m pip download -q -d "$W/wheels" 'setuptools>=77'
   cd "$W/wheels"
   nsenter "--net=/run/netns/$N" "$python" -m http.server --bind 127.0.0.1 8081 >"$W/index.log" 2>&1 &

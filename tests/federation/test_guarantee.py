@@ -1,5 +1,7 @@
 """The privacy that settings promise, in words."""
 
+import re
+
 import pytest
 
 from engram.privacy import epsilon
@@ -29,6 +31,26 @@ def test_what_protects_hardly_anybody_is_said():
     weak = Experiment(**CENTRAL, noise_multiplier=0.05)
     assert is_weak(weak)
     assert "above 10, which protects hardly anybody: raise noise-multiplier" in guarantee(weak)
+
+
+def test_a_target_has_its_noise_and_its_adjacency():
+    said = guarantee(Experiment(**CENTRAL, epsilon=3))
+    (noise,) = re.findall(r"by noise-multiplier ([\d.]+) \(for epsilon\)", said)
+    assert epsilon(float(noise), 20, 1e-5) == pytest.approx(3, rel=1e-3)
+    assert "where one client is added or removed" in said
+    local = guarantee(Experiment(**CENTRAL | {"privacy": "local"}, epsilon=3))
+    assert "where one client's data are replaced by any others" in local
+    assert "amplified" not in said + local
+
+
+def test_amplification_says_against_whom():
+    said = guarantee(Experiment(**CENTRAL, sampling="poisson", clients_per_round=2))
+    assert "amplified by Poisson sampling at rate 0.1 against whoever sees the models, and" in said
+
+
+def test_what_is_not_covered_is_named():
+    assert guarantee(Experiment(**CENTRAL)).count("a round chosen by them, are not covered") == 1
+    assert "chosen" not in guarantee(Experiment(**CENTRAL, validation_fraction=0))
 
 
 def test_the_largest_settings_have_an_epsilon_too():

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from engram.privacy import epsilon
+from federation.amplification import poisson_epsilon
 from federation.errors import Refused, RunStopped
 from federation.noise import simulated_noise
 from server import run as coordinator
@@ -45,6 +46,33 @@ def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
     accountant = PrivacyAccountant(small(**(CENTRAL | {"privacy": "local"})), 0, None)
     accountant.note(cohort(1))
     assert accountant.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
+
+
+def test_under_poisson_sampling_every_round_costs_everybody(tmp_path):
+    sampled = {"sampling": "poisson", "clients_per_round": 2}
+    accountant = PrivacyAccountant(small(**CENTRAL, **sampled), 0, tmp_path / "begun")
+    for clients in ([3], [], [4, 5]):
+        accountant.note(clients)
+    expected = poisson_epsilon(3.0, 2 / 20, 3, 1e-5)
+    assert accountant.spent["epsilon"] == expected
+    again = PrivacyAccountant(small(**CENTRAL, **sampled), 1, tmp_path / "begun")
+    assert again.spent["epsilon"] == expected  # the round without clients counts, too
+    without = PrivacyAccountant(small(**CENTRAL, **sampled), 3, None, [])
+    assert without.spent["epsilon"] == expected
+    assert again.claim["sampling-rate"] == 0.1
+
+
+def test_rounds_that_are_repeated_stop_at_the_target(tmp_path):
+    e = small(privacy="central", clip=0.1, epsilon=3.0)  # of four rounds
+    accountant = PrivacyAccountant(e, 0, tmp_path / "begun")
+    for _ in range(4):
+        accountant.note([1])
+    assert 2.99 < accountant.spent["epsilon"] <= 3
+    resumed = PrivacyAccountant(e, 3, tmp_path / "begun")
+    with pytest.raises(RunStopped, match=r"another round would take epsilon to 3\.\d+, above the"):
+        resumed.note([1])
+    resumed.note([2])  # who has not been asked before
+    assert len((tmp_path / "begun").read_text().splitlines()) == 5
 
 
 def test_without_privacy_nothing_is_noted(tmp_path):

@@ -254,6 +254,10 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
         (("fedavg", "-s", "protocol=few-shot"), "tuning needs validation rows"),
         (("fedavg", "-s", "validation-fraction=0"), "tuning needs validation rows"),
         (("fedavg", *FEW), "tuning needs at least 10 validation rows in all, got 2"),
+        (
+            ("fedavg", "-s", "privacy=central", "-s", "clip=1"),
+            "privacy must be none for tuning, which chooses by scores of clients' rows",
+        ),
         (("fedavg", "-s", "eta=-1"), "eta must be greater than 0"),
         (("fedavg", "--minutes", "0"), "minutes must suffice for one batch of trials, got 0"),
         (("fedavg", "--minutes", "nan"), "--minutes must be a finite number, got 'nan'"),

@@ -1,0 +1,119 @@
+"""Epsilon of the Poisson-subsampled Gaussian, against integrals that are taken here."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from engram.privacy import epsilon
+from federation.amplification import poisson_epsilon
+from federation.errors import Refused
+
+MNIST = 256 / 60000  # batches of 256 of 60,000 rows, as TensorFlow Privacy's tutorial has them
+EPOCHS = 60 * 60000 // 256
+
+
+def by_renyi(z, q, releases, delta):
+    """Epsilon by the moments accountant: E over N(0, z^2) of the likelihood ratio's power.
+
+    With the conversion epsilon = rdp + ln(1 / delta) / (order - 1) of Mironov (2017, Prop. 3).
+    """
+
+    def power(x, order):
+        ratio = math.log1p(q * math.expm1((2 * x - 1) / (2 * z**2)))
+        return math.exp(norm.logpdf(x, 0, z) + order * ratio)
+
+    found = []
+    for order in range(2, 21):
+        ends = (-12 * z, order + 12 * z)
+        moment, _ = quad(power, *ends, args=(order,), limit=500, points=[0, order])
+        rdp = math.log(moment) / (order - 1)
+        found.append(releases * rdp + math.log(1 / delta) / (order - 1))
+    return min(found)
+
+
+def by_distribution(z, q, releases, delta, step=1e-3):
+    """Epsilon by composing both privacy loss distributions, rounded to the nearest grid point."""
+    worst = 0.0
+    for added in (False, True):
+        # The loss grows with x: ln((1 - q) + q e^((2 x - 1) / 2 z^2)).
+        x = np.linspace(-14 * z, 1 + 14 * z, 200_001)
+        loss = np.log1p(q * np.expm1((2 * x - 1) / (2 * z**2)))
+        without, with_one = norm.cdf(x, 0, z), (1 - q) * norm.cdf(x, 0, z) + q * norm.cdf(x, 1, z)
+        mass = np.diff(without if added else with_one)
+        each = np.rint((loss[1:] + loss[:-1]) / 2 * (-1 if added else 1) / step).astype(int)
+        size = 2**17  # all losses but for a mass far below delta are within half of it
+        one = np.bincount(each % size, weights=mass, minlength=size)
+        whole = np.fft.irfft(np.fft.rfft(one) ** releases, size).clip(0)
+        losses = np.fft.fftfreq(size, 1 / size) * step
+        left, right = 0.0, 100.0
+        for _ in range(50):
+            middle = (left + right) / 2
+            far = losses > middle
+            enough = (whole[far] * -np.expm1(middle - losses[far])).sum() <= delta
+            left, right = (left, middle) if enough else (middle, right)
+        worst = max(worst, right)
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "releases"),
+    [(1.0, 0.01, 1), (1.0, 0.01, 100), (0.7, 0.1, 20), (2.0, 0.5, 30), (1.1, MNIST, 300)],
+)
+def test_epsilon_is_what_composed_privacy_losses_say(z, q, releases):
+    found = poisson_epsilon(z, q, releases, 1e-5)
+    assert found == pytest.approx(by_distribution(z, q, releases, 1e-5), rel=1e-2)
+
+
+@pytest.mark.parametrize(("z", "epochs", "published"), [(1.12, 60, 2.92), (0.6, 30, 9.74)])
+def test_epsilon_is_below_what_was_published_for_mnist(z, epochs, published):
+    """The table of TensorFlow Privacy's tutorial, by Renyi accounting, at delta 1e-5."""
+    releases = epochs * 60000 // 256
+    assert by_renyi(z, MNIST, releases, 1e-5) == pytest.approx(published, abs=0.05)
+    assert 0.7 * published < poisson_epsilon(z, MNIST, releases, 1e-5) < published
+
+
+def test_the_moments_accountant_has_epsilon_three_at_noise_1_1():
+    assert by_renyi(1.1, MNIST, EPOCHS, 1e-5) == pytest.approx(3.0, abs=0.02)
+    assert 2.37 < poisson_epsilon(1.1, MNIST, EPOCHS, 1e-5) < 2.41
+
+
+def test_a_federation_of_ten_thousand_with_cohorts_of_a_hundred():
+    found = poisson_epsilon(1.0, 100 / 10_000, 1000, 1e-5)
+    assert found == pytest.approx(by_distribution(1.0, 0.01, 1000, 1e-5, step=2e-4), rel=1e-2)
+    assert found < by_renyi(1.0, 0.01, 1000, 1e-5)
+    # One in a hundred takes part: without amplification, 1000 rounds have all the clients.
+    assert found < epsilon(1.0, 1000, 1e-5) / 100
+
+
+def test_everybody_is_the_plain_gaussian_and_nobody_loses_nothing():
+    assert poisson_epsilon(5.0, 1.0, 9, 1e-5) == epsilon(5.0, 9, 1e-5)
+    assert poisson_epsilon(5.0, 0.999, 9, 1e-5) == pytest.approx(epsilon(5.0, 9, 1e-5), rel=1e-3)
+    assert poisson_epsilon(1.0, 0.1, 0, 1e-5) == 0
+
+
+def test_epsilon_falls_with_noise_and_rises_with_rate_and_rounds():
+    base = poisson_epsilon(1.0, 0.1, 10, 1e-5)
+    assert poisson_epsilon(1.5, 0.1, 10, 1e-5) < base
+    assert poisson_epsilon(1.0, 0.2, 10, 1e-5) > base
+    assert poisson_epsilon(1.0, 0.1, 20, 1e-5) > base
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "releases", "delta"),
+    [(1e-6, 0.01, 10**6, 1e-5), (1.0, 0.01, 100, 1e-100), (1e6, 0.5, 10, 1e-5), (0.3, 0.5, 9, 0.9)],
+)
+def test_the_ends_of_the_ranges_have_an_epsilon_too(z, q, releases, delta):
+    found = poisson_epsilon(z, q, releases, delta)
+    assert 0 <= found <= epsilon(z, releases, delta)
+
+
+def test_without_the_package_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(Refused, match=r"needs dp-accounting: pip install 'engram\[privacy\]'"):
+        poisson_epsilon(1.0, 0.125, 3, 1e-5)
+    with pytest.raises(ValueError, match=r"sampling rate must be in \(0, 1\], got 0"):
+        poisson_epsilon(1.0, 0.0, 3, 1e-5)
