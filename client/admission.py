@@ -137,6 +137,19 @@ def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[st
         yield f"rounds a day must be at most {policy.rounds_a_day}, and {rounds} were today (UTC)"
 
 
+def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
+    """Yields what a policy has against an answer that has no noise.
+
+    Args:
+        policy: The policy.
+        what: The answer, in words.
+    """
+    if policy.epsilon:
+        yield f"epsilon is {policy.epsilon:g} in all, and {what} have no noise, so are not sent"
+    elif "none" not in policy.privacy:
+        yield f"privacy must be {_some(policy.privacy)}, and {what} have none"
+
+
 def of_bytes(policy: Policy, size: int) -> Iterator[str]:
     """Yields what a policy has against a round of so many bytes, received and sent together."""
     if size > policy.mib * _MIB:
@@ -168,6 +181,8 @@ def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
     if e.privacy != "none" and e.noise_multiplier < policy.noise_multiplier:
         least = f"at least {policy.noise_multiplier:g}"
         yield f"noise-multiplier must be {least}, got {e.noise_multiplier:g}"
+    if policy.epsilon and e.privacy != "local":
+        yield f"privacy must be local where epsilon has a total, got {e.privacy}"
     if policy.clip and not 0 < e.clip <= policy.clip:
         yield f"clip must be above 0 and at most {policy.clip:g}, got {e.clip:g}"
 

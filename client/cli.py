@@ -121,6 +121,8 @@ def node(
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
         "policy": str((policy or folder).absolute()),
+        "asked-by": f"{credentials.superlink}, "
+        + ("insecure" if credentials.insecure else "by its certificate"),
         "memory-limit": memory_limit,
         "memory-days": memory_days,
         **machine,

@@ -47,7 +47,9 @@ class Merge:
         self.method, self.walker, self.settings, self.noise = method, walker, settings, noise
         merge, plain = method.server.merge, settings.merge == "mean"
         self.by = "rows"  # which a server sees that takes each update
-        if isinstance(merge, FromMean):
+        if settings.privacy == "local":  # where clients do not say how many rows they have
+            self.by = "clients"
+        elif isinstance(merge, FromMean):
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
         self.combines = isinstance(merge, FromMean) and plain
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]

@@ -128,7 +128,8 @@ def _open(opening: Opening) -> LocalHost:
         else federated_data(e, named=opening.named, hosted=opening.hosted)
     )
     opening.admit(data.kind)
-    return LocalHost(Trainer(e, data, opening.store, engine=opening.engine, noise=opening.noise))
+    how = {"engine": opening.engine, "noise": opening.noise, "covers": opening.covers}
+    return LocalHost(Trainer(e, data, opening.store, **how))
 
 
 def _in_groups(
