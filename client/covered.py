@@ -19,7 +19,7 @@ from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream
-from federation.wire import CLIENTS, METRICS, ROSTER, SECONDS, read_list
+from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, read_list
 
 __all__ = ["Covers", "covered_roster", "covered_scores", "covered_training", "is_bounded"]
 
@@ -131,7 +131,7 @@ def covered_scores(
         values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
         values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
         scores[column.name] = (values + deviation * (high - low) * normal).tolist()
-    details = {"server-round": before["server-round"], "ids": clients, **scores}
+    details = {"server-round": before["server-round"], "ids": clients, NOISE: multiplier, **scores}
     return RecordDict(
         {
             METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),

@@ -22,6 +22,8 @@ def guarantee(e: Experiment) -> str:
         f"{e.privacy} privacy by noise-multiplier {e.noise_multiplier:g} and clip {e.clip:g}: "
         f"epsilon at most {spent(e, e.rounds):.4g} at delta {e.delta:g} after {e.rounds} rounds"
     )
+    if e.privacy == "local":
+        told += ", and each evaluation by sites costs as much as a round"
     weak = (
         ", above 10, which protects hardly anybody: raise noise-multiplier, or ask for fewer rounds"
     )
