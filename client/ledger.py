@@ -156,6 +156,28 @@ class Ledger:
             _read[self._chain.file] = key, books
         return books
 
+    def spent(self, books: Books) -> dict[int, float]:
+        """Returns epsilon of each account, at the site's delta."""
+        if not books.totals:
+            return {}
+        from engram.privacy import epsilon_of  # noqa: PLC0415 - as in _after
+
+        found = sorted(books.totals.items())
+        return {account: epsilon_of(math.sqrt(total), self.delta) for account, total in found}
+
+    def in_words(self, books: Books) -> list[str]:
+        """Returns a line for each account: what of how much it has spent, with how many data."""
+        limit = f" of {self.epsilon:g}" if self.epsilon else ""
+        found = []
+        for account, epsilon in self.spent(books).items():
+            sets = sum(1 for number in books.accounts.values() if number == account)
+            data = "1 data set" if sets == 1 else f"{sets} data sets"
+            spent = f"epsilon {epsilon:.4g}{limit} at delta {self.delta:g}"
+            found.append(f"account {account} ({data}): {spent}")
+        if found and not self.epsilon:
+            found.append("policy.toml sets no epsilon: nothing is counted, and nothing refused")
+        return found or ["nothing is spent"]
+
     def sound(self) -> Books:
         """Returns the ledger.
 

@@ -17,7 +17,11 @@ _log = getLogger("flwr.engram")
 
 _DONE: Final = {MessageType.TRAIN: "trained", MessageType.EVALUATE: "scored"}
 _TOLD: Final = {COLUMNS: "described the columns of its table", MODEL: "scored a given model"}
-_REFUSED: Final = {"healed": "its log was mended", ENDED: "its work was ended"}
+_REFUSED: Final = {
+    "healed": "its log was mended",
+    "ledger": "its ledger was mended",
+    ENDED: "its work was ended",
+}
 _ROWS: Final = "num-examples"  # key of a reply's metrics; the others are a loss, or scores
 _MOST: Final = 3  # metrics that a line names; JSON has all
 
