@@ -47,7 +47,7 @@ def leave_covered(
     exact = over_slots(Tensor.double, sent)
     origin = origin_of(walker.method, over_slots(Tensor.double, received), exact)
     change = over_slots(torch.sub, exact, origin)
-    rows = torch.cat([leaf.flatten(1) for leaf in flat(change).values()], dim=1)
+    rows = torch.cat([leaf.reshape(len(leaf), -1) for leaf in flat(change).values()], dim=1)
     norms = torch.linalg.vector_norm(rows, dim=1)
     scale = torch.where(norms.isfinite(), (e.clip / norms).clamp(max=1.0), 0.0)
 
