@@ -32,6 +32,7 @@ from server.opening import first_arrays, former_run, kind_of, strategy_of, way_o
 from server.progress import PROGRESS, RunProgress
 from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, Waiting, attendance_of
+from server.spent import ASKED
 from strategies import Row, RunStrategy
 
 _log = getLogger("flwr.engram")
@@ -168,7 +169,7 @@ class _Run:
     def whole(self, engine: str) -> Row:
         """Runs what is left, and records and returns the results."""
         record, checkpoint = self.record, self.begin(engine)
-        asked = record.folder / "clients-asked.txt" if self.noise is secret_noise else None
+        asked = record.folder / ASKED if self.noise is secret_noise else None
         e, rows, accountant = self.experiment, record.rows(), None
         if e.privacy != "none":
             accountant = PrivacyAccountant(e, checkpoint.server_round, asked, rows)
