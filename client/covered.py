@@ -126,7 +126,7 @@ def covered_scores(
         column.name: [math.nan] * len(clients) for column in columns if column.name in before
     }
     drawn = noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
-    for column, normal in zip(bounded, drawn.split(len(clients)), strict=True):
+    for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
         low, high = column.metric.low, column.metric.high
         values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
         values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)

@@ -326,7 +326,7 @@ def _sealed(fields: Fields) -> Fields:
 
 def _is_sealed(line: Mapping[str, Any]) -> bool:
     fields = {k: v for k, v in line.items() if k not in ("line", "before", "digest")}
-    return _sealed(fields)["digest"] == line.get("digest")
+    return bool(_sealed(fields)["digest"] == line.get("digest"))
 
 
 def _changed(lines: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""What an answer of a node costs its data, and the account that is charged before it leaves."""
+"""Costs of a node's answers, and the account that is charged before they leave."""
 
 import hashlib
 from collections.abc import Iterable
@@ -102,7 +102,9 @@ class Account(NamedTuple):
             "training": self.training,
             "method": e.method,
             "round": number,
-            "clients": few(asked) if isinstance(asked, list) else "all",
+            "clients": few([c for c in asked if isinstance(c, int)])
+            if isinstance(asked, list)
+            else "all",
             "rows": self.rows,
             "noise-multiplier": e.noise_multiplier,
             "clip": e.clip if message.metadata.message_type == MessageType.TRAIN else None,
