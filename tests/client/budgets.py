@@ -38,7 +38,7 @@ def policy(folder, epsilon: float = 4.0, more: str = "") -> None:
 
 
 def ask(folder, kind, content, *, run: int = 1, node=None, **settings: Any) -> Message:
-    """What the node in a folder answers."""
+    """Returns the answer of the node in a folder."""
     message = Message(content, dst_node_id=7, message_type=kind)
     name_message(message, message.object_id)
     config = {"partition-id": 0, "num-partitions": 20, "state": str(folder)}

@@ -1,4 +1,4 @@
-"""What leaves a node: the manual's lists, against what messages of every method hold."""
+"""Entries that leave a node: the manual's lists, against messages of every method."""
 
 import math
 import re
