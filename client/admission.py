@@ -138,6 +138,19 @@ def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[st
         yield f"rounds a day must be at most {policy.rounds_a_day}, and {rounds} were today (UTC)"
 
 
+def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
+    """Yields what a policy has against an answer that has no noise.
+
+    Args:
+        policy: The policy.
+        what: The answer, in words.
+    """
+    if policy.epsilon:
+        yield f"epsilon is {policy.epsilon:g} in all, and {what} have no noise, so are not sent"
+    elif "none" not in policy.privacy:
+        yield f"privacy must be {_some(policy.privacy)}, and {what} have none"
+
+
 def of_bytes(policy: Policy, size: int) -> Iterator[str]:
     """Yields what a policy has against a round of so many bytes, received and sent together."""
     if size > policy.mib * _MIB:
@@ -169,6 +182,8 @@ def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
     least = policy.noise_multiplier
     if least and e.privacy != "none" and (noise := noise_multiplier(e)) < least:
         yield f"noise-multiplier must be at least {least:g}, got {noise:g}"
+    if policy.epsilon and e.privacy != "local":
+        yield f"privacy must be local where epsilon has a total, got {e.privacy}"
     if policy.clip and not 0 < e.clip <= policy.clip:
         yield f"clip must be above 0 and at most {policy.clip:g}, got {e.clip:g}"
     if policy.clip and e.clip_quantile:

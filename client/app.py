@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -20,33 +20,34 @@ from client.admission import (
     of_now,
     of_rows,
     of_settings,
-    of_sources,
+    of_unaccounted,
 )
 from client.approvals import Awaited
+from client.asides import described, own_settings, visited
 from client.audit import AUDIT, Audit
+from client.covered import Covers
 from client.disk import DiskStore
 from client.hosts import Host, Opening, host_of
 from client.noted import note_training
 from client.policy import UNLIMITED, Policy, read_policy
 from client.replies import Replies
 from client.requests import Request, check_settings, check_source, round_of
-from client.rounds import Exchanged, noted
+from client.rounds import Exchanged, noted, rows_of
 from client.scored import keep_scored, needs_received
 from client.sealed import read_key
+from client.spending import Account
 from client.terms import request_of, require_approval
 from client.training.process import training_from_now_on
 from client.trainings import prune
 from federation.bundle import bundle, bundled_size, is_bundled, unbundle
 from federation.clock import now
-from federation.data.describing import describe_table
-from federation.data.values import Columns
 from federation.errors import AWAITED, DataError, EngramError, Refused, one_line
 from federation.experiment import FIRST, Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.learning import server_side
 from federation.methods.network import NetworkMethod
 from federation.plugins import load_plugins, plugins
-from federation.roster import describe_node, read_entry
+from federation.roster import read_entry
 from federation.schema import Kind
 from federation.wire import (
     CLIENTS,
@@ -70,29 +71,38 @@ app = ClientApp()
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Answers which clients this node hosts, and which source it runs."""
-    return _answer(
-        message,
-        context,
-        lambda node, request: Message(node.host.describe(request.hosted), reply_to=message),
-    )
+
+    def answer(node: _Node, request: Request) -> _Answered:
+        if node.account is not None:
+            node.account.check()
+        described = node.host.describe(request.hosted)
+        if node.covers is not None:
+            described = node.covers.roster(described)
+        return _Answered(Message(described, reply_to=message))
+
+    return _answer(message, context, answer)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Trains the clients that the message names."""
 
-    def answer(node: _Node, request: Request) -> Message:
+    def answer(node: _Node, request: Request) -> _Answered:
         before = node.replies.find(message) if node.replies else None
         if before is not None:
-            return before
+            return _Answered(before)
+        epsilon = node.charge(message, context.run_id)
         start = time.perf_counter()
         (reply,) = node.host.train([request])
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
+        told = reply
+        if node.covers is not None and reply.has_content():
+            told = Message(node.covers.training(reply.content), reply_to=message)
         if node.replies:
             with contextlib.suppress(OSError):  # a repeated message is then trained again
-                node.replies.keep(message, reply)
-        return reply
+                node.replies.keep(message, told)
+        return _Answered(told, epsilon, rows_of(reply))
 
     return _answer(message, context, answer)
 
@@ -101,17 +111,49 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients, and keeps what served them."""
 
-    def answer(node: _Node, request: Request) -> Message:
-        (reply,) = node.host.evaluate([request])
-        if node.keeps is not None and reply.has_content():
-            node.keeps(request.message.content, reply.content)
-        return reply
+    def answer(node: _Node, request: Request) -> _Answered:
+        if node.covers is None:
+            return _Answered(_scored(node, request))
+        node.covers.check_scores()
+        before = node.scores.find(message) if node.scores else None
+        if before is not None:
+            return _Answered(before)
+        epsilon = node.charge(message, context.run_id)
+        reply = told = _scored(node, request)
+        if reply.has_content():
+            told = Message(node.covers.scores(reply.content), reply_to=message)
+        if node.scores:
+            with contextlib.suppress(OSError):  # as of training
+                node.scores.keep(message, told)
+        return _Answered(told, epsilon, rows_of(reply))
 
     return _answer(message, context, answer)
 
 
+def _scored(node: "_Node", request: Request) -> Message:
+    (reply,) = node.host.evaluate([request])
+    if node.keeps is not None and reply.has_content():
+        node.keeps(request.message.content, reply.content)
+    return reply
+
+
+class _Answered(NamedTuple):
+    """An answer, and what only the site's own log has of it.
+
+    Attributes:
+        message: The answer.
+        epsilon: Epsilon of the site's data with this answer; None if it has no total, or the
+            answer cost nothing.
+        rows: The rows behind it; None if the answer says so.
+    """
+
+    message: Message
+    epsilon: float | None = None
+    rows: int | None = None
+
+
 class _Node(NamedTuple):
-    """Answers a training's messages; the last two are kept where the node outlives its process.
+    """Answers a training's messages.
 
     Attributes:
         host: The host of its clients.
@@ -121,6 +163,9 @@ class _Node(NamedTuple):
         kind: The kind of its rows.
         keeps: Keeps what served clients when they were scored, of a message and its answer; None
             of a simulation's nodes, and of methods that train no network.
+        scores: The last answer to an evaluation, where it has noise.
+        covers: Covers what answers tell, under local privacy of nodes that outlive their process.
+        account: The account that pays for answers, where the site sets a total.
     """
 
     host: Host
@@ -129,19 +174,32 @@ class _Node(NamedTuple):
     replies: Replies | None = None
     kind: Kind | None = None
     keeps: Callable[[RecordDict, RecordDict], None] | None = None
+    scores: Replies | None = None
+    covers: Covers | None = None
+    account: Account | None = None
+
+    def charge(self, message: Message, run: int) -> float | None:
+        """Pays for an answer; returns epsilon after it, None if the site sets no total.
+
+        Raises:
+            Refused: The budget does not suffice, or cannot be written down.
+        """
+        return None if self.account is None else self.account.charge(message, run).epsilon
 
 
 def _answer(
-    message: Message, context: Context, answer: Callable[[_Node, Request], Message]
+    message: Message, context: Context, answer: Callable[[_Node, Request], _Answered]
 ) -> Message:
     bundled, start = is_bundled(message.content), time.perf_counter()
     received, begun = bundled_size(message.content), False
+    cost = _Answered(message)
     try:
         load_plugins()
         message.content = unbundle(message.content)
         asked = _asked(message, context, received)
         begun = True
-        reply = _reply(message, context, answer, asked)
+        cost = _reply(message, context, answer, asked)
+        reply = cost.message
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         code = AWAITED if isinstance(error, Awaited) else REFUSED
         reply = Message(Error(code, str(error)), reply_to=message)
@@ -151,9 +209,9 @@ def _answer(
         names = context.run_config.get("method", FIRST), config_of(message.content).get(TRAINING)
         method, training = (one_line(str(name or "")) for name in names)
         sizes = received, bundled_size(packed), time.perf_counter() - start
-        cost = Exchanged(context.run_id, training, method, *sizes)
+        exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:])
         folder = Path(str(context.node_config["state"])) / AUDIT
-        reply = noted(message, reply, cost, Audit(folder), begun=begun)
+        reply = noted(message, reply, exchanged, Audit(folder), begun=begun)
     if reply.has_content():
         reply.content = packed
     return reply
@@ -186,14 +244,17 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     config = read_node_config(context.node_config)
     policy = read_policy(config.policy) if config.state is not None else UNLIMITED
     if config_of(message.content).get(COLUMNS):
+        if policy.epsilon:
+            check(of_unaccounted(policy, "descriptions of columns"))
         return _Asked(config, policy, received, None)
     if MODEL in config_of(message.content):
         scoring = of_now(policy, MessageType.EVALUATE, 0, now())
-        check(chain(scoring, of_bytes(policy, received)))
+        unaccounted = of_unaccounted(policy, "scores of a given model")
+        check(chain(unaccounted, scoring, of_bytes(policy, received)))
         return _Asked(config, policy, received, None)
     experiment = Experiment.from_run_config(context.run_config)
     check_settings(message.content, experiment)
-    experiment = experiment.on_machine(_own(context.node_config, config))
+    experiment = experiment.on_machine(own_settings(context.node_config, config))
     if config.data and config.partition_id >= experiment.num_clients:  # it came later
         experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
     own, kind = bool(config.data), message.metadata.message_type
@@ -216,9 +277,9 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
 def _reply(
     message: Message,
     context: Context,
-    answer: Callable[[_Node, Request], Message],
+    answer: Callable[[_Node, Request], _Answered],
     asked: _Asked,
-) -> Message:
+) -> _Answered:
     """Returns the answer to a message.
 
     Raises:
@@ -227,8 +288,8 @@ def _reply(
     config, policy, received, experiment = asked
     if experiment is None:
         visits = MODEL in config_of(message.content)
-        found = (_visited if visits else _described)(message, context, config, policy)
-        return Message(found, reply_to=message)
+        found = (visited if visits else described)(message, context, config, policy)
+        return _Answered(Message(found, reply_to=message))
     clients = hosted_clients(experiment.num_clients, config)
     training = str(config_of(message.content).get(TRAINING, ""))
     folder = memory_folder(config, experiment, context.run_id, training)
@@ -237,67 +298,15 @@ def _reply(
         config = config._replace(partition_id=0, num_partitions=1)
     node = _node(experiment, config, folder, policy)
     check(of_rows(policy, experiment, node.rows))
+    if node.account is not None:
+        node.account.ledger.sound()
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
         kind = node.kind._replace(units=units_of(message.content))
         _note(folder, node.experiment, kind, config.data, context.run_id)
-    reply = answer(node, Request(message, clients))
-    if reply.has_content():
-        check(of_bytes(policy, received + bundled_size(reply.content)))
-    return reply
-
-
-def _described(
-    message: Message, context: Context, config: NodeConfig, policy: Policy
-) -> RecordDict:
-    """Describes the columns of the node's own table, so far as it is readable.
-
-    Raises:
-        Refused: It has none, or does not describe it.
-    """
-    del message
-    if not config.data:
-        raise Refused("this node has no table of its own: it is started with --data csv:PATH")
-    if not config.describes:
-        raise Refused("this node does not describe its columns: it was started by --no-describe")
-    experiment = Experiment.from_run_config(context.run_config)
-    experiment = experiment.on_machine(_own(context.node_config, config))
-    (client,) = hosted_clients(experiment.num_clients, config)
-    columns, cache = Columns.of(experiment, alone=True), Path(experiment.data_dir)
-    try:
-        table = describe_table(config.data, columns, cache, policy.least_count)
-    except DataError as error:
-        _log.error("%s", error)
-        raise Refused("this node's data cannot be read: its log says why") from error
-    return describe_node({client: max(1, table.rows)}, Kind(), table=table)
-
-
-def _visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
-    """Scores a given model on the test rows of the node's clients.
-
-    Raises:
-        Refused: The site does not score it, or its rows cannot be read.
-    """
-    from client.visiting import (  # noqa: PLC0415 - loads what rounds do not need
-        check_visit,
-        read_visit,
-        score_visit,
-    )
-
-    visit = read_visit(message.content, config, _own(context.node_config, config))
-    check_visit(visit)
-    check(of_sources(policy, visit.experiment, own=bool(config.data)))
-    if config.state is not None and not config.data:
-        check_place(visit.experiment)
-    try:
-        return score_visit(visit, message.content)
-    except DataError as error:
-        _log.error("%s", error)
-        raise Refused("this node's data cannot be used: its log says why") from error
-
-
-def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
-    """Returns the machine's own settings; the coordinator must not choose which files it reads."""
-    return {"data-dir": str(config.state), **own} if config.state is not None else own
+    answered = answer(node, Request(message, clients))
+    if answered.message.has_content():
+        check(of_bytes(policy, received + bundled_size(answered.message.content)))
+    return answered
 
 
 @lru_cache(maxsize=1)  # a worker answers many messages of one training, maybe of several nodes
@@ -320,7 +329,18 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     keeps = None
     if isinstance(experiment.own, NetworkMethod):
         keeps = partial(keep_scored, store, needs_received(server_side(experiment, entry.kind)[0]))
-    return _Node(host, experiment, entry.clients, Replies(folder, key=key), entry.kind, keeps)
+    rows = sum(entry.clients.values())
+    return _Node(
+        host,
+        experiment,
+        entry.clients,
+        Replies(folder, key=key),
+        entry.kind,
+        keeps,
+        Replies(folder, name="scores", key=key),
+        Covers.of(experiment),
+        Account.of(config, policy, experiment, folder.name, rows),
+    )
 
 
 @lru_cache(maxsize=1)  # written once a run
@@ -342,6 +362,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         hosted=hosted_clients(experiment.num_clients, config),
         # Names stay on a node's own machine: they could be any column that the coordinator chooses.
         named=config.state is None,
+        covers=config.state is not None,
         admit=admit,
     )
     try:

@@ -121,6 +121,8 @@ def node(
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
         "policy": str((policy or folder).absolute()),
+        "asked-by": f"{credentials.superlink}, "
+        + ("insecure" if credentials.insecure else "by its certificate"),
         "memory-limit": memory_limit,
         "memory-days": memory_days,
         **machine,
@@ -170,7 +172,7 @@ def node(
 
 @app.command()
 def leave(folder: _Folder, state: _State = None) -> None:
-    """Leave a federation: the key is refused from now on, and no run counts on this client."""
+    """Leave a federation: the key is refused, and no run counts on this client."""
     credentials = read_node(folder)
     superlink = parse_address(credentials.superlink, "superlink")
     os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them

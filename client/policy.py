@@ -66,6 +66,13 @@ class Policy(Settings):
         0, ge=0, description="least noise-multiplier where there is privacy"
     )
     clip: Float = Field(0, ge=0, description="largest clip; 0: updates need not be clipped")
+    epsilon: Float = Field(
+        0,
+        ge=0,
+        description="most epsilon that all answers together spend of its data, over all runs; 0: "
+        "no total. With a total, it answers what it can account for: privacy=local",
+    )
+    delta: Float = Field(1e-05, gt=0, lt=1, description="delta of that epsilon")
     approval: bool = Field(False, description="whether each training waits for engram approve")
 
 

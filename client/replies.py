@@ -1,4 +1,4 @@
-"""A node's last reply, kept until the next, so that a repeated message is not trained again.
+"""A node's last reply of a kind, kept until the next: a repeated message is not answered anew.
 
 A node that dies after training and before its reply has arrived gets the same message again, under
 another id. So does a node whose coordinator died. It then repeats its first reply.
@@ -21,11 +21,12 @@ class Replies:
 
     Args:
         folder: The file's folder; created with the first reply.
+        name: The file's name.
         key: As for ``DiskStore``.
     """
 
-    def __init__(self, folder: Path, *, key: bytes | None = None) -> None:
-        self._path = folder / "reply"
+    def __init__(self, folder: Path, *, name: str = "reply", key: bytes | None = None) -> None:
+        self._path = folder / name
         self._key = key
 
     def find(self, message: Message) -> Message | None:

@@ -11,13 +11,17 @@ from client.requests import round_of
 from federation.errors import AWAITED, REFUSED, EngramError, few, one_line
 from federation.wire import CLIENTS, COLUMNS, METRICS, MODEL, ROSTER_QUERY, config_of
 
-__all__ = ["Exchanged", "fields_of", "in_words", "noted"]
+__all__ = ["Exchanged", "fields_of", "in_words", "noted", "rows_of"]
 
 _log = getLogger("flwr.engram")
 
 _DONE: Final = {MessageType.TRAIN: "trained", MessageType.EVALUATE: "scored"}
 _TOLD: Final = {COLUMNS: "described the columns of its table", MODEL: "scored a given model"}
-_REFUSED: Final = {"healed": "its log was mended", ENDED: "its work was ended"}
+_REFUSED: Final = {
+    "healed": "its log was mended",
+    "ledger": "its ledger was mended",
+    ENDED: "its work was ended",
+}
 _ROWS: Final = "num-examples"  # key of a reply's metrics; the others are a loss, or scores
 _MOST: Final = 3  # metrics that a line names; JSON has all
 
@@ -32,6 +36,8 @@ class Exchanged(NamedTuple):
         received: Bytes of the message.
         sent: Bytes of the reply.
         seconds: From the message to the reply.
+        epsilon: Epsilon of the site's data with the reply; None if it is not counted.
+        rows: The rows behind the reply; None if that says so.
     """
 
     run: int
@@ -40,6 +46,8 @@ class Exchanged(NamedTuple):
     received: int
     sent: int
     seconds: float
+    epsilon: float | None = None
+    rows: int | None = None
 
 
 def noted(
@@ -80,7 +88,8 @@ def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[st
         exchanged: Its run, and its cost.
     """
     kind = message.metadata.message_type
-    fields: dict[str, Any] = {"kind": kind, **exchanged._asdict()}
+    told = {key: value for key, value in exchanged._asdict().items() if value is not None}
+    fields: dict[str, Any] = {"kind": kind, **told}
     if reply.has_error():
         if reply.error.code == AWAITED:  # asked every few seconds, and said once
             return None
@@ -91,10 +100,11 @@ def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[st
     if kind not in _DONE:
         return None
     records = reply.content
-    details, told = records.config_records.get(CLIENTS), records.metric_records.get(METRICS)
+    details, scores = records.config_records.get(CLIENTS), records.metric_records.get(METRICS)
     clients: Any = details.get("ids", []) if details is not None else []
-    metrics: dict[str, Any] = dict(told) if told is not None else {}
-    rows = metrics.pop(_ROWS, 0)
+    metrics: dict[str, Any] = dict(scores) if scores is not None else {}
+    counted = metrics.pop(_ROWS, 0)
+    rows = fields.get("rows", counted)
     try:
         number = round_of(message.content)
     except EngramError:  # some other server's
@@ -122,8 +132,20 @@ def in_words(fields: Mapping[str, Any]) -> str:
         f"{begin}, round {fields['round']}: {_DONE[fields['kind']]} clients "
         f"{clients if isinstance(clients, str) else few(clients)} on {fields['rows']} rows in "
         f"{fields['seconds']:.2f} s{''.join(f', {name} {value:.4g}' for name, value in some)}; "
-        f"{fields['received']} bytes received, {fields['sent']} sent"
+        f"{fields['received']} bytes received, {fields['sent']} sent{_epsilon(fields)}"
     )
+
+
+def rows_of(reply: Message) -> int | None:
+    """Returns the rows behind a reply; None of an error."""
+    if not reply.has_content():
+        return None
+    rows = reply.content.metric_records[METRICS].get(_ROWS)
+    return rows if isinstance(rows, int) else None
+
+
+def _epsilon(fields: Mapping[str, Any]) -> str:
+    return f"; epsilon {fields['epsilon']:.4g} so far" if "epsilon" in fields else ""
 
 
 def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:

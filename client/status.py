@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from client.approvals import APPROVALS, requests
 from client.audit import AUDIT, Audit, Audited
+from client.ledger import LEDGER, Ledger
 from client.policy import Policy, policy_file, read_policy
 from client.trainings import Kept, kept
 from federation.clock import now
@@ -28,6 +29,8 @@ class SiteStatus(NamedTuple):
         waiting: Names of the trainings that wait for the site's approval.
         memories: Clients' newest memories.
         log: The last lines of the log, and whether it is whole.
+        spent: Epsilon of each account of its ledger.
+        budget: The same in words, and of how much; empty if the site has neither.
     """
 
     credentials: NodeCredentials
@@ -38,6 +41,8 @@ class SiteStatus(NamedTuple):
     waiting: list[str]
     memories: list[Kept]
     log: Audited
+    spent: dict[int, float]
+    budget: list[str]
 
     def rules(self) -> dict[str, Any]:
         """Returns the policy's rules, by their keys."""
@@ -57,6 +62,7 @@ class SiteStatus(NamedTuple):
             "rounds-today": self.rounds,
             "waiting": self.waiting,
             "memories": [entry._asdict() for entry in self.memories],
+            "spent": {str(account): epsilon for account, epsilon in self.spent.items()},
             "log": self.log.lines,
             "fault": self.log.fault,
         }
@@ -74,15 +80,19 @@ def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteSt
         Refused: The folder, the policy or the log cannot be read.
     """
     where, rules = state or folder / "state", policy or folder
-    audit = Audit(where / AUDIT)
-    log = audit.read()
+    audit, limits = Audit(where / AUDIT), read_policy(rules)
+    log, book = audit.read(), Ledger(where / LEDGER, limits.epsilon, limits.delta)
+    books = book.read()
+    budget = [books.fault] if books.fault else book.in_words(books)
     return SiteStatus(
         read_node(folder),
         is_locked(where / "lock"),
-        read_policy(rules),
+        limits,
         policy_file(rules),
         audit.rounds(now()),
         [one.training for one in requests(where / APPROVALS) if not one.answer],
         list(kept(where / "memory")),
         log._replace(lines=log.lines[-_LAST:]),
+        book.spent(books),
+        budget if limits.epsilon or books.lines else [],
     )

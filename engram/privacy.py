@@ -73,8 +73,22 @@ def epsilon(multiplier: float, releases: int, delta: float) -> float:
         delta: In (0, 1).
     """
     require(multiplier > 0, "noise-multiplier", multiplier, "positive")
+    return epsilon_of(math.sqrt(releases) / multiplier, delta)
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Returns the exact epsilon of a Gaussian mechanism of sensitivity ``mu`` and variance 1.
+
+    Gaussian releases of any multipliers z_1, z_2, ... are together one with
+    ``mu^2 = sum 1 / z_i^2``, also where each z_i is chosen after the releases before it, as long as
+    their sum is bounded beforehand (Smith, Thakurta. Fully Adaptive Composition for Gaussian
+    Differential Privacy. 2022, Thm. 1.1). The bound by ``epsilon`` is the case of equal ones.
+
+    Args:
+        mu: The sensitivity; >= 0.
+        delta: In (0, 1).
+    """
     require(0 < delta < 1, "delta", delta, "in (0, 1)")
-    mu = math.sqrt(releases) / multiplier
 
     def excess(value: float) -> float:
         upper, lower = torch.special.log_ndtr(

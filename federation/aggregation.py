@@ -13,7 +13,7 @@ from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
-from engram.core.walkers import Walker, origin
+from engram.core.walkers import Walker, origin_of
 from engram.privacy import epsilon
 from engram.robust import Center, krum, median, trimmed_mean
 from federation.calibration import noise_multiplier, reach, sampling_rate
@@ -48,7 +48,9 @@ class Merge:
         self.method, self.walker, self.settings, self.noise = method, walker, settings, noise
         merge, plain = method.server.merge, settings.merge == "mean"
         self.by = "rows"  # which a server sees that takes each update
-        if isinstance(merge, FromMean):
+        if settings.privacy == "local":  # where clients do not say how many rows they have
+            self.by = "clients"
+        elif isinstance(merge, FromMean):
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
         self.combines = isinstance(merge, FromMean) and plain and not settings.clip_quantile
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]
@@ -102,7 +104,7 @@ class Merge:
         """Returns the update of a client that changed nothing; ``sent`` has names and shapes."""
         received, _ = self.method.server.send(server, [])
         zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
-        return origin(self.method, received, zeros)
+        return origin_of(self.method, received, zeros)
 
     def _clipped(self, server: Slots, update: Update) -> Slots:
         """Clips an update again, whether or not its clients have clipped it already.

@@ -51,6 +51,14 @@ class Column(NamedTuple):
         return [most if most < value < inf else value for value in values]
 
 
+def noised(column: Column) -> Column:
+    """Returns a column as nodes send it under local privacy.
+
+    Bounded values have noise, by which they leave their range; of others there is none.
+    """
+    return Column(column.name, column.metric._replace(low=-inf, high=inf), optional=True)
+
+
 def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Column]:
     """Returns a column for each metric of each model.
 

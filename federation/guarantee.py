@@ -38,7 +38,9 @@ def guarantee(e: Experiment) -> str:
             f", amplified by Poisson sampling at rate {sampling_rate(e):.4g} against whoever sees "
             "the models, and not who takes part"
         )
-    if e.validates:
+    if e.privacy == "local":
+        told += ", and each evaluation by sites costs as much as a round"
+    elif e.validates:
         told += "; scores, and a round chosen by them, are not covered"
     weak = (
         "; above 10, which protects hardly anybody: raise noise-multiplier, or ask for fewer rounds"

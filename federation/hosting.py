@@ -28,6 +28,7 @@ class NodeConfig(NamedTuple):
             0 for never.
         describes: Whether it describes the columns of ``data`` to a coordinator that asks.
         policy: The file of the site's policy, or a folder that may have one; None for defaults.
+        asked_by: Who asks it, as far as it can tell, in words.
     """
 
     partition_id: int
@@ -39,6 +40,7 @@ class NodeConfig(NamedTuple):
     memory_days: float = 0.0
     describes: bool = True
     policy: Path | None = None
+    asked_by: str = ""
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
@@ -63,6 +65,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         memory_days=_bound(config, "memory-days"),
         describes=config.get("describes", True) is True,
         policy=_path(config, "policy"),
+        asked_by=_text(config, "asked-by"),
     )
 
 

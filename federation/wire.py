@@ -23,6 +23,7 @@ __all__ = [
     "DIVERGED",
     "METRICS",
     "MODEL",
+    "NOISE",
     "OWN",
     "REFUSED",
     "ROSTER",
@@ -53,6 +54,7 @@ CONFIG: Final = "config"
 OWN: Final = "own"  # slots of which each client receives its own: a leading axis of clients
 METRICS: Final = "metrics"
 MODEL: Final = "model"  # config key: description of a given model, which nodes are to score
+NOISE: Final = "noise-multiplier"  # key of a reply's clients: that of the noise on their scores
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings

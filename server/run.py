@@ -27,10 +27,12 @@ from federation.schema import Kind
 from federation.wire import TRAINING, to_params, to_record
 from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
+from server.noised import noised_by
 from server.opening import first_arrays, former_run, kind_of, strategy_of, way_of
 from server.progress import PROGRESS, RunProgress
 from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, Waiting, attendance_of
+from server.spent import ASKED
 from strategies import Row, RunStrategy
 
 _log = getLogger("flwr.engram")
@@ -161,14 +163,19 @@ class _Run:
     def __post_init__(self) -> None:
         self.clients = self.attendance.clients
         self.members = self.attendance.members
+        self.accountant: PrivacyAccountant | None = None
+        self.unpaid: list[list[int]] = []  # clients with noise on scores, before there is one
 
     def whole(self, engine: str) -> Row:
         """Runs what is left, and records and returns the results."""
         record, checkpoint = self.record, self.begin(engine)
-        asked = record.folder / "clients-asked.txt" if self.noise is secret_noise else None
+        asked = record.folder / ASKED if self.noise is secret_noise else None
         e, rows, accountant = self.experiment, record.rows(), None
         if e.privacy != "none":
             accountant = PrivacyAccountant(e, checkpoint.server_round, asked, rows)
+            for clients in self.unpaid:
+                accountant.note(clients)
+            self.accountant = accountant
         model = self.rounds(checkpoint, accountant, rows)
         times = [row["ms"] for row in rows if "ms" in row]
         found = {
@@ -375,7 +382,9 @@ class _Run:
         self._look()
         config = ConfigRecord(self._config())
         messages = self.strategy.configure_evaluate(number, to_record(model), config, self.grid)
-        replies = self.grid.send_and_receive(messages, timeout=self.experiment.timeout)
+        replies = [*self.grid.send_and_receive(messages, timeout=self.experiment.timeout)]
+        if self.experiment.privacy == "local" and (noised := noised_by(replies, self.clients)):
+            (self.accountant.note if self.accountant else self.unpaid.append)(noised)
         self.strategy.aggregate_evaluate(number, replies)
         if not self.strategy.evaluated:
             return {}

@@ -235,9 +235,14 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Show what a node has done, round by round, and check that its log is whole.",
             ("engram log fed/client-0", "engram log fed/client-0 --json"),
         ),
+        "ledger": Command(
+            "client.ledger_cli",
+            "Show what a node's answers have spent of its site's privacy budget.",
+            ("engram ledger fed/client-0", "engram ledger fed/client-0 --json"),
+        ),
         "leave": Command(
             _CLIENT,
-            "Leave a federation: the key is refused from now on, and no run counts on this client.",
+            "Leave a federation: the key is refused, and no run counts on this client.",
             ("engram leave fed/client-2", "engram leave fed/client-2 --state /var/lib/engram"),
         ),
         "memory": Command(
@@ -275,6 +280,7 @@ LOOKING: Final = frozenset(
         "doctor",
         "approve",
         "log",
+        "ledger",
         "leave",
         "memory",
     }

@@ -11,6 +11,7 @@ from federation.addresses import CONTROL
 from federation.errors import one_line
 from federation.stored import readable
 from server.record import RunRecord
+from server.spent import spent_by_client
 from server.status import costs, members, participation
 from simulations.console import out
 from simulations.options import Json
@@ -53,18 +54,22 @@ def status(
 
 def _of_run(target: Path, as_json: bool) -> None:
     with readable(target):
-        rows = RunRecord.open(target).rows()
+        record = RunRecord.open(target)
+        rows, spent = record.rows(), spent_by_client(record)
         shares, cost = participation(rows), costs(rows)
     if as_json:
-        print(json.dumps({"clients": [share._asdict() for share in shares], "costs": cost}))
+        found = {"clients": [share._asdict() for share in shares], "costs": cost}
+        print(json.dumps(found | ({"epsilon": spent} if spent else {})))
         return
     done = rows[-1]["round"] if rows else 0
     table = Table(title=f"{target}: {done} rounds", title_justify="left")
-    for heading in ("client", "asked", "took part", "did not, because"):
+    more = ["epsilon"] if spent else []
+    for heading in ("client", "asked", "took part", *more, "did not, because"):
         table.add_column(heading, justify="left" if "did" in heading else "right")
     for share in shares:
         why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
-        counts = str(share.asked), str(share.took_part)
+        counts = [str(share.asked), str(share.took_part)]
+        counts += [f"{spent.get(share.client, 0.0):.4g}"] if spent else []
         table.add_row(one_line(share.name), *counts, one_line(why))
     out.print(table)
     for kind, total in cost.items():
@@ -104,6 +109,7 @@ def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: boo
         "node": "runs" if found.runs else f"does not run: engram node {target}",
         "policy": f"{found.file or 'none'}: {one_line(', '.join(rules) or 'the defaults')}",
         "today": f"{found.rounds} of at most {found.policy.rounds_a_day} rounds of training",
+        **({"budget": "; ".join(found.budget)} if found.budget else {}),
         "waiting": ", ".join(found.waiting) or "no training, for approval",
         "log": found.log.fault or "whole; the last lines:",
     }

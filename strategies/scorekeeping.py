@@ -9,7 +9,7 @@ from engram.core.shapes import Shapes
 from engram.metrics import METRICS, Metric
 from engram.tasks import CLASSIFICATION
 from engram.types import Params
-from federation.columns import COMMON, TUNED, Column, columns_of
+from federation.columns import COMMON, TUNED, Column, columns_of, noised
 from federation.errors import Names, RunStopped
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
@@ -50,9 +50,10 @@ class Scoring(NamedTuple):
         e, own = experiment, experiment.of(NetworkMethod)
         scored = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
         models = tuple(which for which, there in scored.items() if there)
+        columns = own.columns(e, models)
         return cls(
             tuple(own.metrics(e)),
-            tuple(own.columns(e, models)),
+            tuple(map(noised, columns) if e.privacy == "local" else columns),
             models,
             e.validates,
             e.patience,

@@ -95,13 +95,16 @@ def screen(
         most: Largest number of a client's rows that count; 1: clients count alike.
         merge: The merge, on which depends whether the reply holds a mean or each client's slots.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
-            each client's, and none otherwise.
+            each client's, and none otherwise; under local privacy it may have none.
 
     Raises:
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    details = _read_details(content, losses=loss is not None)
+    wanted = loss is not None
+    if merge.settings.privacy == "local" and not content.config_records[CLIENTS].get("losses"):
+        wanted = False  # nodes of real sites send none
+    details = _read_details(content, losses=wanted)
     num_examples = content.metric_records[METRICS]["num-examples"]
     arrays = content.array_records[ARRAYS]
     ids = details.ids

@@ -45,6 +45,8 @@ class Opening(NamedTuple):
             client at a time, and says which one fails, and where.
         noise: Source of the noise of local privacy.
         named: Whether the server learns the clients' names in the data.
+        covers: Whether under local privacy an answer has nothing of a client's data that has no
+            noise: not even that its training diverged.
         admit: Called with the kind of the data before a network is made; it may refuse.
     """
 
@@ -56,6 +58,7 @@ class Opening(NamedTuple):
     engine: Engine = "vectorized"
     noise: Noise = secret_noise
     named: bool = True
+    covers: bool = False
     admit: Callable[[Kind], None] = lambda kind: None
 
 

@@ -128,7 +128,8 @@ def _open(opening: Opening) -> LocalHost:
         else federated_data(e, named=opening.named, hosted=opening.hosted)
     )
     opening.admit(data.kind)
-    return LocalHost(Trainer(e, data, opening.store, engine=opening.engine, noise=opening.noise))
+    store, engine, noise = opening.store, opening.engine, opening.noise
+    return LocalHost(Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers))
 
 
 def _in_groups(

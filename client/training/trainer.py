@@ -36,7 +36,7 @@ from engram.tasks import Task, task_of
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
-from federation.errors import Refused, one_line
+from federation.errors import Refused, few, one_line
 from federation.learning import check_kept, shapes_on
 from federation.machine import check_threads
 from federation.streams import Stream, torch_generator, unseen
@@ -77,6 +77,8 @@ class Trainer:
         store: The store of clients' memories.
         engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
         noise: The source of the noise of local privacy; by default a secret one.
+        covers: Whether under local privacy all that clients send has noise; then what diverged is
+            sent as if nothing had changed, and all clients of a mean count alike.
 
     Attributes:
         experiment: As given.
@@ -102,10 +104,12 @@ class Trainer:
         *,
         engine: Engine = "vectorized",
         noise: "Noise | None" = None,
+        covers: bool = False,
     ) -> None:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self._store, self._noise, self._engine = store, noise, engine
+        self._covers = covers and e.privacy == "local"
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -191,7 +195,11 @@ class Trainer:
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
         given = self.given._replace(units=units)
-        options: dict[str, Any] = {"engine": self._engine, "noise": self._noise}
+        options: dict[str, Any] = {
+            "engine": self._engine,
+            "noise": self._noise,
+            "covers": self._covers,
+        }
         found = type(self)(self.experiment, given, self._store, **options)
         found.way = self.way
         return found
@@ -245,6 +253,8 @@ class Trainer:
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
         common, own = self._empty | self.receive(common), self.receive(own)
+        if self._covers and combine is not None:
+            combine = 1  # how many rows one client has must not weigh the others
         results = [Group(combine, self.data, self.experiment.device) for _ in groups]
         self.way = self.way or way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
@@ -377,17 +387,22 @@ class Trainer:
         from federation.aggregation import leave_client  # noqa: PLC0415 - likewise
         from federation.noise import secret_noise  # noqa: PLC0415 - likewise
 
-        leaving = leave_client(
-            self.experiment,
-            Walker(self.method, self.learner.network.running),
-            common,
-            own,
-            done.sent.stack(),
-            clients=clients,
-            server_round=server_round,
-            noise=self._noise or secret_noise,
-        )
-        return done._replace(sent=Held(leaving))
+        walker = Walker(self.method, self.learner.network.running)
+        how: dict[str, Any] = {"clients": clients, "server_round": server_round}
+        how["noise"] = self._noise or secret_noise
+        e, sent = self.experiment, done.sent.stack()
+        if not self._covers:
+            return done._replace(sent=Held(leave_client(e, walker, common, own, sent, **how)))
+        from federation.leaving import leave_covered  # noqa: PLC0415 - only nodes need it
+
+        if done.broken:
+            _log.warning(
+                "clients %s send noise alone in round %d: their training diverged",
+                few([clients[i] for i in done.broken], self.data.names),
+                server_round,
+            )
+        leaving = leave_covered(e, walker, common | own, sent, **how)
+        return done._replace(sent=Held(leaving), broken={})
 
     def _cause(self, cohort: Cohort, i: int, client: int) -> str:
         """Returns likely causes of non-finite slots of a cohort's i-th client.

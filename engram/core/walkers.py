@@ -19,11 +19,11 @@ from engram.tree import norm
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:
     """Returns an update's changes: models minus the received ones, and other slots as they are."""
-    return over_slots(torch.sub, sent, origin(method, received, sent))
+    return over_slots(torch.sub, sent, origin_of(method, received, sent))
 
 
-def origin(method: Method, received: Slots, sent: Slots) -> Slots:
-    """Returns the update of a client that did nothing: received models, and zeros for others."""
+def origin_of(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns what changes are from: the received slot of a model that is sent, else zeros."""
     found: Slots = {}
     for slot, x in sent.items():
         if method.kinds[slot] == "model":
@@ -49,7 +49,7 @@ class Walker(NamedTuple):
         moved, rest = self._apart(sent)
         if not flat(moved):
             return sent
-        near = clip(flat(moved), flat(origin(self.method, received, moved)), bound)
+        near = clip(flat(moved), flat(origin_of(self.method, received, moved)), bound)
         return self._joined(unflat(near), rest, sent)
 
     def length(self, received: Slots, sent: Slots) -> float:
@@ -120,13 +120,13 @@ class Walker(NamedTuple):
         require(multiplier > 0, "noise-multiplier", multiplier, "positive")
         received, _ = self.method.server.send(server, [])
         parts = [self._apart(update.slots) for update in updates]
-        start = origin(self.method, received, parts[0][0])
-        total = over_slots(torch.zeros_like, start)
+        origin = origin_of(self.method, received, parts[0][0])
+        total = over_slots(torch.zeros_like, origin)
         for update, (moved, _) in zip(updates, parts, strict=True):
             near = self.clip(received, moved, bound)
-            away, share = over_slots(torch.sub, near, start), update.clients / clients
+            away, share = over_slots(torch.sub, near, origin), update.clients / clients
             total = over_slots(lambda x, y, share=share: torch.add(x, y, alpha=share), total, away)
-        mean = over_slots(torch.add, start, total)
+        mean = over_slots(torch.add, origin, total)
         noisy = self.add_noise(mean, multiplier * bound / clients, normal(self.size(mean)))
         plain = [u._replace(slots=rest) for u, (_, rest) in zip(updates, parts, strict=True)]
         answered = any(update.clients for update in updates)

@@ -53,7 +53,7 @@ class ProtectionSettings(Settings):
         "none",
         description="differential privacy of clients: none, central (the server adds normal noise "
         "to the mean of clipped updates, all of which count alike) or local (each client adds it "
-        "to its own before it leaves)",
+        "to its own before it leaves, and all count alike)",
     )
     noise_multiplier: Float = Field(
         1.0,

@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from federation.checksums import summed
+from tests.client.budgets import epsilon_of
 from tests.server.test_federation_cli import failure, node
 
 
@@ -34,6 +37,25 @@ def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers)
     status, out, err = engram("status fed/server")
     assert (status, out) == (1, "")
     assert err.startswith("engram: no SuperLink of this federation answers at 127.0.0.1:8000")
+
+
+def test_status_of_a_private_run_has_epsilon_by_client(engram):
+    """Of updates that lie twice clip apart; each line is a release, of rounds or of scores."""
+    folder = Path("run")
+    folder.mkdir()
+    settings = {"privacy": "local", "clip": 0.5, "noise-multiplier": 8.0, "delta": 1e-5}
+    (folder / "config.json").write_text(json.dumps({"format": 2, "settings": settings}))
+    rows = [{"round": 1, "cohort": [0, 1]}, {"round": 2, "cohort": [1]}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
+    once, twice, thrice = (epsilon_of([(2 / 8.0) ** 2] * count) for count in (1, 2, 3))
+    found = json.loads(engram("status run --json")[1])["epsilon"]
+    assert found == {"0": pytest.approx(once, rel=1e-6), "1": pytest.approx(twice, rel=1e-6)}
+    (folder / "clients-asked.txt").write_text("0 1\n1\n0 1\n")
+    found = json.loads(engram("status run --json")[1])["epsilon"]
+    assert found == {"0": pytest.approx(twice, rel=1e-6), "1": pytest.approx(thrice, rel=1e-6)}
+    out = engram("status run")[1]
+    assert "epsilon" in out
+    assert f"{thrice:.4g}" in out
 
 
 def test_status_of_a_run_counts_who_took_part(engram):

@@ -1,0 +1,146 @@
+"""Answers of a node under local privacy: all in them has noise, or is not sent.
+
+``federation.aggregation.leave_client`` clips and noises the slots of an update. Here is the rest of
+an answer. How many rows a client has, its training losses and its seconds are not sent: it says
+that it has one row, and counts as much as any other client. Scores of metrics whose range is
+bounded get noise, others are not sent.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from engram.checks import must
+from federation.calibration import noise_multiplier
+from federation.columns import COMMON, TUNED, Column
+from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.noise import Noise, secret_noise
+from federation.streams import Stream
+from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, read_list
+
+__all__ = ["Covers", "covered_roster", "covered_scores", "covered_training", "is_bounded"]
+
+_REASON: Final = "too few rows, or others than it can use: its site knows more"
+
+
+class Covers(NamedTuple):
+    """Covers the answers of a training.
+
+    Attributes:
+        columns: The columns of its scores.
+        multiplier: Its noise multiplier.
+    """
+
+    columns: Sequence[Column]
+    multiplier: float
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Covers | None":
+        """Returns what covers a training's answers; None if its privacy is not local."""
+        e = experiment
+        if e.privacy != "local":
+            return None
+        return cls(e.network.columns(e, (COMMON, TUNED)), noise_multiplier(e))
+
+    def roster(self, content: RecordDict) -> RecordDict:
+        """Returns ``covered_roster``."""
+        return covered_roster(content)
+
+    def training(self, content: RecordDict) -> RecordDict:
+        """Returns ``covered_training``."""
+        return covered_training(content)
+
+    def scores(self, content: RecordDict) -> RecordDict:
+        """Returns ``covered_scores``, with secret noise."""
+        return covered_scores(content, self.columns, self.multiplier)
+
+    def check_scores(self) -> None:
+        """Refuses evaluations of which nothing would be sent.
+
+        Raises:
+            Refused: No metric has a range with two ends.
+        """
+        if not any(map(is_bounded, self.columns)):
+            names = ", ".join(dict.fromkeys(column.metric.name for column in self.columns))
+            expected = "some whose range has two ends, such as accuracy, where privacy is local"
+            raise Refused(must("metrics", names, expected))
+
+
+def is_bounded(column: Column) -> bool:
+    """Returns whether a column's metric has a range with two ends."""
+    return math.isfinite(column.metric.low) and math.isfinite(column.metric.high)
+
+
+def covered_roster(content: RecordDict) -> RecordDict:
+    """Returns a node's description without its clients' numbers of rows."""
+    entry = dict(content.config_records[ROSTER])
+    entry["examples"] = [1] * len(read_list(content.config_records[ROSTER], "clients", int))
+    for key in ("left-out-reasons", "unscored-reasons"):
+        entry[key] = [_REASON] * len(read_list(content.config_records[ROSTER], key, str))
+    return RecordDict({ROSTER: ConfigRecord(entry)})
+
+
+def covered_training(content: RecordDict) -> RecordDict:
+    """Returns an answer to a round of training whose update has noise, without all else."""
+    details = dict(content.config_records[CLIENTS])
+    clients = len(read_list(content.config_records[CLIENTS], "ids", int))
+    details |= {"examples": [1] * clients, "losses": []}
+    details.pop(SECONDS, None)
+    return RecordDict(
+        {
+            **content.array_records,
+            METRICS: MetricRecord({"num-examples": clients}),
+            CLIENTS: ConfigRecord(details),
+        }
+    )
+
+
+def covered_scores(
+    content: RecordDict,
+    columns: Sequence[Column],
+    multiplier: float,
+    noise: Noise = secret_noise,
+) -> RecordDict:
+    """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
+
+    Whatever the data of a client, a score of the k bounded ones moves by its metric's range at
+    most, and all of them, each divided by its range, by sqrt(k). With normal noise of deviation
+    ``multiplier sqrt(k) / 2`` ranges, they are one release with mu = 2 / multiplier, as an update
+    of this multiplier is. A score that is missing is the middle of its range before it has noise.
+
+    Args:
+        content: The answer.
+        columns: The columns that it may have.
+        multiplier: The noise multiplier; > 0.
+        noise: Source of the noise.
+    """
+    before = content.config_records[CLIENTS]
+    clients = read_list(before, "ids", int)
+    bounded = [column for column in columns if is_bounded(column) and column.name in before]
+    deviation = multiplier * math.sqrt(len(bounded)) / 2
+    # Missing entries, and those that nobody here knows, are not sent.
+    scores: dict[str, list[float]] = {
+        column.name: [math.nan] * len(clients) for column in columns if column.name in before
+    }
+    drawn = noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
+    for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
+        low, high = column.metric.low, column.metric.high
+        values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
+        values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
+        scores[column.name] = (values + deviation * (high - low) * normal).tolist()
+    details = {"server-round": before["server-round"], "ids": clients, NOISE: multiplier, **scores}
+    return RecordDict(
+        {
+            METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),
+            CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients)}),
+        }
+    )
+
+
+def _means(scores: Mapping[str, list[float]], bounded: Sequence[Column]) -> dict[str, float]:
+    """Returns the means over clients, which Flower's own strategies expect."""
+    return {column.name: sum(scores[column.name]) / len(scores[column.name]) for column in bounded}

@@ -1,0 +1,142 @@
+"""Costs of a node's answers, and the account that is charged before they leave."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from flwr.app import Message, MessageType
+
+from client.ledger import LEDGER, Ledger, Spent
+from client.policy import Policy
+from client.requests import round_of
+from federation.calibration import noise_multiplier
+from federation.data.source import Source
+from federation.errors import EngramError, Refused, few
+from federation.experiment import Experiment
+from federation.hosting import NodeConfig
+from federation.wire import CLIENTS, config_of
+
+__all__ = ["Account", "cost_of", "digest_of"]
+
+_REACH: Final = 2.0
+"""Norm, in ``clip``, by which a client's update can move where it has any other data."""
+
+_BLOCK: Final = 2**20  # bytes that are read at once
+
+
+def cost_of(experiment: Experiment) -> float:
+    """Returns mu^2 of an answer under local privacy, of training as of scores."""
+    return (_REACH / noise_multiplier(experiment)) ** 2
+
+
+class Account(NamedTuple):
+    """The account of the data that a node serves in a training.
+
+    One account is charged for whatever clients of the node are asked: in another run another client
+    may have the same rows. So of a node with several clients it is an upper bound.
+
+    Attributes:
+        ledger: The node's ledger.
+        data: Digest of the data.
+        experiment: The settings of the training.
+        training: The name of its memories.
+        rows: Training rows of the node's clients.
+        by: Who asks, as far as the node can tell.
+    """
+
+    ledger: Ledger
+    data: str
+    experiment: Experiment
+    training: str
+    rows: int
+    by: str
+
+    @classmethod
+    def of(
+        cls, config: NodeConfig, policy: Policy, experiment: Experiment, training: str, rows: int
+    ) -> "Account | None":
+        """Returns a node's account; None if its site sets no total.
+
+        Raises:
+            Refused: The data cannot be read.
+        """
+        if not policy.epsilon or config.state is None:
+            return None
+        ledger = Ledger(config.state / LEDGER, policy.epsilon, policy.delta)
+        sources = [config.data] if config.data else experiment.own.sources(experiment)
+        try:
+            data = digest_of(sources)
+        except OSError as error:
+            raise Refused(f"this node's data cannot be read: {error.strerror}") from error
+        return cls(ledger, data, experiment, training, rows, config.asked_by)
+
+    def check(self) -> None:
+        """Refuses what the account could not pay a single answer of.
+
+        Raises:
+            Refused: The budget does not suffice, or the ledger is damaged.
+        """
+        self.ledger.require(self.data, cost_of(self.experiment))
+
+    def charge(self, message: Message, run: int) -> Spent:
+        """Notes the cost of an answer, before any of its noise is drawn.
+
+        An answer that fails costs, too: that it failed may tell something.
+
+        Args:
+            message: The message.
+            run: Flower's number of its run.
+
+        Raises:
+            Refused: The budget does not suffice, or the ledger is damaged or cannot be written.
+        """
+        e, content = self.experiment, message.content
+        try:
+            number = round_of(content)
+        except EngramError:
+            number = 0
+        asked = config_of(content).get(CLIENTS)
+        line = {
+            "kind": message.metadata.message_type,
+            "run": run,
+            "training": self.training,
+            "method": e.method,
+            "round": number,
+            "clients": few([c for c in asked if isinstance(c, int)])
+            if isinstance(asked, list)
+            else "all",
+            "rows": self.rows,
+            "noise-multiplier": noise_multiplier(e),
+            "clip": e.clip if message.metadata.message_type == MessageType.TRAIN else None,
+            "by": self.by,
+        }
+        return self.ledger.spend(self.data, cost_of(e), line)
+
+
+def digest_of(sources: Iterable[Source]) -> str:
+    """Returns the digest of data sets: of the bytes of files wherever they lie, else of names.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    found = hashlib.sha256()
+    for source in sources:
+        plain = source.unpermuted
+        if not plain.is_file:
+            found.update(f"name {plain}\n".encode())
+        elif plain.path.is_dir():
+            for path in sorted(path for path in plain.path.rglob("*") if path.is_file()):
+                inside = path.relative_to(plain.path)
+                found.update(f"file {_of_file(path)} {inside}\n".encode())
+        else:
+            found.update(f"file {_of_file(plain.path)}\n".encode())
+    return found.hexdigest()
+
+
+def _of_file(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()

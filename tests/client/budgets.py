@@ -1,0 +1,89 @@
+"""A node whose site sets a total, and messages of a server to it."""
+
+import math
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from client.app import app
+from client.ledger import LEDGER, Ledger
+from engram.core.slots import flat
+from federation.flower import name_message, node_context
+from federation.wire import ARRAYS, CLIENTS, CONFIG, OWN, ROSTER_QUERY, to_record
+from tests.support import initial_model, own_of, small_of_any, trainer
+
+LOCAL = {"privacy": "local", "clip": 0.5, "noise_multiplier": 8.0}
+TRAINING = "0123456789abcdef"
+DELTA = 1e-5
+
+
+def epsilon_of(costs) -> float:
+    """Epsilon of Gaussian releases of these mu^2: Balle and Wang's Theorem 8, by scipy alone."""
+    mu = math.sqrt(math.fsum(costs))
+    if mu == 0:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        high = norm.logcdf(mu / 2 - epsilon / mu)
+        return math.exp(high) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - DELTA
+
+    return 0.0 if excess(0.0) <= 0 else brentq(excess, 0.0, mu**2 + 20 * mu, xtol=1e-12)
+
+
+def policy(folder, epsilon: float = 4.0, more: str = "") -> None:
+    (folder / "policy.toml").write_text(f"epsilon = {epsilon}\n{more}\n")
+
+
+def ask(folder, kind, content, *, run: int = 1, node=None, **settings: Any) -> Message:
+    """Returns the answer of the node in a folder."""
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    config = {"partition-id": 0, "num-partitions": 20, "state": str(folder)}
+    config |= {"policy": str(folder)} | (node or {})
+    e = small_of_any(**LOCAL | settings)
+    return app(message, node_context(run, 7, config, e.to_config()))
+
+
+def content_of(clients=(0,), server_round: int = 1, nonce: str = "", **settings: Any) -> RecordDict:
+    """A message about the first model of a run."""
+    t = trainer(small_of_any(**LOCAL | settings))
+    own = flat(own_of(t, list(clients)))
+    config = {"server-round": server_round, "training": TRAINING, CLIENTS: list(clients)}
+    config |= {"nonce": nonce} if nonce else {}
+    records = {ARRAYS: to_record(flat(initial_model(t))), CONFIG: ConfigRecord(config)}
+    return RecordDict(records | ({OWN: to_record(own)} if own else {}))
+
+
+def train(folder, server_round: int = 1, nonce: str = "", **how: Any) -> Message:
+    given = {key: value for key, value in how.items() if key not in ("node", "run")}
+    content = content_of(server_round=server_round, nonce=nonce, **given)
+    return ask(folder, MessageType.TRAIN, content, **how)
+
+
+def evaluate(folder, server_round: int = 1, nonce: str = "", **how: Any) -> Message:
+    given = {key: value for key, value in how.items() if key not in ("node", "run")}
+    content = content_of(server_round=server_round, nonce=nonce, **given)
+    return ask(folder, MessageType.EVALUATE, content, **how)
+
+
+def roster(folder, **how: Any) -> Message:
+    return ask(folder, ROSTER_QUERY, RecordDict(), **how)
+
+
+def books(folder, epsilon: float = 4.0):
+    return Ledger(folder / LEDGER, epsilon, DELTA).read()
+
+
+def told(reply: Message) -> str:
+    """The line of a refusal."""
+    assert reply.has_error(), reply.content
+    assert "\n" not in reply.error.reason
+    return reply.error.reason
+
+
+def numbers(reply: Message) -> np.ndarray:
+    """All numbers of an update."""
+    return np.concatenate([array.numpy().ravel() for array in reply.content[ARRAYS].values()])

@@ -1,0 +1,148 @@
+"""Entries that leave a node: the manual's lists, against messages of every method."""
+
+import math
+import re
+
+import pytest
+from flwr.app import ConfigRecord, MessageType, RecordDict
+
+from client import app as module
+from client.covered import is_bounded
+from engram.core.slots import flat
+from federation.columns import COMMON, TUNED
+from federation.data.federated import model_for
+from federation.fingerprint import source_root
+from federation.flower import local_run
+from federation.learning import shapes_on
+from federation.methods import METHODS, family
+from federation.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY, to_record
+from tests.client.budgets import LOCAL, ask
+from tests.support import initial_model, own_of, small_of_any, trainer
+
+SECTION = (
+    (source_root() / "docs" / "privacy.md")
+    .read_text(encoding="utf-8")
+    .partition("## What leaves a client")[2]
+    .partition("\n## ")[0]
+)
+NETWORK = {"model": "resnet", "norm": "batch", "statistics": "local"}  # of methods of batch norm
+KINDS = {"who is there": ROSTER_QUERY, "training": "train", "scores": "evaluate"}
+
+
+@pytest.fixture(autouse=True)
+def _afresh():
+    local_run()
+    module._node.cache_clear()
+
+
+def entries():
+    """By kind of message and entry: what is told with local privacy, in words."""
+    rows = re.findall(r"^\| ([\w ]+) \| (.+?) \| .+? \| (.+?) \|$", SECTION, flags=re.MULTILINE)
+    found = {kind: {} for kind in KINDS.values()}
+    for answer, names, private in rows:
+        if answer in KINDS:
+            for name in re.findall(r"`([\w-]+)`", names) or [names]:
+                found[KINDS[answer]][name] = private
+    return found
+
+
+LISTED = entries()
+
+
+def settings_of(method, **protection):
+    network = NETWORK if METHODS[method].personal == "norm" else {}
+    return {"method": method, **network, **protection}
+
+
+def answers(folder, method, nonce="", **protection):
+    """A node's answers: by kind, each as one dictionary."""
+    (folder / "policy.toml").write_text("")
+    settings = settings_of(method, **protection)
+    t = trainer(small_of_any(**settings))
+    config = {"server-round": 1, "training": "0" * 16, "clients": [0], "nonce": nonce}
+    config["combine"] = t.experiment.network.combines(t.experiment)
+    records = {ARRAYS: to_record(flat(initial_model(t))), CONFIG: ConfigRecord(config)}
+    if own := flat(own_of(t, [0])):
+        records[OWN] = to_record(own)
+    bare = {"privacy": "none", "clip": 0.0}
+    how = {**bare, **settings} if not protection else settings
+    found = {}
+    for kind in (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE):
+        content = RecordDict() if kind == ROSTER_QUERY else RecordDict(records)
+        reply = ask(folder, kind, content, **how)
+        assert reply.has_content(), reply.error
+        found[kind] = told(reply.content)
+    return found
+
+
+def told(content):
+    """All entries of an answer, the arrays as one."""
+    configs, metrics = content.config_records, content.metric_records
+    found = dict(configs.get(ROSTER, {})) | dict(configs.get(CLIENTS, {}))
+    found |= dict(metrics.get(METRICS, {})) if METRICS in metrics else {}
+    names = {ROSTER, CLIENTS, METRICS, *content.array_records}
+    assert names >= {*content.keys()}
+    if content.array_records:
+        (record,) = content.array_records.values()
+        found["slots"] = {name: array.data for name, array in record.items()}
+    elif ROSTER not in configs and "losses" in found:
+        found["slots"] = {}
+    return found
+
+
+def listed_as(name, bounded):
+    return "bounded metrics" if name in bounded else "other metrics"
+
+
+@pytest.mark.parametrize("method", family("local"))
+def test_each_method_sends_what_the_manual_lists(tmp_path, method):
+    e = small_of_any(**settings_of(method))
+    columns = e.network.columns(e, (COMMON, TUNED))
+    bounded = {column.name for column in columns if is_bounded(column)}
+    scores = {column.name for column in columns}
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "local").mkdir()
+    plain = answers(tmp_path / "plain", method)
+    module._node.cache_clear()
+    private = answers(tmp_path / "local", method, **LOCAL)
+    again = answers(tmp_path / "local", method, nonce="again", **LOCAL)
+    for kind, listed in LISTED.items():
+        for name in plain[kind].keys() | private[kind].keys():
+            key = listed_as(name, bounded) if kind == "evaluate" and name in scores else name
+            check(name, listed[key], plain[kind], private[kind], again[kind])
+
+
+def check(name, said, plain, private, again):
+    """Compares an entry with what the manual says of it."""
+    there = private.get(name)
+    if said == "the same":
+        if name != "way":
+            assert there == plain[name], name
+    elif said == "one":
+        assert there in (1, [1]), name
+    elif said == "noise":
+        assert there != plain[name] or not there, name
+        assert there != again[name] or not there, name
+    elif said == "none":
+        values = there if isinstance(there, list) else [math.nan if there is None else there]
+        assert all(isinstance(x, float) and math.isnan(x) for x in values), (name, there)
+    elif said == "that of the run":
+        assert there == LOCAL["noise_multiplier"]
+        assert name not in plain
+    else:
+        assert said == "that their site knows"
+        assert there == []
+
+
+def test_methods_are_listed_by_their_slots():
+    rows = re.findall(r"^\| (none|`[^|]+) \| (`[^|]+) \|$", SECTION, flags=re.MULTILINE)
+    found = {}
+    for slots, methods in rows:
+        for method in re.findall(r"`([\w-]+)`", methods):
+            found[method] = {re.sub(r"\d+$", "", name) for name in re.findall(r"`(\w+)`", slots)}
+    data, expected = trainer(small_of_any()).data, {}
+    for method in family("local"):
+        e = small_of_any(**settings_of(method))
+        sent = shapes_on(e, model_for(e, data.kind, data.example), data.outputs).sent
+        expected[method] = {re.sub(r"\d+$", "", name) for name in sent}
+    assert found == expected

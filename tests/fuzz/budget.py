@@ -1,0 +1,187 @@
+"""Requests of a server that wants all that a site's budget gives, and more, in any order.
+
+``python -m tests.fuzz.budget --requests 5000 --seed 0`` prints counts, and what was spent by a
+recount; it exits with 1 if an answer was not paid, or told what has no noise.
+"""
+
+import argparse
+import math
+import random
+import sys
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from client import app as module
+from client.app import app
+from client.ledger import LEDGER, Ledger
+from engram.core.slots import flat
+from federation.flower import local_run, name_message, node_context
+from federation.wire import (
+    ARRAYS,
+    CLIENTS,
+    COLUMNS,
+    CONFIG,
+    METRICS,
+    MODEL,
+    OWN,
+    ROSTER_QUERY,
+    SECONDS,
+    to_record,
+)
+from tests.client.budgets import DELTA, epsilon_of
+from tests.support import initial_model, own_of, small_of_any, trainer
+
+EPSILON: Final = 20.0
+_METHODS: Final = ("fedavg", "ditto", "fedper", "scaffold", "local-moml", "fedproto")
+_NOISE: Final = (0.001, 1.0, 8.0, 8.0, 8.0, 30.0, 1000.0)
+_ASKED: Final = ("nonce", "losses", "combine", "most-examples", "durable", "way")
+
+
+class Found:
+    """Observations: counts of answers, what they cost by a recount, and what was wrong."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[str] = Counter()
+        self.costs: list[float] = []
+        self.wrong: list[str] = []
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
+        return f"{told}; epsilon {epsilon_of(self.costs):.4f} of {EPSILON:g} by a recount"
+
+
+def attack(here: Path, requests: int, seed: int) -> Found:
+    """Sends a node with a total so many requests; its state is in a folder."""
+    (here / "policy.toml").write_text(f"epsilon = {EPSILON}\ndelta = {DELTA}\n")
+    found, known = Found(), dict[str, list[bytes]]()
+    book = Ledger(here / LEDGER, EPSILON, DELTA)
+    local_run()
+    for number in range(requests):
+        rng = random.Random(f"{seed}/{number}")
+        if rng.random() < 0.1:
+            module._node.cache_clear()  # as after a restart
+        settings = _settings(rng)
+        kind, content = _request(rng, settings)
+        before = len(book.read().lines)
+        reply = _ask(here, rng, kind, content, settings)
+        added = book.read().lines[before:]
+        found.costs += [(2 / settings["noise_multiplier"]) ** 2 for _ in added]
+        if len(added) > 1 or any(line["kind"] != kind for line in added):
+            found.wrong.append(f"one request has added {added}")
+        if reply.has_error():
+            spent = "budget is spent" in reply.error.reason
+            found.answers["spent" if spent else "refused"] += 1
+            continue
+        found.answers[f"done {kind}"] += 1
+        _check(found, kind, reply.content, settings)
+        if kind != ROSTER_QUERY:
+            told = _bytes(reply.content)
+            if not added and told not in known.get(content.object_id, []):
+                found.wrong.append(f"an answer to {kind} was new, and not paid")
+            known.setdefault(content.object_id, []).append(told)
+    _recount(found, book)
+    return found
+
+
+def _recount(found: Found, book: Ledger) -> None:
+    books = book.read()
+    if books.fault:
+        found.wrong.append(books.fault)
+    total = sum(books.totals.values())
+    if not math.isclose(total, math.fsum(found.costs), rel_tol=1e-9, abs_tol=1e-12):
+        found.wrong.append(f"the ledger has {total}, a recount {math.fsum(found.costs)}")
+    if epsilon_of(found.costs) > EPSILON * (1 + 1e-6):
+        found.wrong.append(f"epsilon is {epsilon_of(found.costs)}")
+
+
+def _settings(rng: random.Random) -> dict[str, Any]:
+    privacy = rng.choice(("local",) * 8 + ("none", "central"))
+    protected = {"privacy": privacy, "clip": rng.choice((0.1, 0.5, 100.0))}
+    return {
+        "method": rng.choice(_METHODS),
+        "noise_multiplier": rng.choice(_NOISE),
+        "seed": rng.choice((0, 0, 1)),
+        "eta": rng.choice((0.1, 0.1, 1e30)),
+        **(protected if rng.random() < 0.97 else protected | {"metrics": "log-loss"}),
+    }
+
+
+def _request(rng: random.Random, settings: dict[str, Any]) -> tuple[str, RecordDict]:
+    kind = rng.choice((MessageType.TRAIN,) * 4 + (MessageType.EVALUATE,) * 3 + (ROSTER_QUERY,))
+    if kind == ROSTER_QUERY:
+        asked = rng.choice(({}, {}, {COLUMNS: True}, {MODEL: "{}"}))
+        return kind, RecordDict({CONFIG: ConfigRecord(asked)})
+    values: dict[str, Any] = {
+        "server-round": rng.choice((1, 1, 2, 2**40)),
+        "training": f"{rng.choice((1, 1, 2)):016x}",
+        CLIENTS: rng.choice(([0], [0], [0], [1], [])),
+    }
+    for key in rng.sample(_ASKED, rng.choice((0, 0, 1, 2))):
+        values[key] = rng.choice((0, 1, 2, True, False, "x", 10**6))
+    like = {key: value for key, value in settings.items() if key in ("method", "seed")}
+    records, own = _slots(**like)
+    sent: dict[str, Any] = {ARRAYS: to_record(records), CONFIG: ConfigRecord(values)}
+    return kind, RecordDict(sent | ({OWN: to_record(own)} if own else {}))
+
+
+@cache
+def _slots(**like: Any) -> Any:
+    t = trainer(small_of_any(**like))
+    return flat(initial_model(t)), flat(own_of(t, [0]))
+
+
+def _ask(
+    here: Path, rng: random.Random, kind: str, content: RecordDict, settings: dict[str, Any]
+) -> Message:
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    node = {"partition-id": 0, "num-partitions": 20, "state": str(here), "policy": str(here)}
+    config = small_of_any(**settings).to_config()
+    return app(message, node_context(rng.choice((1, 2)), 7, node, config))
+
+
+def _bytes(content: RecordDict) -> bytes:
+    arrays = [a.data for record in content.array_records.values() for a in record.values()]
+    return b"".join(arrays) + repr(sorted(content.config_records[CLIENTS].items())).encode()
+
+
+def _check(found: Found, kind: str, content: RecordDict, settings: dict[str, Any]) -> None:
+    """Notes an answer that tells what has no noise."""
+    if settings["privacy"] != "local":
+        found.wrong.append(f"{kind} was answered under privacy {settings['privacy']}")
+    if kind == ROSTER_QUERY:
+        return
+    details, metrics = content.config_records[CLIENTS], content.metric_records[METRICS]
+    if metrics["num-examples"] != 1:
+        found.wrong.append(f"a number of rows is told: {metrics}")
+    if kind == MessageType.TRAIN:
+        rest = details.get("losses"), details.get("failed"), SECONDS in details
+        if rest != ([], [], False) or metrics.keys() != {"num-examples"}:
+            found.wrong.append(f"training tells {details} {metrics}")
+        return
+    for name, values in details.items():
+        if "loss" in name and not all(map(math.isnan, values)):
+            found.wrong.append(f"{name} is told: {values}")
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.budget", description=__doc__)
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = attack(Path(folder), given.requests, given.seed)
+    print(found)
+    for line, count in Counter(found.wrong).most_common(20):
+        print(f"{count} times: {line}")
+    return 1 if found.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
