@@ -18,10 +18,10 @@ from engram.robust import Center
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:
     """Returns an update's changes: models minus the received ones, and other slots as they are."""
-    return over_slots(torch.sub, sent, _origin(method, received, sent))
+    return over_slots(torch.sub, sent, origin_of(method, received, sent))
 
 
-def _origin(method: Method, received: Slots, sent: Slots) -> Slots:
+def origin_of(method: Method, received: Slots, sent: Slots) -> Slots:
     """Returns the received slot for each model that is sent, and zeros for the others."""
     found: Slots = {}
     for slot, x in sent.items():
@@ -48,7 +48,7 @@ class Walker(NamedTuple):
         moved, rest = self._apart(sent)
         if not flat(moved):
             return sent
-        near = clip(flat(moved), flat(_origin(self.method, received, moved)), bound)
+        near = clip(flat(moved), flat(origin_of(self.method, received, moved)), bound)
         return self._joined(unflat(near), rest, sent)
 
     def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
@@ -114,7 +114,7 @@ class Walker(NamedTuple):
         require(multiplier > 0, "noise-multiplier", multiplier, "positive")
         received, _ = self.method.server.send(server, [])
         parts = [self._apart(update.slots) for update in updates]
-        origin = _origin(self.method, received, parts[0][0])
+        origin = origin_of(self.method, received, parts[0][0])
         total = over_slots(torch.zeros_like, origin)
         for update, (moved, _) in zip(updates, parts, strict=True):
             near = self.clip(received, moved, bound)

@@ -21,7 +21,15 @@ NO_NETWORK = frozenset(
         *TrainingSettings.model_fields,
         *EvaluationSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
-        *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
+        *(
+            "dirichlet_alpha",
+            "classes_per_client",
+            "merge",
+            "num_malicious",
+            "max_norm",
+            "clip",
+            "privacy",
+        ),
         *("categories", "missing", "missing_values", "images", "standardize"),
         *("noise_multiplier", "delta", "server_step", "server_radius"),
     }

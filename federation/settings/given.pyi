@@ -167,6 +167,9 @@ class Given(TypedDict, total=False):
     """largest weight of a client where weights are what clients say of themselves (rows, or
     rows and noise), in weights of the median client; larger ones are cut to it. 1e9: no
     bound."""
+    max_norm: float
+    """largest norm of a client's update, in norms of the round's median client; longer ones are
+    scaled down to it. 1e9: no bound. It acts where merge is mean, and clip is 0."""
     clip: float
     """largest norm of a client's update (C); longer ones are scaled down to it, by the client
     and again by the server. 0: no bound."""

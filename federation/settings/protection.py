@@ -36,6 +36,13 @@ class ProtectionSettings(Settings):
         "(rows, or rows and noise), in weights of the median client; larger ones are cut to it. "
         "1e9: no bound",
     )
+    max_norm: Float = Field(
+        5.0,
+        ge=1,
+        description="largest norm of a client's update, in norms of the round's median client; "
+        "longer ones are scaled down to it. 1e9: no bound. It acts where merge is mean, and clip "
+        "is 0",
+    )
     clip: Float = Field(
         0.0,
         ge=0,
