@@ -41,7 +41,7 @@ class Ifca:
             chosen = received[names[0]]
             for i, k in enumerate(names[1:], 1):
                 chosen = interpolate(chosen, received[k], (least == i).to(losses))
-            choice = (torch.arange(len(names), device=least.device) == least).to(losses)
+            choice = (least[..., None] == torch.arange(len(names), device=least.device)).to(losses)
             return {"model": chosen, "start": chosen, "choice": choice}
 
         def direction(work, batches):

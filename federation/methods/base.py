@@ -9,6 +9,7 @@ from typing import ClassVar, Self, TypeVar
 from engram.checks import Fault, clash, must, require
 from engram.metrics import Metric
 from federation.data.source import Source
+from federation.settings.attacks import AttackSettings
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings, nearest
 from federation.settings.model import ModelSettings
@@ -20,6 +21,7 @@ NO_NETWORK = frozenset(
         *ModelSettings.model_fields,
         *TrainingSettings.model_fields,
         *EvaluationSettings.model_fields,
+        *AttackSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
         *(
             "dirichlet_alpha",
@@ -27,6 +29,7 @@ NO_NETWORK = frozenset(
             "merge",
             "num_malicious",
             "max_norm",
+            "bucket_size",
             "clip",
             "privacy",
         ),
