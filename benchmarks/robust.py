@@ -42,7 +42,7 @@ ATTACKS: Final[dict[str, dict[str, Any]]] = {
     "backdoor": {"attack": "backdoor"},
     "backdoor-5": {"attack": "backdoor", "attack_scale": 5.0},
     "false-rows": {"attack": "false-rows"},
-    "false-statistics": {"attack": "false-statistics"},
+    "false-statistics": {"attack": "false-statistics", "attack_scale": 60.0},
 }
 DEFENCES: Final[dict[str, dict[str, Any]]] = {
     "none": {"max_norm": 1e9, "max_weight": 1e9},

@@ -26,6 +26,7 @@ from engram.checks import must
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.walkers import origin_of
+from engram.tree import multiplied
 from federation.aggregation import Merge
 from federation.columns import COMMON, TUNED
 from federation.data.federated import FederatedData, Split
@@ -179,23 +180,23 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
 
     Running statistics stay honest: a variance below zero would give an attacker away.
     """
-    if e.attack == "false-statistics":
-        false = false_statistics.forged(merge.method.claims, flat(sent))
-        return _where(attacks, unflat(false, sent), sent)
     name = "sign-flip" if e.attack == "false-rows" else e.attack
-    if name not in ON_UPDATES and e.attack_scale == 1:
+    lies = e.attack == "false-statistics"
+    if name not in ON_UPDATES and e.attack_scale == 1 and not lies:
         return sent
-    forge = forge_of(name if name in ON_UPDATES else "scaled")
     origin = origin_of(merge.method, received, sent)
     change = flat(over_slots(torch.sub, sent, origin))
     running = merge.walker.running
     moved = {path: x for path, x in change.items() if path.rpartition("/")[2] not in running}
-    lies = forge(
-        {path: x[attacks] for path, x in moved.items()},
-        {path: x[~attacks] for path, x in moved.items()},
-    )
-    for path, lie in lies.items():
-        change[path] = change[path].index_put((attacks,), e.attack_scale * lie)
+    own = {path: x[attacks] for path, x in moved.items()}
+    if lies:
+        forged = false_statistics.forged(merge.method.claims, own, e.attack_scale)
+    else:
+        forge = forge_of(name if name in ON_UPDATES else "scaled")
+        honest = {path: x[~attacks] for path, x in moved.items()}
+        forged = multiplied(forge(own, honest), e.attack_scale)
+    for path, lie in forged.items():
+        change[path] = change[path].index_put((attacks,), lie)
     return _where(attacks, over_slots(torch.add, origin, unflat(change, sent)), sent)
 
 

@@ -15,6 +15,7 @@ from engram.attacks import (
 )
 from engram.attacks.alie import deviations
 from engram.attacks.label_flip import flipped
+from engram.core.claims import impossible
 from engram.metrics import METRICS
 from engram.tasks import CLASSIFICATION
 from tests.support import draw
@@ -71,20 +72,20 @@ def test_a_trigger_is_in_the_last_corner_of_images_and_the_last_columns_of_table
 
 
 def test_false_statistics_are_possible_and_far_from_the_truth():
-    claims = {"p/sums": "sums", "p/shares": "shares", "p/square": "amount", "trace": "amount"}
-    sent = {
-        "p/sums": draw(5, 2, 3, 4),
-        "p/shares": torch.full((2, 3), 0.25),
-        "p/square": torch.ones(2),
-        "trace": torch.ones(2),
-        "model/w": draw(6, 2, 4),
-    }
-    found = false_statistics.forged(claims | {"choice": "shares"}, sent | {"choice": torch.eye(2)})
-    assert found["p/shares"].max() == pytest.approx(0.25e-6)
-    assert found["p/square"].tolist() == [0, 0]
+    claims = {"p/sums": "sums", "p/shares": "shares", "q/sums": "sums", "q/shares": "shares"}
+    claims |= {"q/square": "amount", "trace": "amount", "choice": "shares"}
+    own = {"p/sums": draw(5, 2, 3, 4), "q/sums": draw(7, 2, 3, 4), "model/w": draw(6, 2, 4)}
+    own |= {"p/shares": torch.full((2, 3), 0.25), "q/shares": torch.full((2, 3), 0.25)}
+    own |= {"q/square": torch.ones(2), "trace": torch.ones(2), "choice": torch.eye(2)}
+    found = false_statistics.forged(claims, own, 60.0)
+    assert found["q/square"].tolist() == [0, 0]
     assert found["trace"].tolist() == [1e6, 1e6]
     assert found["choice"].tolist() == [[0, 1], [1, 0]]
-    assert all(torch.equal(found[path], sent[path]) for path in ("p/sums", "model/w"))
+    for path in ("p/shares", "q/shares", "q/sums"):  # so that it is believed to be precise
+        assert torch.equal(found[path], own[path])
+    for path in ("p/sums", "model/w"):
+        assert torch.equal(found[path], -60.0 * own[path])
+    assert impossible(claims, found) == ""
 
 
 def test_false_scores_are_the_best_and_then_the_worst():

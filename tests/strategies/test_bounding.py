@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from engram.core.contract import Contract, SlotFault
 from engram.core.method import Update
 from engram.core.slots import over_slots
 from federation.data.dealing import federated_data
 from federation.noise import secret_noise
+from federation.trained import Trained
 from strategies.rounds import Rounds
-from strategies.screening import Accepted, TrainReplies
+from strategies.screening import Accepted, TrainReplies, judged
 from tests.support import small
 
 
@@ -89,12 +91,23 @@ def test_one_of_twenty_cannot_move_a_prototype_beyond_the_bound():
 
 
 def test_a_reply_whose_claims_are_impossible_is_refused():
-    from federation.trained import Trained
-    from strategies.screening import judged
-
     r = rounds("fedproto")
     slots = over_slots(torch.clone, sent_by(r))
     slots["prototypes"]["shares"][0] = -0.5
     verdict = judged(Trained([3], slots, [10], [], {}, ""), most=10, merge=r.merge, loss=None)
     assert verdict.kind == "range"
     assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"prototype/shares": "shares"}, "got prototype/shares"),
+        ({"model/sums": "sums"}, "got model/shares, model/sums"),
+    ],
+)
+def test_claims_are_of_arrays_that_leave(claims, words):
+    method = rounds().merge.method._replace(claims=claims)
+    contract = Contract("mine", method, method.server.start["model"])
+    with pytest.raises(SlotFault, match=words):
+        contract.round(0, method.server.start, {}, None, {})
