@@ -163,9 +163,11 @@ def table(rows: Iterable[Row]) -> Table:
     for row in rows:
         key = (row["method"], row["partition"], row["attack"], row["defence"])
         grouped.setdefault(key, []).append(row)
-    for key, some in grouped.items():
+    for names_of, some in grouped.items():
         names = ("accuracy", "accuracy-common", "backdoor", "backdoor-common")
-        found.add_row(*key, str(len(some)), *(_figure([r.get(n) for r in some]) for n in names))
+        found.add_row(
+            *names_of, str(len(some)), *(_figure([r.get(n) for r in some]) for n in names)
+        )
     return found
 
 

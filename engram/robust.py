@@ -165,5 +165,5 @@ def _stacked(models: Sequence[Params]) -> torch.Tensor:
 
 def _like(row: torch.Tensor, model: Params) -> Params:
     """Undoes ``_stacked`` for one row."""
-    parts = row.split([x.numel() for x in model.values()])
+    parts = torch.split(row, [x.numel() for x in model.values()])
     return {n: part.view_as(x).to(x) for (n, x), part in zip(model.items(), parts, strict=True)}

@@ -4,7 +4,7 @@ The attacks are those of ``engram.attacks``. Everything here acts in one process
 the setting, so that no federation can be asked to attack itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ from server.run import Round
 from simulations.direct import train_directly
 from simulations.learned import Learned
 
-_Train = Callable[..., Round]
+_Train = partial[Round]
 
 
 def attackers_of(experiment: Experiment) -> frozenset[int]:
@@ -86,8 +86,9 @@ def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> F
     train, y = data.train, data.train.y.clone()
     rows = [np.sort(train.rows[client]) for client in sorted(attackers)]
     if e.attack == "label-flip":
-        for own in map(torch.from_numpy, rows):
-            y[own] = flipped(y[own], data.outputs)
+        for own in rows:
+            spoilt = torch.from_numpy(own)
+            y[spoilt] = flipped(y[spoilt], data.outputs)
         return data._replace(train=train._replace(y=y))
     x = _array_of(train).clone()
     for client, own in zip(sorted(attackers), rows, strict=True):
@@ -144,8 +145,8 @@ def _spoiled(
     merge: Merge,
     common: Slots,
     own: Slots,
-    trained: Sequence[Trained],
-) -> Sequence[Trained]:
+    trained: list[Trained],
+) -> list[Trained]:
     """Returns what clients send after a round, with what attackers send forged.
 
     Args:

@@ -33,7 +33,7 @@ def train_directly(
     config: Mapping[str, Any],
     before: Callable[[], None] | None,
     *,
-    spoiled: Callable[[Merge, Slots, Slots, Sequence[Trained]], Sequence[Trained]] | None = None,
+    spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
 ) -> Round:
     """Trains and merges a round of clients that ``host`` hosts, as ``server.run.train_round``.
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 TIMES: Final = 1000
-"""How many times as many rows as they have."""
+"""Claimed rows, in rows that they have."""
 
 
 def claimed(rows: int) -> int:

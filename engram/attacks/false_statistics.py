@@ -1,4 +1,4 @@
-"""False statistics: attackers flip signs, and lie about weights and denominators as far as they can.
+"""False statistics: attackers flip signs, and lie about weights and denominators as they can.
 
 An update whose claims are impossible is left out (``engram.core.claims``). What is left to an
 attacker is to call its own representation the opposite of what it is, to spoil another model than
