@@ -131,7 +131,7 @@ def run(cell: Cell, tell: Progress) -> list[Row]:
     A run that diverges, or in which nobody's update can be used, scores 0.
     """
     e = cell.experiment
-    row: Row = {**cell._asdict(), "accuracy": 0.0, "errors": []}
+    row: Row = {**cell._asdict(), "accuracy": 0.0, "errors": [1.0]}
     with tempfile.TemporaryDirectory(prefix="engram-") as made:
         folder = Path(made) / "run"
         try:
@@ -143,6 +143,7 @@ def run(cell: Cell, tell: Progress) -> list[Row]:
             if name in scores:
                 each = zip(scores["ids"], scores[name], strict=True)
                 row[name] = statistics.fmean(x for c, x in each if c not in bad)
+        row["errors"] = [1 - row["accuracy"]]
         if e.attack == "backdoor":
             row |= backdoor_success(e, folder)
     tell(1, 1)
