@@ -210,7 +210,7 @@ def main(
     pool = Pool(
         folder, begin=lambda: folder.mkdir(parents=True, exist_ok=True), processes=processes
     )
-    console = Console()
+    console = Console(width=140)  # a narrower terminal, or none, would cut figures
     console.print(f"{len(pool.left(jobs))} of {len(jobs)} runs are left")
     console.print(table(pool.run(jobs)))
 
