@@ -354,6 +354,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         if policy != UNLIMITED:
             check(of_models(policy, experiment, kind))
 
+    experiment.refuse_attack()
     opening = Opening(
         experiment,
         store,

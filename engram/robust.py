@@ -2,7 +2,10 @@
 
 Blanchard et al. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. NeurIPS
 2017. Yin et al. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML
-2018. Every model counts once, whatever weight is claimed for it. Models are given in the order
+2018. Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on
+Signal Processing 2022. Karimireddy, He, Jaggi. Learning from History for Byzantine Robust
+Optimization. ICML 2021; Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing. ICLR
+2022. Every model counts once, whatever weight is claimed for it. Models are given in the order
 of their clients, so that every engine breaks ties in the same way.
 """
 
@@ -59,10 +62,108 @@ def krum(models: Sequence[Params], malicious: int) -> Params:
         models: n >= 1 models.
         malicious: Number of models that may be arbitrary; >= 0.
     """
-    n = len(models)
-    flat = torch.stack([torch.cat([x.flatten() for x in model.values()]) for model in models])
-    flat = flat.double()  # squares of float32 overflow, and its products cancel
+    scores = _krum_scores(_stacked(models), malicious).tolist()
+    return models[min(range(len(models)), key=scores.__getitem__)]
+
+
+def multi_krum(models: Sequence[Params], malicious: int) -> Params:
+    """Returns the mean of the n - malicious models whose scores are smallest, by ``krum``'s.
+
+    Of equal scores, the first models (Blanchard et al., Sec. 4, Multi-Krum with m = n - f).
+
+    Args:
+        models: As for ``krum``.
+        malicious: As for ``krum``.
+    """
+    flat = _stacked(models)
+    order = _krum_scores(flat, malicious).argsort(stable=True)
+    chosen = order[: max(1, len(models) - malicious)].sort().values
+    return _like(flat[chosen].mean(0), models[0])
+
+
+def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 1e-6) -> Params:
+    """Returns the point whose distances to all models have the least sum: RFA.
+
+    It is found by the smoothed Weiszfeld algorithm (Pillutla et al., Alg. 2, with equal weights),
+
+        z <- sum_i b_i x_i / sum_i b_i,    b_i = 1 / max(nu, |x_i - z|)
+
+    from the median of each coordinate, the lower one of two, where the paper begins with the mean:
+    a model that lies at 1e30 then costs no step. With a minority of m arbitrary models it is within
+    2 (n - m) / (n - 2 m) times the largest distance of the others from any point, of that point.
+
+    Args:
+        models: n >= 1 models.
+        steps: The most steps; it stops before where z moves by less than nu.
+        smooth: nu, in median distances of the models from the first z; > 0.
+    """
+    x = _stacked(models)
+    z = x.median(0).values
+    least = max(smooth * float((x - z).norm(dim=1).median()), 1e-30)
+    for _ in range(steps):
+        weights = 1 / (x - z).norm(dim=1).clamp(min=least)
+        before, z = z, weights @ x / weights.sum()
+        if float((z - before).norm()) < least:
+            break
+    return _like(z, models[0])
+
+
+def centered_clipping(models: Sequence[Params], steps: int = 3) -> Params:
+    """Returns a center that no model moves by more than its share of a radius.
+
+        v <- v + (1 / n) sum_i (x_i - v) min(1, tau / |x_i - v|)
+
+    (Karimireddy et al. 2021, Alg. 2), in so many steps from the median of each coordinate. The
+    paper begins with the last round's center, clips momenta that clients keep from round to round,
+    and leaves tau to be tuned. Here nothing is kept, so that any method's clients may come and go,
+    and tau is the median of the models' distances from the start.
+
+    Args:
+        models: n >= 1 models.
+        steps: Steps of v.
+    """
+    x = _stacked(models)
+    v = x.median(0).values
+    radius = (x - v).norm(dim=1).median()
+    for _ in range(steps):
+        away = x - v
+        scale = (radius / away.norm(dim=1).clamp(min=torch.finfo(x.dtype).tiny)).clamp(max=1)
+        v = v + (scale[:, None] * away).mean(0)
+    return _like(v, models[0])
+
+
+def bucketed(models: Sequence[Params], size: int, order: Sequence[int]) -> list[Params]:
+    """Returns the means of buckets of ``size`` models (Karimireddy et al. 2022, Alg. 1).
+
+    Means differ less than models do, so that a center takes fewer honest ones for attackers; but
+    each attacker spoils a bucket. The last bucket may have fewer.
+
+    Args:
+        models: n >= 1 models.
+        size: s; 1 leaves the models as they are, in their order.
+        order: A random permutation of 0 to n - 1.
+    """
+    if size == 1:
+        return list(models)
+    starts = range(0, len(models), size)
+    parts = ([models[i] for i in order[start : start + size]] for start in starts)
+    return [_like(_stacked(part).mean(0), part[0]) for part in parts]
+
+
+def _krum_scores(flat: torch.Tensor, malicious: int) -> torch.Tensor:
+    """Returns each model's sum of squared distances to its n - malicious - 2 nearest others."""
+    n = len(flat)
     squares = torch.cdist(flat, flat).square().fill_diagonal_(torch.inf)
     nearest = squares.sort(dim=1).values[:, : min(max(1, n - malicious - 2), n - 1)]
-    scores = nearest.sum(dim=1).tolist()
-    return models[min(range(n), key=scores.__getitem__)]
+    return nearest.sum(dim=1)
+
+
+def _stacked(models: Sequence[Params]) -> torch.Tensor:
+    """Returns models as rows: in float64, as squares of float32 overflow and products cancel."""
+    return torch.stack([torch.cat([x.flatten() for x in m.values()]) for m in models]).double()
+
+
+def _like(row: torch.Tensor, model: Params) -> Params:
+    """Undoes ``_stacked`` for one row."""
+    parts = torch.split(row, [x.numel() for x in model.values()])
+    return {n: part.view_as(x).to(x) for (n, x), part in zip(model.items(), parts, strict=True)}

@@ -15,13 +15,22 @@ from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker, origin_of
 from engram.privacy import epsilon
-from engram.robust import Center, krum, median, trimmed_mean
+from engram.robust import (
+    Center,
+    bucketed,
+    centered_clipping,
+    geometric_median,
+    krum,
+    median,
+    multi_krum,
+    trimmed_mean,
+)
 from federation.calibration import noise_multiplier, reach, sampling_rate
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.settings.protection import ProtectionSettings
-from federation.streams import Stream
+from federation.streams import Stream, generator
 
 
 class Merge:
@@ -52,7 +61,8 @@ class Merge:
             self.by = "clients"
         elif isinstance(merge, FromMean):
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
-        self.combines = isinstance(merge, FromMean) and plain and not settings.clip_quantile
+        exact = settings.clip_quantile == 0 and settings.attack == "none"
+        self.combines = isinstance(merge, FromMean) and plain and exact
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]
         averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
         self.bounded = not plain or (bool(settings.clip) and not averages)
@@ -69,7 +79,7 @@ class Merge:
         if e.privacy == "central":
             mean = partial(self._private, server, server_round)
         elif e.merge != "mean":
-            mean = self._center
+            mean = partial(self._center, server_round)
         if e.clip and e.privacy != "central":  # whose mean clips by itself
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
         after = merged(self.method, server, updates, mean)
@@ -122,13 +132,20 @@ class Merge:
         reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
         return self.walker.clip(received, update.slots, reach)
 
-    def _center(self, updates: Sequence[Update], by: str) -> Update:
+    def _center(self, server_round: int, updates: Sequence[Update], by: str) -> Update:
         del by
         e = self.settings
-        # Krum chooses a client by its parameters, which tell nothing of its statistics. A mean or
-        # median of variances, which are at least 0, is at least 0.
-        statistics = median if e.merge == "krum" else _center(e)
-        return self.walker.center(updates, _center(e), statistics)
+        # Krum chooses clients by their parameters, which tell nothing of their statistics. The
+        # others are means of variances, with weights of at least 0: so they are at least 0, too.
+        center, statistics = _center(e), median if "krum" in e.merge else _center(e)
+        if e.bucket_size > 1:
+            rng = generator(e.seed, Stream.BUCKETS, server_round)
+            order: list[int] = rng.permutation(len(updates)).tolist()
+            buckets = partial(bucketed, size=e.bucket_size, order=order)
+            return self.walker.center(
+                updates, lambda x: center(buckets(x)), lambda x: statistics(buckets(x))
+            )
+        return self.walker.center(updates, center, statistics)
 
 
 def merge_of(
@@ -165,9 +182,13 @@ def merge_of(
 def _center(e: ProtectionSettings) -> Center:
     if e.merge == "median":
         return median
-    if e.merge == "krum":
-        return partial(krum, malicious=e.num_malicious)
-    return partial(trimmed_mean, cut=e.num_malicious)
+    if e.merge == "geometric-median":
+        return geometric_median
+    if e.merge == "centered-clipping":
+        return centered_clipping
+    if e.merge == "trimmed-mean":
+        return partial(trimmed_mean, cut=e.num_malicious)
+    return partial(krum if e.merge == "krum" else multi_krum, malicious=e.num_malicious)
 
 
 def _deviation(e: Experiment) -> float:

@@ -40,6 +40,9 @@ class Stream(IntEnum):
     TUNING = 20
     HYPERNETWORK = 21
     FOLDS = 22
+    ATTACKERS = 23
+    ATTACKED_ROWS = 24
+    BUCKETS = 25
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

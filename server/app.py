@@ -25,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         EngramError: If it cannot be run; logged in one line before it is raised.
     """
     with opened(grid, context) as (experiment, folder):
+        experiment.refuse_attack()
         membership = membership_of(grid)
         patient = PatientGrid(grid, least=experiment.least_clients, membership=membership)
         strategy = STRATEGIES[experiment.own.plug_in]

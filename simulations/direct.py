@@ -32,10 +32,13 @@ def train_directly(
     model: Params,
     config: Mapping[str, Any],
     before: Callable[[], None] | None,
+    *,
+    spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
 ) -> Round:
     """Trains and merges a round of clients that ``host`` hosts, as ``server.run.train_round``.
 
     It gives what messages give, to the bit, and the same reasons for clients that are left out.
+    ``spoiled`` is what attackers make of it: see ``simulations.attacks``.
     """
     strategy.draw(server_round, model, losses=config["losses"])
     if before is not None:
@@ -64,6 +67,8 @@ def train_directly(
         reason = Rejected("error", one_line(str(error) or repr(error), longest=REASONS))
         replies = TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
     else:
+        if spoiled is not None:
+            trained = spoiled(merge, common, own, trained)
         replies = replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
     return Round(*strategy.learn(server_round, replies))
 

@@ -65,6 +65,10 @@ def _simulated(
         host = through(host)
     elif isinstance(host, LocalHost):
         directly = partial(train_directly, host)
+    if experiment.attack != "none":
+        from simulations.attacks import attacked  # noqa: PLC0415 - few runs are attacked
+
+        host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
     # One node can send the mean of all clients where the server needs only a mean.
     own, known = experiment.own, dict[str, Any]()
     apart = isinstance(own, NetworkMethod) and not own.combines(experiment)

@@ -27,6 +27,7 @@ Kind = Literal[
     "names",
     "shapes",
     "non-finite",
+    "range",
     "scores",
     "sender",
     "replay",
@@ -46,6 +47,7 @@ class Rejected(NamedTuple):
             farther from the old one than others do. ``names``: its arrays have other names.
             ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
             NaN, infinite or too large for float32, or a running variance is below zero.
+            ``range``: a share, a choice or an amount is out of its range.
             ``scores``: a score, a loss or a number of queries is impossible.
             The other kinds are of replies that do not count, see ``first_answers``. ``sender``:
             another node was asked. ``replay``: the message was answered before. ``stray``: the

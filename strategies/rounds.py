@@ -23,6 +23,7 @@ from federation.learning import client_axes, server_side
 from federation.noise import Noise
 from federation.schema import Kind
 from federation.streams import Stream, generator
+from strategies.bounding import comparable, shortened
 from strategies.screening import TrainReplies, first_of, implausible
 
 _log = getLogger("flwr.engram")
@@ -86,12 +87,17 @@ class Rounds(NamedTuple):
         return draw_cohort(self.seed, server_round, clients, size, shards=shards, absent=absent)
 
     def screened(self, server: Slots, replies: TrainReplies) -> TrainReplies:
-        """Rejects updates that lie much farther from the server's slots than most do."""
-        # Under central privacy, whether a reply is left out must not depend on the others.
-        if self.merge.bounded or len(replies.accepted) < 2:
+        """Compares updates: rejects those that lie much farther than most do, and bounds others."""
+        merge, e = self.merge, self.merge.settings
+        # Under central privacy, what is made of a reply must not depend on the others.
+        if e.privacy == "central" or len(replies.accepted) < 2:
             return replies
-        near, far = implausible(replies.accepted, self.merge, server)
-        return replies._replace(accepted=near, rejected=replies.rejected + far)
+        if not merge.bounded:
+            near, far = implausible(replies.accepted, merge, server)
+            replies = replies._replace(accepted=near, rejected=replies.rejected + far)
+        if merge.method.claims and e.merge == "mean":
+            replies = comparable(replies, merge, e.max_norm)
+        return replies if merge.bounded else shortened(replies, merge, server, e.max_norm)
 
     def updates(
         self, replies: TrainReplies, server_round: int, names: Names = UNNAMED

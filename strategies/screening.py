@@ -1,12 +1,13 @@
 """Screening of what comes of a round, without messages. Nothing that a client sends is trusted."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from logging import getLogger
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from engram.core.claims import impossible, projected
 from engram.core.method import Slots, Update
 from engram.core.rounds import received_by
 from engram.core.slots import flat, over_slots
@@ -55,12 +56,14 @@ class TrainReplies(NamedTuple):
         rejected: The replies that are left out, in the same order.
         silent: The clients of messages without a reply.
         others: Numbers, by kind, of replies to no message, or to one that had its reply already.
+        shortened: Clients whose updates were scaled down to a bound.
     """
 
     accepted: list[tuple[list[int], Accepted]]
     rejected: list[tuple[list[int], Rejected]]
     silent: list[list[int]]
     others: Counter[Kind]
+    shortened: Sequence[int] = ()
 
     @property
     def complete(self) -> bool:
@@ -121,6 +124,12 @@ class TrainReplies(NamedTuple):
         for clients in self.silent:
             _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
         warn_of(self.others, server_round)
+        if self.shortened:
+            _log.warning(
+                "round %d: the updates of clients %s are longer than is usual, and were shortened",
+                server_round,
+                few([*self.shortened], names),
+            )
         if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
             _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
@@ -140,6 +149,11 @@ def judged(
         return Rejected.of("non-finite", "some parameters or losses are NaN or infinite")
     if merge.walker.running and _below_zero(params, merge):
         return Rejected.of("non-finite", "a running variance is below zero")
+    if claims := merge.method.claims:
+        if merge.settings.privacy == "local":  # whose noise moves honest claims, too
+            trained = trained._replace(slots=projected(claims, trained.slots))
+        elif wrong := impossible(claims, params):
+            return Rejected.of("range", wrong)
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
     if min(losses, default=low) < low - _ROUNDING:
         return Rejected.of("scores", f"losses must be {low:g} or more")

@@ -9,6 +9,7 @@ means can not.
 import torch
 from torch import Tensor
 
+from engram.core.method import Claim
 from engram.types import Params
 
 
@@ -47,3 +48,11 @@ def updated(old: Params, new: Params) -> Params:
         "sums": torch.where(some[:, None], new["sums"], old["sums"]),
         "shares": torch.where(some, new["shares"], old["shares"]),
     }
+
+
+def claims_of(*slots: str) -> dict[str, Claim]:
+    """Returns ``Method.claims`` of slots of class statistics."""
+    found: dict[str, Claim] = {}
+    for slot in slots:
+        found |= {f"{slot}/sums": "sums", f"{slot}/shares": "shares"}
+    return found

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engram.core.method import Kind, Method, Served, Slots
 from engram.core.rounds import first_steps
+from engram.core.slots import flat
 from engram.types import Batch, Params
 
 
@@ -112,6 +113,9 @@ class Contract(NamedTuple):
             expected = f"those that Client.sends declares, {_names(declared)}"
             raise SlotFault(where, "slots that leave", expected, _names(sent))
         self._declared(where, "that leave", sent)
+        if missing := [path for path in self._claimed if path not in flat(sent)]:
+            expected = f"among the arrays that leave, {_names(flat(sent))}"
+            raise SlotFault(where, "claims", expected, _names(missing))
         for slot, x in sent.items():
             if self.method.kinds[slot] == "model":
                 what = f"slot {slot!r} that leaves"
@@ -119,6 +123,13 @@ class Contract(NamedTuple):
                     expected = "one of those received, since it is a model"
                     raise SlotFault(where, what, expected, f"{_names(received)} received")
                 _inside(where, what, x, received[slot], "the received slot")
+
+    @property
+    def _claimed(self) -> list[str]:
+        """Paths of the arrays that have ranges, and of the shares beside sums."""
+        claims = self.method.claims
+        sums = [path for path, claim in claims.items() if claim == "sums"]
+        return [*claims, *(path.removesuffix("sums") + "shares" for path in sums)]
 
     def _kept(self, where: str, kept: Slots) -> None:
         self._declared(where, "that are kept", kept)

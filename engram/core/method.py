@@ -23,6 +23,7 @@ from torch.utils._pytree import register_pytree_node
 from engram.types import Batch, Params, Scale
 
 __all__ = [
+    "Claim",
     "Client",
     "Context",
     "FromEach",
@@ -48,6 +49,15 @@ Kind = Literal["model", "difference", "statistic"]
 
 What leaves a client is bounded and compressed by its difference to what it would be if the client
 had done nothing: the received slot of the same name for a model, zero for the others.
+"""
+
+Claim = Literal["shares", "amount", "sums"]
+"""Range of an array of statistics that a client sends, and that serves as a weight or denominator.
+
+``shares``: numbers that are at least 0 and add up to at most 1. ``amount``: a number that is at
+least 0; a larger one than so many times the round's median counts as that. ``sums``: sums over the
+rows of each class, divided by the number of all rows, beside an array ``shares`` of the classes in
+the same slot: a class without rows has none, and a class's mean is bounded by those of others.
 """
 
 
@@ -322,9 +332,12 @@ class Method(NamedTuple):
             start. Scoring, exports, predictions and a node's own memory all call it, and nothing
             else decides which model serves a client.
         kinds: Kinds of all slots, by their names.
+        claims: Ranges of the arrays that leave a client and are weights or denominators, by path:
+            ``slot``, or ``slot/name``.
     """
 
     server: Server
     client: Client
     serve: Callable[[Slots, Slots, bool], Served]
     kinds: Mapping[str, Kind]
+    claims: Mapping[str, Claim] = {}

@@ -112,6 +112,7 @@ def _keeping(method: Method, network: Network) -> Method:
         client._replace(begin=begin, end=end, start=client.start | begun),
         serve,
         {**kinds, **dict.fromkeys(begun, "model")},
+        method.claims,
     )
 
 

@@ -105,6 +105,7 @@ class FedAs:
             ),
             serve=lambda received, kept, trained: Served((received["model"],), tuned=not trained),
             kinds=kinds_of(models="model", statistics="prototypes tally trace"),
+            claims={"trace": "amount"},
         )
 
 

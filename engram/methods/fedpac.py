@@ -8,10 +8,17 @@ from annotated_types import Ge, Gt, Lt
 from scipy.optimize import nnls
 
 from engram.checks import must
-from engram.core.classes import class_statistics, distance_to_class_means, empty, updated
+from engram.core.classes import (
+    claims_of,
+    class_statistics,
+    distance_to_class_means,
+    empty,
+    updated,
+)
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
+from engram.shares import weight_limit
 
 
 @method("fedpac", source="Xu et al., ICLR 2023, Alg. 1", tasks=("classification",))
@@ -123,6 +130,8 @@ class FedPac:
                 models="model body head",
                 statistics="heads known prototypes before after",
             ),
+            claims=claims_of("before", "after")
+            | dict.fromkeys(("before/square", "after/square"), "amount"),
         )
 
 
@@ -136,7 +145,8 @@ def head_weights(updates):
 
     V is the variance of z within classes by the number of rows, M (classes, width) the mean z of
     classes times the class's share of the rows. A client with too few steps to train its head has
-    told nothing, and keeps its head.
+    told nothing, and keeps its head. Departing from the paper, 1 / V is at most ten times that of
+    the median client, since a client says itself how precise it is.
     """
     seen = [u.slots["before"] for u in updates]
     told = np.flatnonzero([float(s["shares"].sum()) > 0 for s in seen])
@@ -148,6 +158,8 @@ def head_weights(updates):
     squares = np.array([float(seen[i]["square"]) for i in told]) / shares
     rows = np.array([updates[i].rows for i in told])
     variances = np.maximum(squares - np.square(flat).sum(1), 0.0) / rows
+    with np.errstate(divide="ignore"):  # nobody is much more precise than the median client
+        variances = np.maximum(variances, 1 / weight_limit(1 / variances, _MOST))
     for i, mine in zip(told, flat, strict=True):
         away = flat - mine
         values, vectors = np.linalg.eigh(away @ away.T + np.diag(variances))
@@ -157,3 +169,6 @@ def head_weights(updates):
         x, _ = nnls(np.vstack([roots, np.ones(len(flat))]), np.append(np.zeros(len(flat)), 1.0))
         weights[i, told] = x / x.sum()
     return weights
+
+
+_MOST = 10.0  # precision of a client, in precisions of the median client

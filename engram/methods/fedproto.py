@@ -4,7 +4,13 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from engram.core.classes import class_statistics, distance_to_class_means, empty, updated
+from engram.core.classes import (
+    claims_of,
+    class_statistics,
+    distance_to_class_means,
+    empty,
+    updated,
+)
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, sends
@@ -84,4 +90,5 @@ class FedProto:
             ),
             serve=lambda received, kept, trained: Served((received["model"],)),
             kinds=kinds_of(models="model", statistics="prototypes tally"),
+            claims=claims_of("prototypes"),
         )

@@ -28,7 +28,8 @@ class Ifca:
             w_j <- w_j + mean_{S_j} (w - w_j)
 
         L0 is the loss of the first batch; of equal ones the first counts. Models start from draws
-        of their own. A client sends one change and its choice, so the server sees every update. It
+        of their own. A client sends one change and its choice, as shares of which one is 1: so it
+        is a choice of one model whatever clips or noises it. The server sees every update. A client
         is served by the model with the least loss on its training rows.
         """
         objective, network = context.objective, context.network
@@ -40,7 +41,8 @@ class Ifca:
             chosen = received[names[0]]
             for i, k in enumerate(names[1:], 1):
                 chosen = interpolate(chosen, received[k], (least == i).to(losses))
-            return {"model": chosen, "start": chosen, "choice": least.to(losses)}
+            choice = (least[..., None] == torch.arange(len(names), device=least.device)).to(losses)
+            return {"model": chosen, "start": chosen, "choice": choice}
 
         def direction(work, batches):
             return {"model": objective.gradient(work["model"], batches[0])}, work
@@ -55,7 +57,7 @@ class Ifca:
                 mine = [
                     u._replace(slots={"change": u.slots["change"]})
                     for u in updates
-                    if u.slots["choice"] == i
+                    if u.slots["choice"].argmax() == i
                 ]
                 if mine:
                     merged[k] = add_scaled(server[k], 1.0, mean_of(mine, "weight").slots["change"])
@@ -78,4 +80,5 @@ class Ifca:
                 differences="change",
                 statistics="choice",
             ),
+            claims={"choice": "shares"},
         )

@@ -9,6 +9,7 @@ from typing import ClassVar, Self, TypeVar
 from engram.checks import Fault, clash, must, require
 from engram.metrics import Metric
 from federation.data.source import Source
+from federation.settings.attacks import AttackSettings
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings, nearest
 from federation.settings.model import ModelSettings
@@ -20,8 +21,18 @@ NO_NETWORK = frozenset(
         *ModelSettings.model_fields,
         *TrainingSettings.model_fields,
         *EvaluationSettings.model_fields,
+        *AttackSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
-        *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
+        *(
+            "dirichlet_alpha",
+            "classes_per_client",
+            "merge",
+            "num_malicious",
+            "max_norm",
+            "bucket_size",
+            "clip",
+            "privacy",
+        ),
         *("categories", "missing", "missing_values", "images", "standardize"),
         *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
     }

@@ -94,7 +94,8 @@ class NetworkMethod(Method):
 
     def combines(self, shared: SharedSettings) -> bool:
         """Returns whether a node may send the mean of several clients' updates."""
-        return not self.each and shared.merge == "mean" and not shared.clip_quantile
+        exact = not shared.clip_quantile and shared.attack == "none"
+        return not self.each and shared.merge == "mean" and exact
 
     @classmethod
     def step_sizes(cls) -> list[str]:
@@ -127,6 +128,7 @@ class NetworkMethod(Method):
             yield from self._science.faults(self)
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
+        yield from shared.attack_problems()
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:

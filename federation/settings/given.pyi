@@ -157,20 +157,27 @@ class Given(TypedDict, total=False):
     """the step size over the rounds: constant, cosine (towards 0 after the last one), step (a
     tenth after half of them, a hundredth after three quarters), or a schedule of your own, by
     its name."""
-    merge: Literal["mean", "median", "trimmed-mean", "krum"]
+    merge: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "centered-clipping"]
     """what a round's models are merged into: their mean, the median or the trimmed-mean of each
-    coordinate, or (krum) the one that is nearest to most others; with any but the mean every
-    client counts alike."""
+    coordinate, (krum) the one that is nearest to most others, (multi-krum) the mean of all but
+    num-malicious such ones, the geometric-median, or (centered-clipping) a mean of changes that
+    are clipped around the median; with any but the mean every client counts alike."""
     weighting: Literal["rows", "clients", "paper"]
     """what a client counts in a round's mean: its training rows (rows, as FedAvg does), the
     same as every other (clients), or what the method's paper says (paper)."""
     num_malicious: int
-    """trimmed-mean, krum: clients of a round that may send anything; trimmed-mean leaves out as
-    many of the lowest and as many of the highest values."""
+    """trimmed-mean, krum, multi-krum: clients of a round that may send anything; trimmed-mean
+    leaves out as many of the lowest and as many of the highest values."""
+    bucket_size: int
+    """where merge is not mean: clients whose mean counts as one, drawn anew in each round, so
+    that clients whose data differ are not taken for malicious ones. 1: none."""
     max_weight: float
     """largest weight of a client where weights are what clients say of themselves (rows, or
     rows and noise), in weights of the median client; larger ones are cut to it. 1e9: no
     bound."""
+    max_norm: float
+    """largest norm of a client's update, in norms of the round's median client; longer ones are
+    scaled down to it. 1e9: no bound. It acts where merge is mean, and clip is 0."""
     clip: float
     """largest norm of a client's update (C); longer ones are scaled down to it, by the client
     and again by the server. 0: no bound."""
@@ -195,6 +202,13 @@ class Given(TypedDict, total=False):
     merged one as a gradient)."""
     server_radius: float
     """universal: radius of the ball around the initial model that models stay in."""
+    attack: Literal["none", "sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor", "false-rows", "false-statistics", "false-scores"]
+    """what attackers do, in a simulation that measures how much harm it does: see the
+    documentation's page on robustness."""
+    attackers: float
+    """share of the clients that attack, which the seed draws."""
+    attack_scale: float
+    """how many times as far as their attack says attackers' updates go."""
     protocol: Literal["standard", "few-shot"]
     """evaluation: standard (personal models are made from training rows alone, and scored on
     all test rows) or few-shot (a client fine-tunes on adapt-shots of its test rows, and is

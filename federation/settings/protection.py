@@ -12,11 +12,21 @@ from federation.settings.fields import Float, Int, Settings
 class ProtectionSettings(Settings):
     """Privacy of clients, and protection of the common model from some of them."""
 
-    merge: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
+    merge: Literal[
+        "mean",
+        "median",
+        "trimmed-mean",
+        "krum",
+        "multi-krum",
+        "geometric-median",
+        "centered-clipping",
+    ] = Field(
         "mean",
         description="what a round's models are merged into: their mean, the median or the "
-        "trimmed-mean of each coordinate, or (krum) the one that is nearest to most others; with "
-        "any but the mean every client counts alike",
+        "trimmed-mean of each coordinate, (krum) the one that is nearest to most others, "
+        "(multi-krum) the mean of all but num-malicious such ones, the geometric-median, or "
+        "(centered-clipping) a mean of changes that are clipped around the median; with any but "
+        "the mean every client counts alike",
     )
     weighting: Literal["rows", "clients", "paper"] = Field(
         "rows",
@@ -26,8 +36,14 @@ class ProtectionSettings(Settings):
     num_malicious: Int = Field(
         1,
         ge=0,
-        description="trimmed-mean, krum: clients of a round that may send anything; trimmed-mean "
-        "leaves out as many of the lowest and as many of the highest values",
+        description="trimmed-mean, krum, multi-krum: clients of a round that may send anything; "
+        "trimmed-mean leaves out as many of the lowest and as many of the highest values",
+    )
+    bucket_size: Int = Field(
+        1,
+        ge=1,
+        description="where merge is not mean: clients whose mean counts as one, drawn anew in each "
+        "round, so that clients whose data differ are not taken for malicious ones. 1: none",
     )
     max_weight: Float = Field(
         5.0,
@@ -35,6 +51,13 @@ class ProtectionSettings(Settings):
         description="largest weight of a client where weights are what clients say of themselves "
         "(rows, or rows and noise), in weights of the median client; larger ones are cut to it. "
         "1e9: no bound",
+    )
+    max_norm: Float = Field(
+        5.0,
+        ge=1,
+        description="largest norm of a client's update, in norms of the round's median client; "
+        "longer ones are scaled down to it. 1e9: no bound. It acts where merge is mean, and clip "
+        "is 0",
     )
     clip: Float = Field(
         0.0,
@@ -90,11 +113,16 @@ class ProtectionSettings(Settings):
 
         ``asked`` is the number of clients asked in a round.
         """
-        least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
-        if asked < least.get(self.merge, 1):
+        krum = 2 * self.num_malicious + 3
+        least = {"trimmed-mean": krum - 2, "krum": krum, "multi-krum": krum}
+        if -(-asked // self.bucket_size) < (buckets := least.get(self.merge, 1)):
             attackers = f"{self.merge} with num-malicious = {self.num_malicious}"
-            expected = f"at least {least[self.merge]} for {attackers}"
+            attackers += f" and bucket-size = {self.bucket_size}" * (self.bucket_size > 1)
+            expected = f"at least {(buckets - 1) * self.bucket_size + 1} for {attackers}"
             yield clash("clients-per-round", asked, expected, "merge", "num-malicious")
+        if self.bucket_size > 1 and self.merge == "mean":
+            expected = "1 where merge is mean, which buckets do not change"
+            yield clash("bucket-size", self.bucket_size, expected, "merge")
         if self.privacy != "none" and self.clip <= 0:
             yield clash("clip", self.clip, f"positive where privacy is {self.privacy}", "privacy")
         if self.privacy == "central" and self.merge != "mean":

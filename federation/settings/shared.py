@@ -1,5 +1,6 @@
 """All settings that methods share, and the rules that join them."""
 
+from federation.settings.attacks import AttackSettings
 from federation.settings.data import DataSettings
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.machine import MachineSettings
@@ -14,6 +15,7 @@ GROUPS = (
     RunSettings,
     TrainingSettings,
     ProtectionSettings,
+    AttackSettings,
     EvaluationSettings,
     MachineSettings,
 )
@@ -23,6 +25,7 @@ GROUPS = (
 class SharedSettings(
     MachineSettings,
     EvaluationSettings,
+    AttackSettings,
     ProtectionSettings,
     TrainingSettings,
     RunSettings,

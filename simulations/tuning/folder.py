@@ -103,6 +103,8 @@ class Tuning(NamedTuple):
         for key in ("participation", "start-from"):  # runs in lock step know neither
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))
+        if experiment.attack != "none":
+            raise Refused(must("attack", experiment.attack, "none for tuning"))
         own = {key.removeprefix(f"{name}."): value for key, value in self.fixed[name].items()}
         asked = [text for each in self.asked if (text := _for(name, each, list(self.fixed)))]
         return Search(given, space_of(name, own, asked), self.trials, self.seeds)

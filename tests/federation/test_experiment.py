@@ -275,7 +275,16 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
         ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
         ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
         ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
-        ({"merge": "mode"}, "merge must be 'mean', 'median', 'trimmed-mean' or 'krum', got 'mode'"),
+        (
+            {"merge": "mode"},
+            "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
+            "'geometric-median' or 'centered-clipping', got 'mode'",
+        ),
+        ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
+        (
+            {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
+            "at least 13 for multi-krum with num-malicious = 1 and bucket-size = 3, got 10",
+        ),
         (
             {"merge": "trimmed-mean", "num_malicious": 5},
             "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",

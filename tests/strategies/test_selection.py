@@ -99,6 +99,20 @@ def test_one_clients_score_does_not_decide_by_a_metric_without_ends():
         assert (selection.round, selection.since) == (2, 0)
 
 
+def test_claimed_accuracies_cost_the_picked_round_no_more_than_their_share():
+    """Of ten clients two claim what they like: the others lose 2 / 8 by the choice, at most."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        honest = rng.random((6, 1)) * np.ones((6, 8))
+        scores = np.hstack([honest, rng.integers(0, 2, (6, 2)).astype(float)])
+        names = ["accuracy", "validation-accuracy", "queries"]
+        selection = Selection.empty("", names, 10)
+        for number, row in enumerate(scores):
+            found = Evaluation(list(range(10)), dict.fromkeys(names, row))
+            selection = selection.after(number, found, ACCURACY, frozenset())
+        assert honest[selection.round, 0] >= honest.max() - 2 / 8 - 1e-9
+
+
 def test_what_decides_is_the_mean_where_a_range_has_two_ends():
     names = ("accuracy", "brier", "auc", "r2", "log-loss")
     centers = {name: METRICS[name].center for name in names}

@@ -1,0 +1,108 @@
+"""Bounds of a round's updates by comparison with each other: of their norms, and of their claims.
+
+Sun et al. Can You Really Backdoor Federated Learning? 2019, bound norms by a constant. Here the
+bound follows the round: it is a multiple of the median client's norm, slot by slot, since the
+length of a model's change says nothing of the length of a statistic.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from engram.core.claims import bounded
+from engram.core.method import Slots, Update
+from engram.core.rounds import received_by
+from engram.core.slots import flat, unflat
+from engram.core.walkers import origin_of
+from engram.privacy import clip
+from engram.tree import add_scaled, norm
+from engram.types import Params
+from federation.aggregation import Merge
+from strategies.screening import Accepted, TrainReplies
+
+_LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which
+
+
+def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -> TrainReplies:
+    """Scales changes that are longer than ``most`` times the median one down to that length.
+
+    Each slot counts by itself, and so do its running statistics. A slot that most clients leave as
+    it is has no usual length, and no bound.
+
+    Args:
+        replies: The replies that are to be merged.
+        merge: The merge.
+        server: The server's slots before the round.
+        most: The multiple; >= 1.
+
+    Returns:
+        The replies, in which ``shortened`` has the clients whose updates are shorter now.
+    """
+    updates = [update for _, reply in replies.accepted for update in reply.updates]
+    if len(updates) < _LEAST:
+        return replies
+    parts = [_parts(merge, server, update) for update in updates]
+    lengths = [
+        {key: float(norm(add_scaled(own, -1.0, origin))) for key, (own, origin) in each.items()}
+        for each in parts
+    ]
+    limits = {key: most * float(np.median([own[key] for own in lengths])) for key in lengths[0]}
+    near, far = list[Update](), list[bool]()
+    for update, each, own in zip(updates, parts, lengths, strict=True):
+        long = {key: each[key] for key, length in own.items() if 0 < limits[key] < length}
+        arrays = flat(update.slots)
+        for key, (there, origin) in long.items():
+            for path, leaf in clip(there, origin, limits[key]).items():
+                arrays[path] = leaf.to(arrays[path])
+        near.append(update._replace(slots=unflat(arrays, update.slots)) if long else update)
+        far.append(bool(long))
+    named = _clients_of(replies, far)
+    return _with_updates(replies, near)._replace(shortened=named)
+
+
+def comparable(replies: TrainReplies, merge: Merge, most: float) -> TrainReplies:
+    """Bounds what clients claim: see ``engram.core.claims.bounded``.
+
+    Args:
+        replies: The replies that are to be merged.
+        merge: The merge.
+        most: The multiple of the usual mean of a class; >= 1. That of an amount is ``max-weight``.
+    """
+    updates = [update for _, reply in replies.accepted for update in reply.updates]
+    amount = merge.settings.max_weight
+    near = bounded(merge.method.claims, updates, amount=amount, mean=most)
+    return _with_updates(replies, near)
+
+
+def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Params, Params]]:
+    """Returns the arrays of each slot of an update, and those from which they have changed."""
+    received = received_by(merge.method, server, update.client or 0)
+    sent = flat(update.slots)
+    origin = flat(origin_of(merge.method, received, update.slots))
+    found: dict[str, tuple[Params, Params]] = {}
+    for path, leaf in sent.items():
+        slot, _, name = path.partition("/")
+        running = name in merge.walker.running and merge.method.kinds[slot] == "model"
+        own, begun = found.setdefault(f"{slot} running" if running else slot, ({}, {}))
+        own[path], begun[path] = leaf.double(), origin[path].double()
+    return found
+
+
+def _clients_of(replies: TrainReplies, marked: list[bool]) -> tuple[int, ...]:
+    """Returns the clients of marked updates; all of a reply's, if it is the mean of several."""
+    marks, found = iter(marked), list[int]()
+    for clients, reply in replies.accepted:
+        own = [(update.client, next(marks)) for update in reply.updates]
+        for client, mark in own:
+            if mark:
+                found += clients if client is None else [client]
+    return tuple(found)
+
+
+def _with_updates(replies: TrainReplies, updates: list[Update]) -> TrainReplies:
+    rest = iter(updates)
+    accepted: list[tuple[list[int], Accepted]] = [
+        (clients, reply._replace(updates=[next(rest) for _ in reply.updates]))
+        for clients, reply in replies.accepted
+    ]
+    return replies._replace(accepted=accepted)

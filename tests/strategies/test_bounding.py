@@ -1,0 +1,113 @@
+"""Updates of a round that are compared with each other, without messages."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from engram.core.contract import Contract, SlotFault
+from engram.core.method import Update
+from engram.core.slots import over_slots
+from federation.data.dealing import federated_data
+from federation.noise import secret_noise
+from federation.trained import Trained
+from strategies.rounds import Rounds
+from strategies.screening import Accepted, TrainReplies, judged
+from tests.support import small
+
+
+def rounds(method="fedavg", **settings):
+    e = small(method=method, num_clients=8, **settings)
+    return Rounds.of(e, federated_data(e).kind, secret_noise)
+
+
+def replies(updates):
+    accepted = [([u.client], Accepted([u.client], [u], [], {}, "")) for u in updates]
+    return TrainReplies(accepted, [], [], Counter())
+
+
+def moved(r, moves):
+    """Updates of clients that move each parameter by so much."""
+    start = r.merge.method.server.start["model"]
+    return [
+        Update({"model": {n: x + move for n, x in start.items()}}, 1.0, client=client)
+        for client, move in enumerate(moves)
+    ]
+
+
+def after(found):
+    return [update for _, reply in found.accepted for update in reply.updates]
+
+
+def test_a_change_longer_than_the_bound_is_scaled_down_to_it_and_named():
+    r = rounds(max_norm=3.0)
+    start = r.merge.method.server.start
+    updates = moved(r, [0.1, -0.2, 0.3, -4.0])
+    found = r.screened(start, replies(updates))
+    assert (found.shortened, found.rejected) == ((3,), [])
+    for before, now in zip(updates[:3], after(found)[:3], strict=True):
+        assert all(torch.equal(before.slots["model"][n], x) for n, x in now.slots["model"].items())
+    for name, leaf in after(found)[3].slots["model"].items():
+        # The median of 0.1, 0.2, 0.3 and 4 is 0.25.
+        assert_close(leaf, start["model"][name] - 0.75, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"merge": "median"}, {"clip": 1.0}, {"max_norm": 1e9}])
+def test_nothing_is_scaled_down_where_something_else_bounds_it(settings):
+    r = rounds(**settings)
+    updates = moved(r, [0.1, -0.2, 0.3, -4.0])
+    found = r.screened(r.merge.method.server.start, replies(updates))
+    assert found.shortened == ()
+    assert [u is v for u, v in zip(updates, after(found), strict=True)] == [True] * 4
+
+
+def test_under_central_privacy_no_update_depends_on_others():
+    r = rounds("fedproto", privacy="central", clip=1.0)
+    updates = [Update(over_slots(torch.clone, sent_by(r)), 1.0, client=c) for c in range(4)]
+    updates[3].slots["prototypes"]["sums"] *= 1e6
+    found = r.screened(r.merge.method.server.start, replies(updates))
+    assert all(u is v for u, v in zip(updates, after(found), strict=True))
+
+
+def sent_by(r):
+    classes, width = r.shapes.sent["prototypes"]["sums"].shape
+    shares = torch.full((classes,), 1 / classes)
+    model = r.merge.method.server.start["model"]
+    prototypes = {"sums": torch.ones(classes, width) / classes, "shares": shares}
+    return {"model": {n: model[n] for n in r.shapes.sent["model"]}, "prototypes": prototypes}
+
+
+def test_one_of_twenty_cannot_move_a_prototype_beyond_the_bound():
+    r = rounds("fedproto")
+    updates = [Update(over_slots(torch.clone, sent_by(r)), 1.0, client=c) for c in range(20)]
+    lie = updates[7].slots["prototypes"]
+    lie["sums"][0], lie["shares"][0] = 1e4, 1e-12
+    start = r.merge.method.server.start
+    server = r.merged(start, after(r.screened(start, replies(updates))), 1)
+    prototype = server["prototypes"]["sums"][0] / server["prototypes"]["shares"][0]
+    # Nineteen have means of ones. The liar's is at most five times as long, and hardly counts.
+    assert_close(prototype, torch.ones_like(prototype), atol=0.01, rtol=0)
+
+
+def test_a_reply_whose_claims_are_impossible_is_refused():
+    r = rounds("fedproto")
+    slots = over_slots(torch.clone, sent_by(r))
+    slots["prototypes"]["shares"][0] = -0.5
+    verdict = judged(Trained([3], slots, [10], [], {}, ""), most=10, merge=r.merge, loss=None)
+    assert verdict.kind == "range"
+    assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"prototype/shares": "shares"}, "got prototype/shares"),
+        ({"model/sums": "sums"}, "got model/shares, model/sums"),
+    ],
+)
+def test_claims_are_of_arrays_that_leave(claims, words):
+    method = rounds().merge.method._replace(claims=claims)
+    contract = Contract("mine", method, method.server.start["model"])
+    with pytest.raises(SlotFault, match=words):
+        contract.round(0, method.server.start, {}, None, {})
