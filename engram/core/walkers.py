@@ -18,11 +18,11 @@ from engram.robust import Center
 
 def changes(method: Method, received: Slots, sent: Slots) -> Slots:
     """Returns an update's changes: models minus the received ones, and other slots as they are."""
-    return over_slots(torch.sub, sent, _origin(method, received, sent))
+    return over_slots(torch.sub, sent, origin(method, received, sent))
 
 
-def _origin(method: Method, received: Slots, sent: Slots) -> Slots:
-    """Returns the received slot for each model that is sent, and zeros for the others."""
+def origin(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns what an update is compared with: received models, and zeros for other slots."""
     found: Slots = {}
     for slot, x in sent.items():
         if method.kinds[slot] == "model":
@@ -48,7 +48,7 @@ class Walker(NamedTuple):
         moved, rest = self._apart(sent)
         if not flat(moved):
             return sent
-        near = clip(flat(moved), flat(_origin(self.method, received, moved)), bound)
+        near = clip(flat(moved), flat(origin(self.method, received, moved)), bound)
         return self._joined(unflat(near), rest, sent)
 
     def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
@@ -114,13 +114,13 @@ class Walker(NamedTuple):
         require(multiplier > 0, "noise-multiplier", multiplier, "positive")
         received, _ = self.method.server.send(server, [])
         parts = [self._apart(update.slots) for update in updates]
-        origin = _origin(self.method, received, parts[0][0])
-        total = over_slots(torch.zeros_like, origin)
+        start = origin(self.method, received, parts[0][0])
+        total = over_slots(torch.zeros_like, start)
         for update, (moved, _) in zip(updates, parts, strict=True):
             near = self.clip(received, moved, bound)
-            away, share = over_slots(torch.sub, near, origin), update.clients / clients
+            away, share = over_slots(torch.sub, near, start), update.clients / clients
             total = over_slots(lambda x, y, share=share: torch.add(x, y, alpha=share), total, away)
-        mean = over_slots(torch.add, origin, total)
+        mean = over_slots(torch.add, start, total)
         noisy = self.add_noise(mean, multiplier * bound / clients, normal(self.size(mean)))
         plain = [u._replace(slots=rest) for u, (_, rest) in zip(updates, parts, strict=True)]
         slots = self._joined(noisy, mean_of(plain, "clients").slots, updates[0].slots)
