@@ -121,6 +121,7 @@ def node(
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
         "policy": str((policy or folder).absolute()),
+        "identity": str(folder.absolute()),
         "memory-limit": memory_limit,
         "memory-days": memory_days,
         **machine,

@@ -186,7 +186,7 @@ class MaskingHost:
             {
                 ARRAYS: to_record({MASKED: words}),
                 METRICS: MetricRecord({"num-examples": sum(rows)}),
-                CLIENTS: ConfigRecord({name: details[name] for name in names}),
+                CLIENTS: ConfigRecord({name: details[name] for name in names} | {"losses": []}),
             }
         )
 

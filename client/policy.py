@@ -66,6 +66,9 @@ class Policy(Settings):
         0, ge=0, description="least noise-multiplier where there is privacy"
     )
     clip: Float = Field(0, ge=0, description="largest clip; 0: updates need not be clipped")
+    secure: Int = Field(
+        0, ge=0, description="fewest sites in whose sum an update may leave; 0: it may leave alone"
+    )
     approval: bool = Field(False, description="whether each training waits for engram approve")
 
 

@@ -28,6 +28,7 @@ class NodeConfig(NamedTuple):
             0 for never.
         describes: Whether it describes the columns of ``data`` to a coordinator that asks.
         policy: The file of the site's policy, or a folder that may have one; None for defaults.
+        identity: The client's folder, with its key and, in ``clients``, those of other sites.
     """
 
     partition_id: int
@@ -39,6 +40,7 @@ class NodeConfig(NamedTuple):
     memory_days: float = 0.0
     describes: bool = True
     policy: Path | None = None
+    identity: Path | None = None
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
@@ -63,6 +65,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         memory_days=_bound(config, "memory-days"),
         describes=config.get("describes", True) is True,
         policy=_path(config, "policy"),
+        identity=_path(config, "identity"),
     )
 
 

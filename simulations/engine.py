@@ -60,6 +60,12 @@ def _simulated(
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
+    secure = experiment.aggregation == "secure"
+    if secure and isinstance(host, LocalHost):
+        from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+        from client.parties import of_process  # noqa: PLC0415 - likewise
+
+        host = MaskingHost(host, of_process())
     directly = None
     if through is not None:
         host = through(host)
@@ -67,7 +73,7 @@ def _simulated(
         directly = partial(train_directly, host)
     # One node can send the mean of all clients where the server needs only a mean.
     own, known = experiment.own, dict[str, Any]()
-    apart = isinstance(own, NetworkMethod) and not own.combines(experiment)
+    apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
     nodes = [[client] for client in everyone] if apart else [everyone]
     grid = InProcessGrid(host, nodes)
     if experiment.participation:

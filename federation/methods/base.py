@@ -24,6 +24,7 @@ NO_NETWORK = frozenset(
         *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
         *("categories", "missing", "missing_values", "images", "standardize"),
         *("noise_multiplier", "delta", "server_step", "server_radius"),
+        *("aggregation", "secure_threshold"),
     }
 )
 """Shared settings of those who train networks on rows of classes."""

@@ -142,6 +142,9 @@ class NetworkMethod(Method):
         if self.each and shared.merge != "mean":
             expected = f"mean for {self.name}, whose server sees every update"
             yield clash("merge", shared.merge, expected)
+        if self.each and shared.aggregation == "secure":
+            expected = f"plain for {self.name}, whose server sees every update"
+            yield clash("aggregation", shared.aggregation, expected)
         if self.each and shared.privacy == "central":
             expected = f"none or local for {self.name}, whose server sees every update"
             yield clash("privacy", shared.privacy, expected)

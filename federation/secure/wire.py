@@ -13,8 +13,6 @@ from federation.secure.masks import SEED
 from federation.secure.session import Advert, Session, threshold
 from federation.wire import TRAINING, read_int, read_list
 
-SECURE_QUERY: Final = "query.secure"
-"""Type of the messages of all stages but that in which clients train."""
 SECURE: Final = "secure"
 """Name of the record with a stage's entries; in a message to train, of the shares for the party."""
 STAGE: Final = "stage"
@@ -22,7 +20,7 @@ MASKED: Final = "masked"
 """Name of the array with a masked update, whose numbers are read as int32."""
 
 Stage = Literal["keys", "shares", "survivors", "unmask"]
-"""Stages that are asked for by a query, rounds 0, 1, 3 and 4 of Fig. 4; in round 2 clients train."""
+"""Stages that a query asks for, rounds 0, 1, 3 and 4 of Fig. 4; in round 2 clients train."""
 
 _LONGEST: Final = 512  # bytes of an entry: a pair of sealed shares has 160
 
@@ -68,9 +66,9 @@ def advert_from_bytes(party: int, data: bytes) -> Advert:
     return Advert(party, data[:SEED], data[SEED : 2 * SEED], data[2 * SEED :])
 
 
-def terms(session: Session) -> dict[str, int]:
-    """Returns the entries of a message that tell the terms that are no settings."""
-    return {"parties-asked": session.parties, "clients-asked": session.clients}
+def terms(parties: int, clients: int) -> dict[str, int]:
+    """Returns the entries of a message that tell the terms that a plain round has not."""
+    return {"parties-asked": parties, "clients-asked": clients}
 
 
 def session_of(config: ConfigRecord, *, fraction: float, bound: float) -> Session:
