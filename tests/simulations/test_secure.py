@@ -356,6 +356,6 @@ def test_methods_without_networks_do_not_know_it(method):
 
 
 def test_statistics_that_no_clip_bounds_are_refused(tmp_path):
-    e = experiment(aggregation="secure", model="cnn", norm="batch", statistics="average")
+    e = experiment(aggregation="secure", model="resnet", hidden="4,6")
     with pytest.raises(Refused, match="statistics must be local or fixed"):
         simulate(e, tmp_path / "run")
