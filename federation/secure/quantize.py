@@ -2,9 +2,8 @@
 
 A client's update is clipped to norm C, so that each of its numbers lies in [-C, C], and its weight
 is a fraction of the largest one. A sum over n clients then lies in [-n C, n C], for which the
-2^32 values are divided evenly (Bonawitz et al. CCS 2017, Section 7, "Fixed point representation").
-Rounding is to the nearest level: it moves each number of a sum over p parties by at most
-p C / (2 L), for L levels in C.
+2^32 values are divided evenly. Rounding is to the nearest level: it moves each number of a sum over
+p parties by at most p C / (2 L), for L levels in C.
 """
 
 from typing import Final
