@@ -34,8 +34,10 @@ from federation.secure.client import (
     reveal,
     share,
 )
+from federation.secure.noise import share_of_noise
 from federation.secure.quantize import quantize
 from federation.secure.session import Session
+from federation.secure.shamir import Entropy
 from federation.secure.vectors import to_vector
 from federation.secure.wire import (
     MASKED,
@@ -69,6 +71,7 @@ class MaskingHost:
         parties: The parties that its clients are.
         least: Fewest parties whose sum may leave.
         noted: File of the last round whose sum this party has helped to unmask; None for none.
+        noise: Returns the source of a party's noise in a round; a secret one by default.
     """
 
     def __init__(
@@ -78,9 +81,10 @@ class MaskingHost:
         *,
         least: int = 0,
         noted: Path | None = None,
+        noise: Callable[[int, int], Entropy] = lambda server_round, party: os.urandom,
     ) -> None:
         self._host, (self._identity, self._registry) = host, parties
-        self._least, self._noted = least, noted
+        self._least, self._noted, self._noise = least, noted, noise
         self._states: dict[int, tuple[Session, Any]] = {}
         self._unmasked: dict[int, int] = {}
 
@@ -129,8 +133,7 @@ class MaskingHost:
 
     def _session(self, request: Request) -> Session:
         e = self._host.trainer.experiment
-        config = config_of(request.message.content)
-        return session_of(config, fraction=e.secure_threshold, bound=e.clip)
+        return session_of(config_of(request.message.content), e)
 
     def _keys(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
         del request
@@ -176,10 +179,13 @@ class MaskingHost:
             to_vector(self._host.trainer.method, unflat(received), unflat(sent)),
             bound=e.clip,
             weight=sum(min(count, session.most) for count in rows) / session.most,
-            clients=session.clients,
+            room=session.room,
         )
+        party = self._identity(request).party
+        if session.multiplier:
+            update += share_of_noise(session, update.size, self._noise(session.number, party))
         state, masked = add_masks(opened, update)
-        self._states[self._identity(request).party] = session, state
+        self._states[party] = session, state
         names = ("server-round", "ids", "failed", "reasons", "way")
         words = torch.from_numpy(masked.view("int32"))
         return RecordDict(

@@ -14,7 +14,7 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker
-from engram.privacy import epsilon
+from engram.privacy import concentrated_epsilon, epsilon
 from engram.robust import Center, krum, median, trimmed_mean
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
@@ -63,7 +63,7 @@ class Merge:
         """
         e = self.settings
         mean: Mean = mean_of
-        if e.privacy == "central":
+        if e.privacy == "central" and e.aggregation == "plain":  # else its sites have added noise
             mean = partial(self._private, server, server_round)
         elif e.merge != "mean":
             mean = self._center
@@ -206,8 +206,11 @@ def spent(e: ProtectionSettings, rounds: int) -> float:
     Central privacy hides from anyone who sees the models whether a client took part at all: adding
     or removing it moves the sum by ``clip``. Local privacy hides from the server which data a
     client has: two clipped updates lie up to ``2 clip`` apart. Only a client's updates are
-    accounted for, not the other numbers that it sends.
+    accounted for, not the other numbers that it sends. Where aggregation is secure, central noise
+    comes in shares of which no exact figure is known: see ``federation.secure.noise``.
     """
+    if e.aggregation == "secure":
+        return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
     reach = 2 if e.privacy == "local" else 1
     return epsilon(e.noise_multiplier / reach, rounds, e.delta)
 

@@ -120,7 +120,7 @@ class _Exchange:
         self._lost: dict[int, Rejected | None] = {}  # by node; None: no reply
         self._others: Counter[Kind] = Counter()
         e, config = strategy.rounds.merge.settings, configs[min(configs)]
-        self._session = session_of(config, fraction=e.secure_threshold, bound=e.clip)
+        self._session = session_of(config, e)
         try:
             self._session.check()
         except ValueError as error:
@@ -248,7 +248,9 @@ class _Exchange:
         strategy, session = self._strategy, self._session
         ids = sorted(client for each in trained.values() for client in each.details.ids)
         weight = sum(min(strategy.roster.examples[client], session.most) for client in ids)
-        sums = restore(total, bound=session.bound, clients=session.clients)
+        if session.multiplier:  # a missing client counts as one that changed nothing
+            weight = strategy.rounds.clients_per_round
+        sums = restore(total, bound=session.bound, room=session.room)
         method = strategy.rounds.merge.method
         received, _ = method.server.send(strategy.slots, [])
         slots = from_vector(
@@ -256,7 +258,7 @@ class _Exchange:
         )
         ways = {each.way for each in trained.values()}
         failed = {c: why for each in trained.values() for c, why in each.details.why.items()}
-        update = Update(slots, weight, len(ids))
+        update = Update(slots, weight, weight if session.multiplier else len(ids))
         accepted = Accepted(ids, [update], [], failed, ways.pop() if len(ways) == 1 else "")
         nodes = {self._nodes[party] for party in trained}
         everyone = sorted(client for node in nodes for client in self._clients[node])

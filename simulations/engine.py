@@ -12,7 +12,7 @@ from client.training.process import training
 from federation.experiment import Experiment
 from federation.flower import log_plainly
 from federation.methods.network import NetworkMethod
-from federation.noise import simulated_noise
+from federation.noise import simulated_bytes, simulated_noise
 from server.run import run
 from simulations.direct import train_directly
 from simulations.grid import InProcessGrid
@@ -65,7 +65,7 @@ def _simulated(
         from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
         from client.parties import of_process  # noqa: PLC0415 - likewise
 
-        host = MaskingHost(host, of_process())
+        host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
     directly = None
     if through is not None:
         host = through(host)

@@ -16,42 +16,42 @@ from engram.checks import require
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint32]
 
-MOST_CLIENTS: Final = 2**16
-"""Most clients of a round: for each, more than 2^14 levels are left on either side of zero."""
+MOST: Final = 2**16
+"""Largest room: more than 2^14 levels are left in the bound."""
 
 
-def levels(clients: int) -> int:
-    """Returns the number L of levels in the bound C, for a sum over so many clients.
+def levels(room: int) -> int:
+    """Returns the number L of levels in the bound C, for a sum of magnitude ``room`` C at most.
 
-    The sum's largest magnitude, n L, and half a level of rounding for each party, of which there
-    are at most n, are below 2^31.
+    That magnitude, and half a level of rounding for each party, of which there are at most as many,
+    are below 2^31.
 
-    Raises:
-        ValueError: ``clients`` is not in 1..MOST_CLIENTS.
+    Args:
+        room: Clients of the sum, and what noise may add to it, in bounds; in 1..MOST.
     """
-    require(1 <= clients <= MOST_CLIENTS, "clients", clients, f"in 1..{MOST_CLIENTS}")
-    return (2**31 - 1) // clients - 1
+    require(1 <= room <= MOST, "clients", room, f"in 1..{MOST}, with their noise")
+    return (2**31 - 1) // room - 1
 
 
-def quantize(update: Floats, *, bound: float, weight: float, clients: int) -> Words:
+def quantize(update: Floats, *, bound: float, weight: float, room: int) -> Words:
     """Returns a weighted update as whole numbers modulo 2^32.
 
     Args:
         update: The update; numbers beyond the bound, as rounding of a clip leaves, are cut to it.
         bound: C; > 0.
-        weight: Its weight, the number of clients that it stands for at most; in [0, clients].
-        clients: n, clients of the round.
+        weight: Its weight, the number of clients that it stands for at most; in [0, room].
+        room: As for ``levels``.
 
     Raises:
         ValueError: An argument is out of range, or a number is not finite.
     """
     require(bound > 0, "bound", bound, "positive")
-    require(0 <= weight <= clients, "weight", weight, f"in [0, {clients}]")
+    require(0 <= weight <= room, "weight", weight, f"in [0, {room}]")
     require(bool(np.isfinite(update).all()), "update", "others", "finite")
     cut = np.clip(update / bound, -1.0, 1.0)
-    return np.rint(cut * (weight * levels(clients))).astype(np.int64).astype(np.uint32)
+    return np.rint(cut * (weight * levels(room))).astype(np.int64).astype(np.uint32)
 
 
-def restore(total: Words, *, bound: float, clients: int) -> Floats:
+def restore(total: Words, *, bound: float, room: int) -> Floats:
     """Returns the sum of weighted updates that a sum modulo 2^32 stands for."""
-    return total.view(np.int32).astype(np.float64) * (bound / levels(clients))
+    return total.view(np.int32).astype(np.float64) * (bound / levels(room))

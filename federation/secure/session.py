@@ -6,6 +6,7 @@ server can neither put keys of its own in the place of a party's, nor mix messag
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from engram.checks import must, require
 from federation.errors import Refused
+from federation.secure.quantize import levels
 
 Registry = Callable[[int], ec.EllipticCurvePublicKey]
 """Returns the registered key of a party; raises ``Refused`` if there is none."""
@@ -33,6 +35,7 @@ class Session(NamedTuple):
         threshold: t, parties that must stay until the end; above n / 2.
         bound: The norm to which each client's update is clipped; > 0.
         most: Largest weight of a client, as a number of rows; >= 1.
+        multiplier: Noise multiplier z of central privacy; 0 for no noise.
     """
 
     training: str
@@ -42,6 +45,7 @@ class Session(NamedTuple):
     threshold: int
     bound: float
     most: int
+    multiplier: float = 0.0
 
     def check(self) -> None:
         """Raises ``ValueError`` if the terms are impossible, or protect nobody."""
@@ -52,6 +56,18 @@ class Session(NamedTuple):
         )
         ok = n < 2 * self.threshold <= 2 * n
         require(ok, "threshold", self.threshold, f"above one half of {n} parties, and no more")
+        require(self.most >= 1, "most-examples", self.most, "1 or more")
+        levels(self.room)
+
+    @property
+    def room(self) -> int:
+        """Largest magnitude of the sum, in bounds: of the clients, and 8 deviations of the noise.
+
+        Noise of all parties has a deviation of z (L + sqrt(d)) sqrt(n / t) levels, where sqrt(d) is
+        at most L / 4. It is larger once in 10^13 numbers, which then wrap.
+        """
+        spread = self.multiplier * math.sqrt(self.parties / self.threshold)
+        return self.clients + math.ceil(8 * 1.25 * spread)
 
     @property
     def digest(self) -> bytes:

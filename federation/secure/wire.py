@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord
 from federation.errors import brief
 from federation.secure.masks import SEED
 from federation.secure.session import Advert, Session, threshold
+from federation.settings.protection import ProtectionSettings
 from federation.wire import TRAINING, read_int, read_list
 
 SECURE: Final = "secure"
@@ -71,13 +72,12 @@ def terms(parties: int, clients: int) -> dict[str, int]:
     return {"parties-asked": parties, "clients-asked": clients}
 
 
-def session_of(config: ConfigRecord, *, fraction: float, bound: float) -> Session:
-    """Returns the terms of a message's round.
+def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
+    """Returns the terms of a round.
 
     Args:
-        config: The message's config.
-        fraction: The setting ``secure-threshold``.
-        bound: The setting ``clip``.
+        config: A message's config.
+        e: The settings.
 
     Raises:
         KeyError: An entry is missing.
@@ -89,7 +89,8 @@ def session_of(config: ConfigRecord, *, fraction: float, bound: float) -> Sessio
         read_int(config, "server-round"),
         parties,
         read_int(config, "clients-asked"),
-        threshold(parties, fraction),
-        bound,
+        threshold(parties, e.secure_threshold),
+        e.clip,
         read_int(config, "most-examples"),
+        e.noise_multiplier if e.privacy == "central" else 0.0,
     )

@@ -109,8 +109,10 @@ class ProtectionSettings(Settings):
             yield clash("clip", self.clip, f"positive {where}", "aggregation")
         if self.merge != "mean":
             yield clash("merge", self.merge, f"mean {where}", "aggregation")
-        if self.privacy != "none":
-            expected = f"none {where}: noise would leave the bounds within which updates are summed"
+        if self.privacy == "local":
+            expected = (
+                f"none or central {where}: single updates' noise would leave the sum's bounds"
+            )
             yield clash("privacy", self.privacy, expected, "aggregation")
         if asked < 2:
             yield clash("clients-per-round", asked, f"2 or more {where}", "aggregation")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from flwr.app import Error, Message
 from scipy.stats import chisquare
@@ -336,8 +337,7 @@ def test_a_survivor_that_is_said_to_be_gone_signs_nothing_and_nobody_tells_both_
     [
         ({"clip": 0.0}, "clip must be positive where aggregation is secure, got 0"),
         ({"merge": "median"}, "merge must be mean where aggregation is secure"),
-        ({"privacy": "central"}, "privacy must be none where aggregation is secure"),
-        ({"privacy": "local"}, "privacy must be none where aggregation is secure"),
+        ({"privacy": "local"}, "privacy must be none or central where aggregation is secure"),
         ({"clients_per_round": 1}, "clients-per-round must be 2 or more where aggregation"),
         ({"method": "fedfomo"}, "aggregation must be plain for fedfomo, whose server sees every"),
         ({"secure_threshold": 0.4}, "secure-threshold must be"),
@@ -347,6 +347,35 @@ def test_a_survivor_that_is_said_to_be_gone_signs_nothing_and_nobody_tells_both_
 def test_what_needs_more_than_a_sum_is_refused_by_name(settings, told):
     with pytest.raises(Refused, match=told):
         experiment(**{"aggregation": "secure"} | settings)
+
+
+def test_central_noise_comes_in_shares_of_the_sites(tmp_path):
+    """The mean is off by noise of deviation z C sqrt(n / t) / n, of n asked and t needed."""
+    z, given = 2.0, {"hidden": "64", "weighting": "clients"}
+    found = []
+    for name, special in {
+        "exact": {},
+        "noisy": {"privacy": "central", "noise_multiplier": z},
+        "again": {"privacy": "central", "noise_multiplier": z},
+    }.items():
+        e = experiment(aggregation="secure", **given, **special)
+        simulate(e, tmp_path / name)
+        found.append(RunRecord.open(tmp_path / name))
+    exact, noisy, again = (
+        torch.cat([leaf.double().ravel() for _, leaf in sorted(model.items())])
+        for model in (record.load_checkpoint().model for record in found)
+    )
+    assert torch.equal(noisy, again)
+    off = (noisy - exact).numpy()
+    expected = z * CLIP * np.sqrt(20 / 14) / 20
+    assert len(off) > 4000
+    assert off.std() == pytest.approx(expected, rel=0.05)
+    assert abs(off.mean()) < 4 * expected / np.sqrt(len(off))
+    assert abs(scipy.stats.kurtosis(off)) < 0.4
+    # One round of rho = 1 / (2 z^2), by Bun and Steinke's conversion.
+    rho = 1 / (2 * z**2)
+    epsilon = rho + 2 * np.sqrt(rho * np.log(1e5))
+    assert found[1].results["epsilon"] == pytest.approx(epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize("method", ["molar", "molar-bandit", "meta-ban"])

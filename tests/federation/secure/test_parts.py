@@ -1,5 +1,6 @@
 """The parts of secure aggregation, against other implementations and by hand."""
 
+import math
 from fractions import Fraction
 from itertools import combinations, pairwise
 
@@ -11,11 +12,12 @@ from scipy.stats import chisquare
 
 from engram.core.slots import kinds_of
 from federation.secure.masks import agreed, mask, public_of
-from federation.secure.quantize import MOST_CLIENTS, levels, quantize, restore
+from federation.secure.noise import deviation, discrete_gaussian, share_of_noise
+from federation.secure.quantize import MOST, levels, quantize, restore
 from federation.secure.session import threshold
 from federation.secure.shamir import PRIME, join, split
 from federation.secure.vectors import from_vector, numbers, to_vector
-from tests.federation.secure.parties import entropy
+from tests.federation.secure.parties import entropy, session
 
 
 def test_any_shares_as_many_as_the_threshold_give_the_secret():
@@ -95,12 +97,12 @@ def test_a_fraction_below_one_half_is_refused(fraction):
         threshold(10, fraction)
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 20, 1000, MOST_CLIENTS])
+@pytest.mark.parametrize("clients", [1, 2, 3, 20, 1000, MOST])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_the_largest_sum_does_not_wrap(clients, sign):
-    extreme = quantize(np.array([sign * 0.7]), bound=0.7, weight=1.0, clients=clients)
+    extreme = quantize(np.array([sign * 0.7]), bound=0.7, weight=1.0, room=clients)
     total = np.uint32(int(extreme[0]) * clients % 2**32)
-    found = restore(np.array([total]), bound=0.7, clients=clients)
+    found = restore(np.array([total]), bound=0.7, room=clients)
     np.testing.assert_allclose(found, sign * 0.7 * clients, rtol=1e-12)
     assert clients * levels(clients) + clients / 2 < 2**31
 
@@ -111,19 +113,50 @@ def test_a_sum_of_weighted_updates_is_near_its_levels():
     updates, weights = rng.uniform(-bound, bound, (clients, 500)), rng.uniform(0, 1, clients)
     total = np.zeros(500, dtype=np.uint32)
     for update, weight in zip(updates, weights, strict=True):
-        total += quantize(update, bound=bound, weight=weight, clients=clients)
-    found = restore(total, bound=bound, clients=clients)
+        total += quantize(update, bound=bound, weight=weight, room=clients)
+    found = restore(total, bound=bound, room=clients)
     near = clients * bound / (2 * levels(clients))
     assert np.abs(found - weights @ updates).max() <= near * (1 + 1e-6)
 
 
 def test_numbers_beyond_the_bound_are_cut_and_others_refused():
-    found = quantize(np.array([5.0, -5.0]), bound=1.0, weight=1.0, clients=2)
-    np.testing.assert_allclose(restore(found, bound=1.0, clients=2), [1, -1])
+    found = quantize(np.array([5.0, -5.0]), bound=1.0, weight=1.0, room=2)
+    np.testing.assert_allclose(restore(found, bound=1.0, room=2), [1, -1])
     with pytest.raises(ValueError, match="finite"):
-        quantize(np.array([np.nan]), bound=1.0, weight=1.0, clients=2)
+        quantize(np.array([np.nan]), bound=1.0, weight=1.0, room=2)
     with pytest.raises(ValueError, match="weight must be in"):
-        quantize(np.zeros(1), bound=1.0, weight=2.5, clients=2)
+        quantize(np.zeros(1), bound=1.0, weight=2.5, room=2)
+
+
+@pytest.mark.parametrize("deviation", [0.7, 3.0, 20.5])
+def test_noise_is_discrete_gaussian(deviation):
+    drawn = discrete_gaussian(40_000, deviation, entropy(3))
+    support = np.arange(-4 * round(deviation) - 3, 4 * round(deviation) + 4)
+    chances = np.exp(-(support**2.0) / (2 * deviation**2))
+    counts = np.array([(drawn == value).sum() for value in support])
+    often = chances / chances.sum() * len(drawn) >= 10
+    expected = chances[often] / chances[often].sum() * counts[often].sum()
+    assert counts[often].sum() > 0.99 * len(drawn)
+    assert chisquare(counts[often], expected).pvalue > 1e-3
+
+
+def test_shares_of_noise_are_as_large_as_their_sum_must_be():
+    """Shares of t = 14 sites: z (L + sqrt(d)) / sqrt(14), and tau of Prop. 14 is zero."""
+    terms, size, z = session(20, multiplier=0.5), 10_000, 0.5
+    reach = levels(20 + math.ceil(10 * z * math.sqrt(20 / 14)))
+    share = deviation(terms, size)
+    assert share == pytest.approx(z * (reach + 100) / math.sqrt(14), rel=1e-12)
+    tau = 10 * sum(math.exp(-2 * math.pi**2 * 100**2 * k / (k + 1)) for k in range(1, 1000))
+    assert tau == 0.0
+    drawn = share_of_noise(terms, size, entropy(4)).view(np.int32)
+    assert drawn.std() == pytest.approx(share, rel=0.03)
+
+
+def test_noise_that_whole_numbers_cannot_have_is_refused():
+    with pytest.raises(ValueError, match="noise-multiplier must be at least"):
+        deviation(session(20, multiplier=1e-6), 100)
+    with pytest.raises(ValueError, match="numbers in an update must be at most"):
+        deviation(session(60_000, multiplier=1.0), 10**9)
 
 
 def test_vectors_have_the_changes_of_models_and_other_slots_as_they_are():

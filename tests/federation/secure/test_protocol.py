@@ -129,7 +129,14 @@ def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
 
 @pytest.mark.parametrize(
     "special",
-    [{"number": 2}, {"training": "u"}, {"clients": 5}, {"most": 7}, {"bound": 2.0}],
+    [
+        {"number": 2},
+        {"training": "u"},
+        {"clients": 5},
+        {"most": 7},
+        {"bound": 2.0},
+        {"multiplier": 1},
+    ],
     ids=str,
 )
 def test_keys_of_another_round_or_of_other_terms_are_refused(special):
