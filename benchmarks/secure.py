@@ -23,6 +23,7 @@ from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.engine import simulate
 from simulations.loopback import LoopbackFederation
+from strategies import Row
 
 _NODES: Final = 4
 SIZES: Final = {"2k": "30", "31k": "200,85", "1M": "960,960"}
@@ -58,12 +59,12 @@ def in_process(folder: Path, clients: int, hidden: str, rounds: int) -> tuple[fl
     for aggregation in ("plain", "secure"):
         e = experiment(clients, hidden, rounds, aggregation)
         ticks = list[float]()
-        simulate(
-            e,
-            folder / aggregation,
-            on_round=lambda row, ticks=ticks: ticks.append(time.process_time()),
-            through=lambda host: host,
-        )
+
+        def tick(row: Row, ticks: list[float] = ticks) -> None:
+            del row
+            ticks.append(time.process_time())
+
+        simulate(e, folder / aggregation, on_round=tick, through=lambda host: host)
         found.append(float(np.median(np.diff(ticks)[1:])))
     return found[0], found[1]
 

@@ -179,8 +179,9 @@ def open_shares(state: Shared, sealed: Mapping[int, bytes]) -> Opened:
     session, own = state.before.session, state.before.advert.party
     senders = sealed.keys() | {own}
     if own in sealed or not senders <= state.adverts.keys() or len(senders) < session.threshold:
-        expected = f"of others of the {len(state.adverts)} parties that have sent keys"
-        raise Refused(must("shares", brief(sorted(sealed)), f"{expected}, {session.threshold - 1}"))
+        among = f"of others of the {len(state.adverts)} parties that have sent keys"
+        expected = f"those {among}, of {session.threshold - 1} at least"
+        raise Refused(must("shares", brief(sorted(sealed)), expected))
     found = {own: state.kept}
     for other, data in sealed.items():
         cipher = _cipher(state.before, state.adverts[other].sealing)
