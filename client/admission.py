@@ -24,6 +24,7 @@ from federation.experiment import Experiment
 from federation.learning import shapes_on
 from federation.methods.network import NetworkMethod
 from federation.schema import Kind
+from federation.wire import SECURE_QUERY
 
 _ADVICE: Final = "whoever starts the run can change that, or the site its policy"
 _MIB: Final = 2**20
@@ -134,6 +135,8 @@ def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[st
         yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
     if kind == MessageType.EVALUATE and not policy.evaluate:
         yield "its rows score no models"
+    elif kind == SECURE_QUERY:  # a part of a round, which counts when it trains
+        return
     elif kind != MessageType.EVALUATE and rounds >= policy.rounds_a_day:
         yield f"rounds a day must be at most {policy.rounds_a_day}, and {rounds} were today (UTC)"
 
@@ -184,6 +187,8 @@ def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
         yield f"noise-multiplier must be at least {least:g}, got {noise:g}"
     if policy.epsilon and e.privacy != "local":
         yield f"privacy must be local where epsilon has a total, got {e.privacy}"
+    if policy.secure and e.aggregation == "plain":
+        yield f"aggregation must be secure, for sums of {policy.secure} sites or more, got plain"
     if policy.clip and not 0 < e.clip <= policy.clip:
         yield f"clip must be above 0 and at most {policy.clip:g}, got {e.clip:g}"
     if policy.clip and e.clip_quantile:

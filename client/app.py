@@ -27,7 +27,8 @@ from client.asides import described, own_settings, visited
 from client.audit import AUDIT, Audit
 from client.covered import Covers
 from client.disk import DiskStore
-from client.hosts import Host, Opening, host_of
+from client.hosts import Exchanging, Host, Opening, host_of
+from client.hosts.local import LocalHost
 from client.noted import note_training
 from client.policy import UNLIMITED, Policy, read_policy
 from client.replies import Replies
@@ -103,6 +104,19 @@ def train(message: Message, context: Context) -> Message:
             with contextlib.suppress(OSError):  # a repeated message is then trained again
                 node.replies.keep(message, told)
         return _Answered(told, epsilon, rows_of(reply))
+
+    return _answer(message, context, answer)
+
+
+@app.query("secure")
+def secure(message: Message, context: Context) -> Message:
+    """Answers a stage of a secure round in which nobody trains."""
+
+    def answer(node: _Node, request: Request) -> Message:
+        if not isinstance(node.host, Exchanging):
+            raise Refused("aggregation is plain in this run: it has no secure rounds")
+        (reply,) = node.host.exchange([request])
+        return reply
 
     return _answer(message, context, answer)
 
@@ -322,6 +336,12 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     store = DiskStore(folder, key=key, limit=limit)
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
+    if experiment.aggregation == "secure" and isinstance(host, LocalHost):
+        from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+        from client.parties import of_node  # noqa: PLC0415 - likewise
+
+        parties = of_node(config.identity, config.partition_id)
+        host = MaskingHost(host, parties, least=policy.secure, noted=folder / "unmasked")
     if config.state is None:
         return _Node(host, experiment)
     hosted = hosted_clients(experiment.num_clients, config)

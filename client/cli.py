@@ -123,6 +123,7 @@ def node(
         "policy": str((policy or folder).absolute()),
         "asked-by": f"{credentials.superlink}, "
         + ("insecure" if credentials.insecure else "by its certificate"),
+        "identity": str(folder.absolute()),
         "memory-limit": memory_limit,
         "memory-days": memory_days,
         **machine,

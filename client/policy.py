@@ -73,6 +73,9 @@ class Policy(Settings):
         "no total. With a total, it answers what it can account for: privacy=local",
     )
     delta: Float = Field(1e-05, gt=0, lt=1, description="delta of that epsilon")
+    secure: Int = Field(
+        0, ge=0, description="fewest sites in whose sum an update may leave; 0: it may leave alone"
+    )
     approval: bool = Field(False, description="whether each training waits for engram approve")
 
 

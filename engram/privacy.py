@@ -52,6 +52,23 @@ def add_normal(params: Params, deviation: float, normal: Tensor) -> Params:
     return result
 
 
+def concentrated_epsilon(rho: float, delta: float) -> float:
+    """Returns the epsilon that rho-concentrated differential privacy implies.
+
+        epsilon = rho + 2 sqrt(rho ln(1 / delta))
+
+    (Bun, Steinke. Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds.
+    TCC 2016, Prop. 1.3). Releases add up: rho is the sum of theirs.
+
+    Args:
+        rho: >= 0.
+        delta: In (0, 1).
+    """
+    require(rho >= 0, "rho", rho, "0 or more")
+    require(0 < delta < 1, "delta", delta, "in (0, 1)")
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
 def epsilon(multiplier: float, releases: int, delta: float) -> float:
     """Returns the exact epsilon of a number of Gaussian releases.
 

@@ -14,7 +14,7 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker, origin_of
-from engram.privacy import epsilon
+from engram.privacy import concentrated_epsilon, epsilon
 from engram.robust import (
     Center,
     bucketed,
@@ -76,7 +76,7 @@ class Merge:
         """
         e = self.settings
         mean: Mean = mean_of
-        if e.privacy == "central":
+        if e.privacy == "central" and e.aggregation == "plain":  # else its sites have added noise
             mean = partial(self._private, server, server_round)
         elif e.merge != "mean":
             mean = partial(self._center, server_round)
@@ -244,11 +244,15 @@ def spent(e: Experiment, rounds: int) -> float:
 
     Under Poisson sampling these are all rounds that have begun; otherwise those in which the client
     was asked, since cohorts are no secret then. ``reach`` says what is hidden. Only a client's
-    updates are accounted for, not the other numbers that it sends.
+    updates are accounted for, not the other numbers that it sends. Where aggregation is secure,
+    central noise comes in shares of which no exact figure is known: see
+    ``federation.secure.noise``.
 
     Raises:
         Refused: As ``noise_multiplier`` and ``poisson_epsilon``.
     """
+    if e.aggregation == "secure":
+        return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
     multiplier = noise_multiplier(e) / reach(e)
     if e.sampling == "poisson":
         from federation.amplification import poisson_epsilon  # noqa: PLC0415 - rarely needed

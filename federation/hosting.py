@@ -29,6 +29,7 @@ class NodeConfig(NamedTuple):
         describes: Whether it describes the columns of ``data`` to a coordinator that asks.
         policy: The file of the site's policy, or a folder that may have one; None for defaults.
         asked_by: Who asks it, as far as it can tell, in words.
+        identity: The client's folder, with its key and, in ``clients``, those of other sites.
     """
 
     partition_id: int
@@ -41,6 +42,7 @@ class NodeConfig(NamedTuple):
     describes: bool = True
     policy: Path | None = None
     asked_by: str = ""
+    identity: Path | None = None
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
@@ -66,6 +68,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         describes=config.get("describes", True) is True,
         policy=_path(config, "policy"),
         asked_by=_text(config, "asked-by"),
+        identity=_path(config, "identity"),
     )
 
 

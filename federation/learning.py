@@ -127,10 +127,16 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         raise Refused(f"method {e.method} must be {expected}, got {why}") from error
     check_client(e, shapes)
     sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
-    if e.privacy != "none" and any(network.running & x.keys() for x in sent):
+    averaged = any(network.running & x.keys() for x in sent)
+    if averaged and e.privacy != "none":
         expected = (
             "local or fixed (or norm group) where there is privacy: averaged ones would leave "
             "clients without noise"
+        )
+        raise Refused(must("statistics", e.statistics, expected))
+    if averaged and e.aggregation == "secure":
+        expected = (
+            "local or fixed (or norm group) where aggregation is secure: clip bounds no other"
         )
         raise Refused(must("statistics", e.statistics, expected))
     return shapes

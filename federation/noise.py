@@ -7,6 +7,7 @@ nobody to protect and should be reproducible, ask for ``simulated_noise``.
 """
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +36,11 @@ def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
     parts = torch.from_numpy((whole.astype(np.float64) + 0.5) * 2.0**-52)
     normal: Tensor = torch.special.ndtri(parts)
     return normal.float()
+
+
+def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:
+    """Returns a source of bytes, of which a client makes its share of noise. It protects nobody."""
+    return generator(seed, Stream.CLIENT_NOISE, server_round, client).bytes
 
 
 def simulated_noise(seed: int) -> Noise:

@@ -29,6 +29,7 @@ __all__ = [
     "ROSTER",
     "ROSTER_QUERY",
     "SECONDS",
+    "SECURE_QUERY",
     "SETTINGS",
     "TRAINING",
     "WAYS",
@@ -61,6 +62,7 @@ SETTINGS: Final = "settings"  # config key of the roster query: digest of the se
 TRAINING: Final = "training"  # config key: the training whose memories to use
 SECONDS: Final = "seconds"  # key of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
+SECURE_QUERY: Final = "query.secure"  # a stage of a secure round in which nobody trains
 _NUMPY: Final = "numpy.ndarray"  # Flower's name of numpy's format
 WAYS: Final = ("dense", "grouped", "vmap", "in-turn")
 """Ways in which a node trains its clients: by formulas, by grouped convolutions, by

@@ -263,7 +263,9 @@ class _Run:
             if due:
                 picked |= self._picked(number, model)
             stopping = self._stopping() and not (final or strategy.over)
-            if final or strategy.over or stopping or number % e.checkpoint_every == 0:
+            # Sites take part in a secure round once: a resumed run goes on after the last one.
+            kept = number % e.checkpoint_every == 0 or e.aggregation == "secure"
+            if final or strategy.over or stopping or kept:
                 state = strategy.state if state is None else state
                 checkpoint = self._save(number, model, state, picked)
                 picked = {}
@@ -302,7 +304,7 @@ class _Run:
                 model = self._await_clients(model)
             strategy = self.strategy
             timeout = self.experiment.timeout
-            train = self.directly or partial(train_round, self.grid, timeout=timeout)
+            train = self.directly or partial(self._asks(), self.grid, timeout=timeout)
             before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None
             after, metrics = train(
                 strategy, number, model, self._config(losses=losses), before_asking
@@ -324,6 +326,14 @@ class _Run:
             metrics |= {name: total - before[name] for name, total in spent.items()}
             metrics |= patient.last.notes()
         return Round(after, metrics)
+
+    def _asks(self) -> Callable[..., Round]:
+        """Returns the function that trains a round by messages."""
+        if self.experiment.aggregation == "plain":
+            return train_round
+        from server.secure import train_securely  # noqa: PLC0415 - plain rounds need none of it
+
+        return train_securely
 
     def _stopping(self) -> bool:
         return isinstance(self.grid, PatientGrid) and self.grid.stopping

@@ -12,7 +12,7 @@ from client.training.process import training
 from federation.experiment import Experiment
 from federation.flower import log_plainly
 from federation.methods.network import NetworkMethod
-from federation.noise import simulated_noise
+from federation.noise import simulated_bytes, simulated_noise
 from server.run import run
 from simulations.direct import train_directly
 from simulations.grid import InProcessGrid
@@ -60,6 +60,12 @@ def _simulated(
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
+    secure = experiment.aggregation == "secure"
+    if secure and isinstance(host, LocalHost):
+        from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+        from client.parties import of_process  # noqa: PLC0415 - likewise
+
+        host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
     directly = None
     if through is not None:
         host = through(host)
@@ -71,7 +77,7 @@ def _simulated(
         host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
     # One node can send the mean of all clients where the server needs only a mean.
     own, known = experiment.own, dict[str, Any]()
-    apart = isinstance(own, NetworkMethod) and not own.combines(experiment)
+    apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
     nodes = [[client] for client in everyone] if apart else [everyone]
     grid = InProcessGrid(host, nodes)
     if experiment.participation:

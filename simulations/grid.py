@@ -7,11 +7,11 @@ from logging import getLogger
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from client.hosts import Host
+from client.hosts import Exchanging, Host
 from client.requests import Request
 from federation.errors import EngramError
 from federation.flower import Run, local_run, name_message
-from federation.wire import REFUSED, ROSTER_QUERY
+from federation.wire import REFUSED, ROSTER_QUERY, SECURE_QUERY
 
 _log = getLogger("flwr.engram")
 _CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp
@@ -98,10 +98,12 @@ class InProcessGrid(Grid):
                 return [
                     Message(self._host.describe(r.hosted), reply_to=r.message) for r in requests
                 ]
-            if kind == MessageType.TRAIN:
-                return self._host.train(requests)
-            if kind == MessageType.EVALUATE:
-                return self._host.evaluate(requests)
+            host = self._host
+            answers = {MessageType.TRAIN: host.train, MessageType.EVALUATE: host.evaluate}
+            if isinstance(host, Exchanging):
+                answers[SECURE_QUERY] = host.exchange
+            if kind in answers:
+                return answers[kind](requests)
         except EngramError as error:
             return [Message(Error(REFUSED, str(error)), reply_to=r.message) for r in requests]
         except Exception as error:  # the strategy decides about clients' errors

@@ -149,7 +149,7 @@ class Federated(RunStrategy):
             roster,
             max_weight=e.max_weight,
             scoring=Scoring.of(e, rounds.shapes, roster.names),
-            losses=e.model in FLAT,
+            losses=e.model in FLAT and e.aggregation == "plain",
             loss=task_of(e.task, e.loss).metric,
             steps=" or ".join(e.of(NetworkMethod).step_sizes()),
             notes=notes,

@@ -101,34 +101,29 @@ def screen(
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    wanted = loss is not None
-    if merge.settings.privacy == "local" and not content.config_records[CLIENTS].get("losses"):
-        wanted = False  # nodes of real sites send none
-    details = _read_details(content, losses=wanted)
-    num_examples = content.metric_records[METRICS]["num-examples"]
+    details = read_clients(
+        content,
+        server_round=server_round,
+        asked=asked,
+        examples=examples,
+        losses=loss is not None and not _keeps_losses(content, merge),
+    )
     arrays = content.array_records[ARRAYS]
+    if isinstance(details, Rejected):
+        return details
     ids = details.ids
-    if details.server_round != server_round:
-        return Rejected.of("round", f"it is of round {brief(details.server_round)}")
-    if not ids or not _is_split(asked, ids, details.failed):
-        named = f"{brief(ids)} answered, {brief(details.failed)} failed"
-        return Rejected.of("clients", f"{few(asked)} were asked, {named}")
-    rows = [examples[client] for client in ids]
-    if not isinstance(num_examples, int) or num_examples != sum(rows):
-        claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(rows)}"
-        return Rejected.of("size", claim)
     like, lead = flat(shapes.sent), None if merge.combines else len(ids)
     params = _read_params(arrays, like, lead)
     if isinstance(params, Rejected):
         return params
-    failed = dict(zip(details.failed, details.reasons, strict=True))
+    rows = [examples[client] for client in ids]
     way = str(content.config_records[CLIENTS].get("way"))
     slots = unflat(params, shapes.sent)
-    trained = Trained(ids, slots, rows, details.losses, failed, way if way in WAYS else "")
+    trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
     return judged(trained, most=most, merge=merge, loss=loss)
 
 
-class _Details(NamedTuple):
+class Details(NamedTuple):
     """A reply's entries about its clients; only the lengths of its lists are checked."""
 
     server_round: int
@@ -137,10 +132,56 @@ class _Details(NamedTuple):
     failed: list[int]
     reasons: list[str]
 
+    @property
+    def why(self) -> dict[int, str]:
+        """The reasons of clients that failed."""
+        return dict(zip(self.failed, self.reasons, strict=True))
 
-def _read_details(content: RecordDict, *, losses: bool) -> _Details:
+
+def _keeps_losses(content: RecordDict, merge: Merge) -> bool:
+    """Returns whether a node keeps its losses to itself, as a site does under local privacy."""
+    private = merge.settings.privacy == "local"
+    return private and not content.config_records[CLIENTS].get("losses")
+
+
+def read_clients(
+    content: RecordDict,
+    *,
+    server_round: int,
+    asked: Sequence[int],
+    examples: Mapping[int, int],
+    losses: bool,
+) -> Details | Rejected:
+    """Reads which clients have trained, and checks that with what is known of them.
+
+    Args:
+        content: As for ``screen``, like all others.
+        server_round: The round.
+        asked: The clients.
+        examples: Their numbers of training rows.
+        losses: Whether there must be their training losses.
+
+    Raises:
+        KeyError: If an entry is missing.
+        TypeError, ValueError: If it is something else.
+    """
+    details = _read_details(content, losses=losses)
+    num_examples, ids = content.metric_records[METRICS]["num-examples"], details.ids
+    if details.server_round != server_round:
+        return Rejected.of("round", f"it is of round {brief(details.server_round)}")
+    if not ids or not _is_split(asked, ids, details.failed):
+        named = f"{brief(ids)} answered, {brief(details.failed)} failed"
+        return Rejected.of("clients", f"{few(asked)} were asked, {named}")
+    rows = sum(examples[client] for client in ids)
+    if not isinstance(num_examples, int) or num_examples != rows:
+        claim = f"{brief(num_examples)} examples are claimed, the roster has {rows}"
+        return Rejected.of("size", claim)
+    return details
+
+
+def _read_details(content: RecordDict, *, losses: bool) -> Details:
     record = content.config_records[CLIENTS]
-    details = _Details(
+    details = Details(
         read_int(record, "server-round"),
         read_list(record, "ids", int),
         read_list(record, "losses", float),

@@ -1,10 +1,11 @@
 """Hosts of clients, one file per family of methods, imported when it is asked for."""
 
-from client.hosts.base import HOSTS, Engine, Host, Opening, host_of, hosts
+from client.hosts.base import HOSTS, Engine, Exchanging, Host, Opening, host_of, hosts
 
 __all__ = [
     "HOSTS",
     "Engine",
+    "Exchanging",
     "Host",
     "Opening",
     "host_of",

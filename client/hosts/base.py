@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
@@ -16,7 +16,7 @@ from federation.methods.base import Families
 from federation.noise import Noise, secret_noise
 from federation.schema import Kind
 
-__all__ = ["HOSTS", "Engine", "Host", "Opening", "host_of", "hosts"]
+__all__ = ["HOSTS", "Engine", "Exchanging", "Host", "Opening", "host_of", "hosts"]
 
 
 class Host(Protocol):
@@ -30,6 +30,14 @@ class Host(Protocol):
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Answers requests to score clients, as ``train`` does."""
+
+
+@runtime_checkable
+class Exchanging(Protocol):
+    """A host that answers further questions about a round."""
+
+    def exchange(self, requests: Sequence[Request]) -> list[Message]:
+        """Answers requests, as ``Host.train`` does."""
 
 
 class Opening(NamedTuple):

@@ -35,6 +35,7 @@ NO_NETWORK = frozenset(
         ),
         *("categories", "missing", "missing_values", "images", "standardize"),
         *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
+        *("aggregation", "secure_threshold"),
     }
 )
 """Shared settings of those who train networks on rows of classes."""

@@ -144,6 +144,9 @@ class NetworkMethod(Method):
         if self.each and shared.merge != "mean":
             expected = f"mean for {self.name}, whose server sees every update"
             yield clash("merge", shared.merge, expected)
+        if self.each and shared.aggregation == "secure":
+            expected = f"plain for {self.name}, whose server sees every update"
+            yield clash("aggregation", shared.aggregation, expected)
         if self.each and shared.privacy == "central":
             expected = f"none or local for {self.name}, whose server sees every update"
             yield clash("privacy", shared.privacy, expected)
@@ -261,6 +264,9 @@ def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
     if shared.privacy != "central":
         expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
         yield clash("sampling", shared.sampling, expected, "privacy")
+    if shared.aggregation == "secure":
+        expected = "fixed where aggregation is secure: sites know who takes part in a sum"
+        yield clash("sampling", shared.sampling, expected, "aggregation")
     if shared.shards > 1:
         expected = "1 where sampling is poisson, which draws each client by itself"
         yield clash("shards", shared.shards, expected, "sampling")

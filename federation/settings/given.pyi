@@ -196,6 +196,12 @@ class Given(TypedDict, total=False):
     solved; 0: noise-multiplier is as given."""
     delta: float
     """privacy: the delta at which the epsilon spent is reported."""
+    aggregation: Literal["plain", "secure"]
+    """what the server learns of a round's updates: each one (plain), or their sum alone
+    (secure: clients mask theirs; clip must be set)."""
+    secure_threshold: float
+    """secure: the share of a round's sites above which they must stay until its end; as many of
+    them together could unmask one, and fewer cannot."""
     server_step: Literal["replace", "universal"]
     """how the next model follows from a round's merged model: replace (it is the merged one) or
     universal (the universal ensemble, which has no step size, takes the last model less the

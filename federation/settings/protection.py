@@ -96,6 +96,18 @@ class ProtectionSettings(Settings):
         lt=1,
         description="privacy: the delta at which the epsilon spent is reported",
     )
+    aggregation: Literal["plain", "secure"] = Field(
+        "plain",
+        description="what the server learns of a round's updates: each one (plain), or their sum "
+        "alone (secure: clients mask theirs; clip must be set)",
+    )
+    secure_threshold: Float = Field(
+        2 / 3,
+        ge=0.5,
+        lt=1,
+        description="secure: the share of a round's sites above which they must stay until its "
+        "end; as many of them together could unmask one, and fewer cannot",
+    )
     server_step: Literal["replace", "universal"] = Field(
         "replace",
         description="how the next model follows from a round's merged model: replace (it is the "
@@ -125,6 +137,8 @@ class ProtectionSettings(Settings):
             yield clash("bucket-size", self.bucket_size, expected, "merge")
         if self.privacy != "none" and self.clip <= 0:
             yield clash("clip", self.clip, f"positive where privacy is {self.privacy}", "privacy")
+        if self.aggregation == "secure":
+            yield from self._unsummable(asked)
         if self.privacy == "central" and self.merge != "mean":
             # Its noise is calibrated to the influence of one client on a mean.
             yield clash("merge", self.merge, "mean where privacy is central", "privacy")
@@ -138,3 +152,24 @@ class ProtectionSettings(Settings):
         if self.epsilon and self.noise_multiplier != default:
             expected = f"left out where epsilon = {self.epsilon:g} is to be reached"
             yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
+
+    def _unsummable(self, asked: int) -> Iterator[Fault]:
+        """Yields settings that need more of clients' updates than a sum of bounded ones."""
+        where = "where aggregation is secure"
+        if self.clip <= 0:
+            yield clash("clip", self.clip, f"positive {where}", "aggregation")
+        if self.merge != "mean":
+            yield clash("merge", self.merge, f"mean {where}", "aggregation")
+        if self.privacy == "local":
+            expected = (
+                f"none or central {where}: single updates' noise would leave the sum's bounds"
+            )
+            yield clash("privacy", self.privacy, expected, "aggregation")
+        if self.clip_quantile:
+            expected = f"0 {where}: nobody counts single updates' norms"
+            yield clash("clip-quantile", self.clip_quantile, expected, "aggregation")
+        if self.epsilon:
+            expected = f"0 {where}: give the noise-multiplier, and the run says its epsilon"
+            yield clash("epsilon", self.epsilon, expected, "aggregation")
+        if asked < 2:
+            yield clash("clients-per-round", asked, f"2 or more {where}", "aggregation")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import vmap
 
-from engram.privacy import add_normal, clip, epsilon
+from engram.privacy import add_normal, clip, concentrated_epsilon, epsilon
 from engram.tree import add_scaled, interpolate, norm
 from tests.support import assert_same
 
@@ -135,3 +135,13 @@ def test_epsilon_refuses_what_is_no_mechanism():
         epsilon(0.0, 1, 1e-5)
     with pytest.raises(ValueError, match=r"delta must be in \(0, 1\), got 1.0"):
         epsilon(1.0, 1, 1.0)
+
+
+def test_concentrated_privacy_gives_an_epsilon_that_no_gaussian_exceeds():
+    # rho = 0.5, delta = e^-8: 0.5 + 2 sqrt(0.5 * 8) = 4.5.
+    assert concentrated_epsilon(0.5, math.exp(-8)) == pytest.approx(4.5, rel=1e-12)
+    assert concentrated_epsilon(0.0, 0.1) == 0
+    # A Gaussian mechanism of multiplier z is 1 / (2 z^2)-concentrated, and its epsilon is exact.
+    for z in (0.5, 1.0, 4.0):
+        for releases in (1, 30):
+            assert epsilon(z, releases, 1e-5) < concentrated_epsilon(releases / (2 * z**2), 1e-5)

@@ -1,0 +1,257 @@
+"""A host whose updates leave masked: the server learns their sum over sites, and no single one.
+
+It stands before the host that trains. The state of a round is in this object alone, for that round
+alone: each stage takes it out, so that none is answered twice, and what is refused ends the round
+for its party.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from client.hosts.local import LocalHost
+from client.parties import Identity, Parties
+from client.requests import Request
+from engram.checks import must
+from engram.core.slots import unflat
+from federation.errors import EngramError, Refused, one_line
+from federation.files import read_file, replace_file
+from federation.secure.client import (
+    Advertised,
+    Agreed,
+    Masked,
+    Opened,
+    Shared,
+    add_masks,
+    advertise,
+    agree,
+    open_shares,
+    reveal,
+    share,
+)
+from federation.secure.noise import share_of_noise
+from federation.secure.quantize import quantize
+from federation.secure.session import Session
+from federation.secure.shamir import Entropy
+from federation.secure.vectors import to_vector
+from federation.secure.wire import (
+    MASKED,
+    SECURE,
+    STAGE,
+    advert_from_bytes,
+    advert_to_bytes,
+    read_entries,
+    session_of,
+    to_entries,
+)
+from federation.wire import (
+    ARRAYS,
+    CLIENTS,
+    METRICS,
+    REFUSED,
+    config_of,
+    read_list,
+    to_params,
+    to_record,
+)
+
+S = TypeVar("S")
+
+
+class MaskingHost:
+    """Answers a secure round's stages for the clients of a host.
+
+    Args:
+        host: Trains them.
+        parties: The parties that its clients are.
+        least: Fewest parties whose sum may leave.
+        noted: File of the last round whose sum this party has helped to unmask; None for none.
+        noise: Returns the source of a party's noise in a round; a secret one by default.
+    """
+
+    def __init__(
+        self,
+        host: LocalHost,
+        parties: Parties,
+        *,
+        least: int = 0,
+        noted: Path | None = None,
+        noise: Callable[[int, int], Entropy] = lambda server_round, party: os.urandom,
+    ) -> None:
+        self._host, (self._identity, self._registry) = host, parties
+        self._least, self._noted, self._noise = least, noted, noise
+        self._states: dict[int, tuple[Session, Any]] = {}
+        self._unmasked: dict[int, int] = {}
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """As ``Host.describe``."""
+        return self._host.describe(hosted)
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """As ``Host.evaluate``: models are scored as without secure aggregation."""
+        return self._host.evaluate(requests)
+
+    def exchange(self, requests: Sequence[Request]) -> list[Message]:
+        """Answers stages of a secure round in which nobody trains."""
+        return [_reply(request, partial(self._answer, request)) for request in requests]
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Trains the clients of all requests, and masks the mean of each request's clients.
+
+        A reply has one array, and who has trained; no losses, which would be of single clients.
+        """
+        ready, replies = dict[int, tuple[Session, Opened]](), dict[int, Message]()
+        for i, request in enumerate(requests):
+            try:
+                ready[i] = self._ready(request)
+            except (KeyError, TypeError, ValueError, EngramError) as error:
+                replies[i] = _refusal(request, error)
+        trained = self._host.train([requests[i] for i in ready]) if ready else []
+        for (i, opened), reply in zip(ready.items(), trained, strict=True):
+            masked = partial(self._masked, requests[i], *opened, reply)
+            replies[i] = reply if reply.has_error() else _reply(requests[i], masked)
+        return [replies[i] for i in range(len(requests))]
+
+    def _answer(self, request: Request) -> RecordDict:
+        config = config_of(request.message.content)
+        stages = {
+            "keys": self._keys,
+            "shares": self._shares,
+            "survivors": self._survivors,
+            "unmask": self._unmask,
+        }
+        stage = str(config[STAGE])
+        if stage not in stages:
+            raise Refused(must("stage", stage, f"one of {', '.join(stages)}"))
+        found = stages[stage](self._identity(request), self._session(request), request)
+        return RecordDict({SECURE: ConfigRecord(found)})
+
+    def _session(self, request: Request) -> Session:
+        e = self._host.trainer.experiment
+        return session_of(config_of(request.message.content), e)
+
+    def _keys(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
+        del request
+        last = self._last(own.party)
+        if session.number <= last:
+            raise Refused(
+                f"round must be above {last}, whose sum client-{own.party} has helped to unmask, "
+                f"got {session.number}: who sums a round twice, over other sites, learns more"
+            )
+        if session.threshold < self._least:
+            raise Refused(
+                f"this site's policy is against it: sums must be of {self._least} sites or more, "
+                f"and {session.threshold} of {session.parties} may do"
+            )
+        state = advertise(session, *own, os.urandom)
+        self._states[own.party] = session, state
+        return to_entries({own.party: advert_to_bytes(state.advert)})
+
+    def _shares(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
+        state = self._take(own.party, session, Advertised)
+        read = _entries(request).items()
+        adverts = {party: advert_from_bytes(party, data) for party, data in read}
+        shared, sealed, commitment = share(state, adverts, self._registry, os.urandom)
+        self._states[own.party] = session, shared
+        return to_entries(sealed | {own.party: commitment})
+
+    def _ready(self, request: Request) -> tuple[Session, Opened]:
+        own, session = self._identity(request), self._session(request)
+        state = self._take(own.party, session, Shared)
+        if not config_of(request.message.content).get("combine", True):
+            raise Refused("combine must be true where aggregation is secure: only sums leave")
+        return session, open_shares(state, _entries(request))
+
+    def _masked(
+        self, request: Request, session: Session, opened: Opened, reply: Message
+    ) -> RecordDict:
+        content, e = reply.content, self._host.trainer.experiment
+        details = content.config_records[CLIENTS]
+        rows = read_list(details, "examples", int)
+        received = to_params(request.message.content.array_records[ARRAYS])
+        sent = to_params(content.array_records[ARRAYS])
+        update = quantize(
+            to_vector(self._host.trainer.method, unflat(received), unflat(sent)),
+            bound=e.clip,
+            weight=sum(min(count, session.most) for count in rows) / session.most,
+            room=session.room,
+        )
+        party = self._identity(request).party
+        if session.multiplier:
+            update += share_of_noise(session, update.size, self._noise(session.number, party))
+        state, masked = add_masks(opened, update)
+        self._states[party] = session, state
+        names = ("server-round", "ids", "failed", "reasons", "way")
+        words = torch.from_numpy(masked.view("int32"))
+        return RecordDict(
+            {
+                ARRAYS: to_record({MASKED: words}),
+                METRICS: MetricRecord({"num-examples": sum(rows)}),
+                CLIENTS: ConfigRecord({name: details[name] for name in names} | {"losses": []}),
+            }
+        )
+
+    def _survivors(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
+        state = self._take(own.party, session, Masked)
+        named = read_list(request.message.content.config_records[SECURE], "parties", int)
+        agreed, signature = agree(state, frozenset(named), own.key)
+        self._states[own.party] = session, agreed
+        return to_entries({own.party: signature})
+
+    def _unmask(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
+        state = self._take(own.party, session, Agreed)
+        shares = reveal(state, _entries(request), self._registry)
+        self._note(own.party, session)
+        return to_entries(shares)
+
+    def _take(self, party: int, session: Session, kind: type[S]) -> S:
+        """Takes a party's state out of this object, if it is of this round and stage."""
+        known, state = self._states.pop(party, (None, None))
+        if known != session or not isinstance(state, kind):
+            raise Refused(
+                f"client-{party} is not at this stage of round {session.number}: each stage is "
+                "answered once, in turn, by a process that has answered those before"
+            )
+        return state
+
+    def _last(self, party: int) -> int:
+        """Returns the last round of this training that a party has helped to unmask; 0 if none."""
+        if self._noted is None:
+            return self._unmasked.get(party, 0)
+        try:
+            return int(read_file(self._noted, most=100))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError) as error:
+            raise Refused(f"this site cannot read {self._noted.name}: remove it") from error
+
+    def _note(self, party: int, session: Session) -> None:
+        self._unmasked[party] = session.number
+        if self._noted is None:
+            return
+        try:
+            self._noted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._noted, str(session.number).encode())
+        except OSError as error:
+            raise Refused(f"this site's disk cannot be written: {error.strerror}") from error
+
+
+def _entries(request: Request) -> Mapping[int, bytes]:
+    return read_entries(request.message.content.config_records[SECURE])
+
+
+def _reply(request: Request, answer: Callable[[], RecordDict]) -> Message:
+    try:
+        return Message(answer(), reply_to=request.message)
+    except (KeyError, TypeError, ValueError, EngramError) as error:
+        return _refusal(request, error)
+
+
+def _refusal(request: Request, error: Exception) -> Message:
+    text = f"a message lacks {error}" if isinstance(error, KeyError) else str(error)
+    return Message(Error(REFUSED, one_line(text)), reply_to=request.message)

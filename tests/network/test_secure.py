@@ -1,0 +1,64 @@
+"""Secure aggregation between processes, over gRPC."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from federation.errors import RunStopped
+from federation.experiment import Experiment
+from server.record import RunRecord
+from simulations.deployed import run_deployed
+from simulations.engine import simulate
+from simulations.loopback import LoopbackFederation
+
+pytestmark = pytest.mark.processes
+
+CLIENTS = 4
+
+
+def settings(**special):
+    given = {
+        "method": "ditto",
+        "num-clients": CLIENTS,
+        "clients-per-round": CLIENTS,
+        "min-clients": 3,
+        "timeout": 60.0,
+        "partition": "dirichlet",
+        "hidden": "16",
+        "num-rounds": 3,
+        "eval-every": 3,
+        "clip": 0.3,
+    }
+    return Experiment.from_config(given | special)
+
+
+def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(tmp_path):
+    fed, experiment = tmp_path / "fed", settings(aggregation="secure")
+    with LoopbackFederation(fed, clients=CLIENTS) as federation:
+
+        def run(folder):
+            run_deployed(experiment, folder, federation.server, control=federation.control)
+
+        # Nobody has the others' keys yet.
+        with pytest.raises(RunStopped, match="this site has no key of client-"):
+            run(tmp_path / "unknown")
+        for client in range(CLIENTS):
+            shutil.copytree(federation.server / "clients", fed / f"client-{client}" / "clients")
+        for client in (2, 3):  # sums may be of three
+            (fed / f"client-{client}" / "policy.toml").write_text("secure = 4\n")
+        with pytest.raises(RunStopped, match="this site's policy is against it: sums must be of 4"):
+            run(tmp_path / "few")
+        (fed / "client-2" / "policy.toml").write_text("secure = 3\n")
+        # It answers the first round's message to train, and no other.
+        (fed / "client-3" / "policy.toml").write_text("rounds-a-day = 1\n")
+        run(tmp_path / "run")
+    rows = RunRecord.open(tmp_path / "run").rows()
+    assert [row["left-out"] for row in rows if "left-out" in row] == [0, 1, 1]
+    assert [[*row["absent"]] for row in rows if row["round"] > 1] == [["3"], ["3"]]
+    plain = settings(participation=str(tmp_path / "run"))
+    simulate(plain, tmp_path / "plain")
+    one, other = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("run", "plain"))
+    assert one.server_round == other.server_round == 3
+    for path, leaf in other.model.items():
+        np.testing.assert_allclose(one.model[path], leaf, atol=1e-5)
