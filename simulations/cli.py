@@ -192,6 +192,14 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram remove fed/server client-1 --control 127.0.0.1:8000",
             ),
         ),
+        "withdraw": Command(
+            "simulations.withdraw_cli",
+            "Name what has learned from a client that leaves, and retrain a run without it.",
+            (
+                "engram withdraw NAME 3",
+                "engram withdraw NAME client-1 --federation fed/server --out runs/without-1",
+            ),
+        ),
         "stop": Command(
             _SERVER,
             "Stop a run on a federation after its current round; it can be resumed.",
@@ -237,7 +245,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "leave": Command(
             _CLIENT,
-            "Leave a federation: the key is refused from now on, and no run counts on this client.",
+            "Leave a federation: the key is refused, and no run counts on this client.",
             ("engram leave fed/client-2", "engram leave fed/client-2 --state /var/lib/engram"),
         ),
         "memory": Command(

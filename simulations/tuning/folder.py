@@ -93,7 +93,7 @@ class Tuning(NamedTuple):
                 "tuning needs validation rows: protocol must be standard, and validation-fraction "
                 f"above 0, got {experiment.protocol} and {experiment.validation_fraction:g}"
             )
-        for key in ("participation", "start-from"):  # runs in lock step know neither
+        for key in ("participation", "start-from", "without"):  # runs in lock step know none
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))
         own = {key.removeprefix(f"{name}."): value for key, value in self.fixed[name].items()}
