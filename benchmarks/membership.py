@@ -43,7 +43,9 @@ from simulations.loopback import LoopbackFederation
 Kind = Literal["join", "leave", "revoke", "cut"]
 
 _CUT = (5.0, 40.0)  # seconds of a cut; a SuperLink takes a node to be off line after twenty
-_SOON = 0.6  # part of the rounds in which everything happens: the rest shows what came of it
+_SOON = 0.6  # part of the rounds in which everything is to happen
+_MORE = 5  # rounds by which a run is prolonged until the script is over
+_AFTER = 2  # rounds after the last event, which show what came of it
 _DATA = "wards"
 _WARDS = '''"""Rows of a ward: a plug-in, since nodes that come have rows of their own."""
 
@@ -81,7 +83,8 @@ class Outcome(NamedTuple):
     """The outcome of a run whose members changed."""
 
     events: dict[str, int]  # number of events by kind
-    missed: int  # events of the script that the run was too short for
+    rounds: int  # rounds of the run: those asked for, and more if the script took longer
+    missed: int  # events of the script that did not come about
     seconds: float  # duration of the run
     stops: int  # times that the coordinator or the SuperLink had to be started again
     rounds_lost: int  # rounds that were not recorded exactly once
@@ -146,24 +149,27 @@ def settings(clients: int, rounds: int) -> dict[str, Any]:
         "clients-per-round": clients,
         "min-clients": 2,
         "num-rounds": rounds,
-        "eval-every": max(1, rounds // 5),
+        "eval-every": 10,
         "checkpoint-every": 5,
-        "local-steps": 100,
+        "local-steps": 20,
         "hidden": "8",
-        "timeout": 60.0,
+        "timeout": 30.0,
     }
 
 
 def carry_out(
     folder: Path, nodes: int, rounds: int, events: Sequence[Event], *, say: Any = print
 ) -> Outcome:
-    """Runs the federation in a new folder, has everything happen, and compares."""
+    """Runs the federation in a new folder, has everything happen, and compares.
+
+    The run has ``rounds`` rounds, and goes on for more until the script is over.
+    """
     (folder / f"{_DATA}_plugin.py").write_text(_WARDS, encoding="utf-8")
     add_plugins(str(folder / f"{_DATA}_plugin"))
     load_plugins()
     first, data, run = begins_with(nodes), ["--data", _DATA], folder / "run"
     reached, stops, over = [-1], list[str](), threading.Event()
-    done, start = list[Event](), time.monotonic()
+    done, start = dict[Event, int](), time.monotonic()
 
     def on_round(row: Mapping[str, Any]) -> None:
         reached[0] = max(reached[0], row["round"])
@@ -177,23 +183,27 @@ def carry_out(
                         return
                 say(f"round {reached[0]}: {event.kind} {event.client}")
                 _happen(event, federation, folder / "federation", data, over)
-                done.append(event)
+                done[event] = reached[0]
 
         happening = threading.Thread(target=script, daemon=True)
         happening.start()
-        run_deployed(
-            Experiment.from_config(settings(first, rounds)), run, federation.server,
-            control=federation.control, on_round=on_round, on_trouble=stops.append,
-        )  # fmt: skip
-        seconds = time.monotonic() - start
-        over.set()
-        happening.join()
+        try:
+            while reached[0] < rounds:
+                run_deployed(
+                    Experiment.from_config(settings(first, rounds)), run, federation.server,
+                    control=federation.control, on_round=on_round, on_trouble=stops.append,
+                )  # fmt: skip
+                if happening.is_alive() or max(done.values(), default=0) > rounds - _AFTER:
+                    rounds += _MORE
+        finally:
+            over.set()
+            happening.join()
+    seconds = time.monotonic() - start
     for line in stops:
         say(line)
     found = compare(folder, nodes, rounds, members_after(nodes, events))
-    counts = dict(Counter(event.kind for event in done))
-    missed = len(events) - len(done)
-    return Outcome(counts, missed, seconds, len(stops), **found)
+    counts, missed = dict(Counter(event.kind for event in done)), len(events) - len(done)
+    return Outcome(counts, rounds, missed, seconds, len(stops), **found)
 
 
 def _happen(
@@ -299,7 +309,7 @@ def main(
             print(f"kept: {folder}")
         else:
             shutil.rmtree(folder)
-    print(f"{nodes} nodes, {rounds} rounds, seed {seed}")
+    print(f"{nodes} nodes, seed {seed}")
     for name, value in found._asdict().items():
         print(f"  {name.replace('_', ' '):<20}{value}")
     if not found.unharmed:
