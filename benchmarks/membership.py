@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
     @property
     def unharmed(self) -> bool:
         """Whether the run went on, and gave what its record says."""
-        near = max(self.difference, self.memory_difference) <= 1e-5
+        near = self.difference <= 1e-5 and self.memory_difference <= 1e-5  # NaN is not
         failed = self.missed, self.stops, self.rounds_lost, self.strangers, self.memories_lost
         return near and not any(failed)
 
