@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from federation.checksums import checked
+from federation.data.dealing import federated_data
 from federation.errors import Refused
 from federation.files import read_json
 from server.record import RunRecord
@@ -79,6 +81,20 @@ def test_the_new_run_is_as_if_the_client_had_never_been_a_member(tmp_path, engra
     settings = new.config["settings"]
     assert settings["participation"] == str(tmp_path / "all")
     assert settings["without"] == str(gone)
+
+
+def test_units_are_those_of_the_other_clients(tmp_path, engram):
+    record = begun(tmp_path / "all", standardize="federation")
+    assert engram("withdraw", "all", "3")[0] == 0
+    new = RunRecord.open(tmp_path / "all-without-3")
+    wanted = never_a_member(3, record, tmp_path / "nodes", "fedavg", standardize="federation")
+    units, before = new.rows()[0]["units"], record.rows()[0]["units"]
+    train = federated_data(experiment("fedavg", standardize="none")).train
+    others = np.concatenate([train.x[train.rows[client]] for client in range(3)])
+    np.testing.assert_allclose(units["inputs"]["mean"], others.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(units["inputs"]["mean"], wanted.rows()[0]["units"]["inputs"]["mean"])
+    assert units["inputs"]["mean"] != pytest.approx(before["inputs"]["mean"], rel=1e-2)
+    assert_same(last(new).model, last(wanted).model, atol=1e-6)
 
 
 def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram):
