@@ -82,7 +82,7 @@ class Event(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a run whose members changed."""
 
-    events: dict[str, int]  # number of events by kind
+    events: dict[Kind, int]  # number of events by kind
     rounds: int  # rounds of the run: those asked for, and more if the script took longer
     missed: int  # events of the script that did not come about
     seconds: float  # duration of the run
@@ -153,7 +153,7 @@ def settings(clients: int, rounds: int) -> dict[str, Any]:
         "checkpoint-every": 5,
         "local-steps": 20,
         "hidden": "8",
-        "timeout": 30.0,
+        "timeout": 120.0,
     }
 
 

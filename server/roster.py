@@ -429,7 +429,8 @@ def attendance_of(
     membership: Membership | None = getattr(grid, "membership", None)
     if open_ is None:
         open_ = membership is not None and membership.is_whole(e)
-    clients, roll = e.num_clients, None
+    clients = e.num_clients
+    roll: Callable[[], Set[int]] | None = None
     if membership is not None and open_:
         clients, roll = min(clients, membership.clients), membership.members
     elif membership is not None and e.without:

@@ -135,8 +135,7 @@ def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str
     from simulations.replay import Participation
     from simulations.run_cli import in_this_process
 
-    chosen = "sequential" if engine == "sequential" else "vectorized"
-    execute = in_this_process(chosen, None)
+    execute = in_this_process("sequential" if engine == "sequential" else "vectorized", None)
     experiment = read_experiment(settings)
     Participation.of(experiment)  # refused before anything is written
     experiment = begin(found, folder, experiment, engine=engine)

@@ -98,8 +98,9 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     since = 0 if came is None or former is not None else came
     merged = (r for r in rows if number in r.get("cohort", ()))
     took_part = sum(str(number) not in row.get("absent", {}) for row in merged)
-    kept = [record.checkpoints(), *map(there, sorted((run / "picked").glob("*")))]
-    models = [path for each in kept for at, path in each.items() if at >= since]
+    kept = [record.checkpoints(), *map(there, _picked(record))]
+    first = since if former is not None else max(since, 1)  # a run's initial model is nobody's
+    models = [path for each in kept for at, path in each.items() if at >= first]
     before = max((at for at in record.checkpoints() if at < since), default=None)
     heirs = list(_heirs(run, number, places))
     return Withdrawal(run, number, since, took_part, models, heirs, before, former)

@@ -137,7 +137,7 @@ def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram
 
 def picked(folder):
     found = sorted(folder.glob("picked/*/round-*"), key=lambda p: (p.parent, int(p.name[6:])))
-    return [path.relative_to(folder) for path in found]
+    return [path.relative_to(folder) for path in found if path.name != "round-0"]
 
 
 def test_two_withdraw_one_after_the_other(tmp_path, engram):
