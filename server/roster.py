@@ -425,6 +425,10 @@ def attendance_of(
         kind: As for ``Attendance``.
         open_: Whether the run's clients are the members of the grid's federation, as they come and
             go; None: if they are as many when the run begins.
+
+    Raises:
+        Refused: Some clients of a run on nodes have no part in it, but its clients are not those of
+            the federation.
     """
     membership: Membership | None = getattr(grid, "membership", None)
     if open_ is None:

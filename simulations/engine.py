@@ -68,8 +68,7 @@ def _simulated(
     # One node can send the mean of all clients where the server needs only a mean.
     own, known = experiment.own, dict[str, Any]()
     apart = isinstance(own, NetworkMethod) and not own.combines(experiment)
-    # A node of its own tells nothing of the rows of those that have no part.
-    apart = apart or bool(experiment.without)
+    apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
     nodes = [[client] for client in everyone] if apart else [everyone]
     grid = InProcessGrid(host, nodes)
     if experiment.participation:

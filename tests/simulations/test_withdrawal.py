@@ -97,6 +97,22 @@ def test_units_are_those_of_the_other_clients(tmp_path, engram):
     assert_same(last(new).model, last(wanted).model, atol=1e-6)
 
 
+def test_clients_of_a_part_of_a_federation_cannot_be_left_out_by_number(tmp_path):
+    e = experiment("fedavg", without="1", clients_per_round=2)
+    grid = ScriptedFederation(e, tmp_path)  # whose federation has three clients
+    with pytest.raises(Refused, match=r"without must be empty unless num-clients is .* 3, got '1'"):
+        run_on(grid, e, tmp_path / "run", engine="flower")
+    assert not (tmp_path / "run").exists()
+
+
+def test_units_of_a_run_that_never_had_the_client(tmp_path):
+    given = {"standardize": "federation", "clients_per_round": 2}
+    never = begun(tmp_path / "never", without="3", **given).rows()[0]["units"]
+    train = federated_data(experiment("fedavg", standardize="none")).train
+    others = np.concatenate([train.x[train.rows[client]] for client in range(3)])
+    np.testing.assert_allclose(never["inputs"]["mean"], others.mean(axis=0), rtol=1e-5)
+
+
 def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram):
     record = begun(tmp_path / "runs" / "all")
     before = {path: path.read_bytes() for path in record.folder.rglob("*") if path.is_file()}
