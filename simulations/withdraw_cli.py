@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,42 +59,18 @@ def withdraw(
     settings = settings_without(found, None if start_from is None else find_run(start_from))
     new = out or folder.with_name(f"{folder.name}-without-{found.client}")
     record = RunRecord.open(folder)
-    on_nodes = record.config["engine"] == "flower"
-    if on_nodes and federation is None:
-        raise Refused(
-            f"{folder} was run on nodes, which have its rows: name the federation, --federation "
-            "SERVER_FOLDER; where all rows are here, engram run --set participation=RUN --set "
-            "without=CLIENT does the same in this process"
-        )
-    if not on_nodes and federation is not None:
-        raise Refused(f"--federation is for a run on nodes: {folder} was run in one process")
-    if federation is not None:
-        check_removed(federation, found.client)
-    elif record.results is None:
-        raise Refused(
-            f"{folder} is not finished, so that not all of its rounds can be repeated: start a new "
-            f"run with --set without={found.client}"
-        )
+    _check_place(record, found.client, federation)
     check_unused(new)
-    _tell_models(found)
     if federation is not None:
         found = found._replace(base=None)  # the sites' memories are of the former run's rounds
-        _tell_begin(found, new)
-        with noted(found, new):
+    _tell_before(found, new)
+    with noted(found, new):
+        if federation is not None:
             _on_nodes(settings, new, federation, control)
-    else:
-        _tell_begin(found, new)
-        with noted(found, new):
+        else:
             _here(found, settings, new, str(record.config["engine"]))
-    doomed = _doomed(found, on_nodes=on_nodes)
-    for path in doomed:
-        console.print(f"delete: {path}", soft_wrap=True)
-    training = record.config["training"]
-    where = f"at each site, engram memory forget CLIENT_FOLDER {training}, and " if on_nodes else ""
-    console.print(
-        f"not recorded here: {where}exported models whose card names the run {folder.name}",
-        soft_wrap=True,
-    )
+    doomed = _doomed(found, on_nodes=federation is not None)
+    _tell_after(record, doomed, on_nodes=federation is not None)
     if as_json:
         told = found.to_json() | {"retrained": str(new), "delete": [str(path) for path in doomed]}
         print(json.dumps(told))
@@ -101,12 +78,29 @@ def withdraw(
         tell_next(f"show {shlex.quote(str(new))}")
 
 
-def check_removed(server: Path, client: int) -> None:
-    """Checks that a client is no member of a federation any more.
+def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
+    """Checks that a run can be trained again without a client where that is asked for.
 
     Raises:
-        Refused: It is.
+        Refused: It was run elsewhere; or on nodes, and the client is still a member of their
+            federation; or in one process, and is not finished.
     """
+    folder, on_nodes = record.folder, record.config["engine"] == "flower"
+    if on_nodes and server is None:
+        raise Refused(
+            f"{folder} was run on nodes, which have its rows: name the federation, --federation "
+            "SERVER_FOLDER; where all rows are here, engram run --set participation=RUN --set "
+            "without=CLIENT does the same in this process"
+        )
+    if not on_nodes and server is not None:
+        raise Refused(f"--federation is for a run on nodes: {folder} was run in one process")
+    if server is None:
+        if record.results is None:
+            raise Refused(
+                f"{folder} is not finished, so that not all of its rounds can be repeated: start a "
+                f"new run with --set without={client}"
+            )
+        return
     insecure = read_server(server).settings.insecure  # in which nobody is registered
     if not insecure and client in roll(server).members:
         raise Refused(
@@ -115,20 +109,28 @@ def check_removed(server: Path, client: int) -> None:
         )
 
 
-def _tell_models(found: Withdrawal) -> None:
+def _tell_before(found: Withdrawal, folder: Path) -> None:
     when = f"round {found.since}" if found.since else "the beginning"
+    start = "the beginning" if found.base is None else f"the checkpoint of round {found.base}"
     lines = [
         f"client {found.client} was a member of {found.run} from {when} on: {found.took_part} "
         "rounds learned from it",
         *(f"has its updates: {path}" for path in found.models),
         *(f"has its updates: {h.folder}, which {h.link} {h.of}" for h in found.heirs),
+        f"retraining without it from {start}: {folder}",
     ]
     console.print("\n".join(lines), soft_wrap=True)
 
 
-def _tell_begin(found: Withdrawal, folder: Path) -> None:
-    start = "the beginning" if found.base is None else f"the checkpoint of round {found.base}"
-    console.print(f"retraining without it from {start}: {folder}", soft_wrap=True)
+def _tell_after(record: RunRecord, doomed: Sequence[Path], *, on_nodes: bool) -> None:
+    command = f"engram memory forget CLIENT_FOLDER {record.config['training']}"
+    lines = [
+        *(f"delete: {path}" for path in doomed),
+        *([f"delete at each site: {command}"] if on_nodes else []),
+        "delete exported models, which are not recorded: those whose card names the run "
+        f"{record.folder.name}",
+    ]
+    console.print("\n".join(lines), soft_wrap=True)
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:

@@ -64,7 +64,7 @@ class Withdrawal(NamedTuple):
     former: Path | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``withdrawal.json`` has of it; its last rounds are those from ``since``."""
+        """Returns what ``withdrawal.json`` has: the fields, with absolute paths."""
         return {
             "run": str(self.run.absolute()),
             "client": self.client,

@@ -135,7 +135,7 @@ def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram
     named = [line.partition(": ")[2].partition(",")[0] for line in lines if "updates" in line]
     assert named == [*models, *heirs]
     doomed = [*models, "runs/all/scores.jsonl", "runs/all/results.json"]
-    assert [line.partition(": ")[2] for line in lines if line.startswith("delete")] == doomed
+    assert [line.partition(": ")[2] for line in lines if line.startswith("delete:")] == doomed
     told = json.loads(told)
     assert told["delete"] == doomed
     assert told["runs"] == [str(tmp_path / heir) for heir in heirs]
