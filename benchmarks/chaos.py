@@ -181,20 +181,21 @@ def compare(
         right = {k.removeprefix(prefix): x for k, x in theirs.items() if k.startswith(prefix)}
         store = DiskStore(federation / f"client-{client}" / "state" / "memory" / training)
         try:
-            apart = max(apart, _distance(store.read(client, rounds), right))
+            apart = max(apart, distance(store.read(client, rounds), right))
         except (EngramError, OSError):
             lost += 1
     return DisturbedRun(
         kills=kills,
         seconds=seconds,
-        difference=_distance(found.model, wanted.model),
+        difference=distance(found.model, wanted.model),
         memory_difference=apart,
         memories_lost=lost,
         rounds_lost=sum(whole[server_round] != 1 for server_round in range(rounds + 1)),
     )
 
 
-def _distance(one: Params, other: Params) -> float:
+def distance(one: Params, other: Params) -> float:
+    """Returns the largest absolute difference between entries of the same name."""
     return max(float(torch.max(torch.abs(one[name] - other[name]))) for name in other)
 
 

@@ -3,14 +3,15 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from logging import getLogger
 
 from flwr.serverapp import Grid
 
+from engram.checks import must
 from engram.units import Moments, Units, comparable, merged
-from federation.errors import Names, RunStopped, few
+from federation.errors import Names, Refused, RunStopped, few
 from federation.experiment import Experiment
 from federation.names import checked_names
 from federation.noise import secret_noise
@@ -424,13 +425,23 @@ def attendance_of(
         kind: As for ``Attendance``.
         open_: Whether the run's clients are the members of the grid's federation, as they come and
             go; None: if they are as many when the run begins.
+
+    Raises:
+        Refused: Some clients of a run on nodes have no part in it, but its clients are not those of
+            the federation.
     """
     membership: Membership | None = getattr(grid, "membership", None)
     if open_ is None:
         open_ = membership is not None and membership.is_whole(e)
-    clients, roll = e.num_clients, None
+    clients = e.num_clients
+    roll: Callable[[], Set[int]] | None = None
     if membership is not None and open_:
         clients, roll = min(clients, membership.clients), membership.members
+    elif membership is not None and e.without:
+        expected = f"empty unless num-clients is the federation's, {membership.clients}"
+        raise Refused(must("without", e.without, expected))
+    if e.without:
+        roll = partial(_others, roll or partial(frozenset, range(clients)), e.withdrawn)
     patience = min(60.0, e.timeout)
 
     @cache
@@ -453,6 +464,10 @@ def attendance_of(
         usable=usable,
         roll=roll,
     )
+
+
+def _others(roll: Callable[[], Set[int]], withdrawn: Set[int]) -> Set[int]:
+    return roll() - withdrawn
 
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:

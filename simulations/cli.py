@@ -192,6 +192,14 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram remove fed/server client-1 --control 127.0.0.1:8000",
             ),
         ),
+        "withdraw": Command(
+            "simulations.withdraw_cli",
+            "Name what has learned from a client that leaves, and retrain a run without it.",
+            (
+                "engram withdraw NAME 3",
+                "engram withdraw NAME client-1 --federation fed/server --out runs/without-1",
+            ),
+        ),
         "stop": Command(
             _SERVER,
             "Stop a run on a federation after its current round; it can be resumed.",

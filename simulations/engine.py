@@ -78,6 +78,7 @@ def _simulated(
     # One node can send the mean of all clients where the server needs only a mean.
     own, known = experiment.own, dict[str, Any]()
     apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
+    apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
     nodes = [[client] for client in everyone] if apart else [everyone]
     grid = InProcessGrid(host, nodes)
     if experiment.participation:

@@ -24,7 +24,7 @@ class Participation(NamedTuple):
         clients: Number of clients with which the run began.
         members: Members of each round, from the first that is recorded.
         cohorts: Clients whose updates were merged in each round.
-        kind: Kind of the run's data.
+        kind: Kind of the run's data; None where it is of clients, too, that have no part now.
     """
 
     clients: int
@@ -49,7 +49,8 @@ class Participation(NamedTuple):
             for row in rows
             if "cohort" in row and "absent" in row
         }
-        found = cls(clients, members, cohorts, Kind.from_row(next(iter(rows), {})))
+        kind = Kind.from_row(next(iter(rows), {})) if not e.without else None
+        found = cls(clients, members, cohorts, kind)
         if lacks := {*range(1, e.rounds + 1)} - cohorts.keys():
             wanted = f"the folder of a run of {e.rounds} rounds, which tell their clients"
             raise Refused(must("participation", f"{folder} (round {min(lacks)} lacks)", wanted))
@@ -59,6 +60,10 @@ class Participation(NamedTuple):
         last = max(max(each, default=0) for each in members.values())
         if e.num_clients <= last:
             raise Refused(must("num-clients", e.num_clients, f"more than {last}"))
+        few = [r for r, each in cohorts.items() if len(each - e.withdrawn) < e.least_clients]
+        if e.without and few:
+            wanted = f"clients without whom {e.least_clients} others take part in each round"
+            raise Refused(must("without", f"{e.without} (round {min(few)})", wanted))
         if e.unseen_clients:
             raise Refused(must("unseen-clients", e.unseen_clients, "0 with participation"))
         return found

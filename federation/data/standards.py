@@ -33,7 +33,7 @@ def told(experiment: "Experiment", data: FederatedData, clients: Iterable[int]) 
     Raises:
         Refused: Inputs are to be standardized, but have no columns.
     """
-    e, never = experiment, unseen(experiment, data.names)
+    e, never = experiment, unseen(experiment, data.names) | experiment.withdrawn
     rows = [data.train.rows[client] for client in clients if client not in never]
     numeric = _numeric(e, data) if standardized_by(e, data) == "federation" else None
     inputs = None if numeric is None else _inputs(data.train, rows, numeric)

@@ -113,6 +113,12 @@ class Given(TypedDict, total=False):
     """folder of a run from whose last models this one starts: those of the server, and what it
     keeps for each client, where the method has the same; what clients keep, and means of it,
     begin anew. Empty: from the initial models."""
+    participation: str
+    """folder of a run whose participation a run in one process repeats: in each round, the
+    clients that took part there; empty: cohorts are drawn."""
+    without: str
+    """clients that have no part in the run, as if they had never been members, by number, with
+    commas; empty: none."""
     clients_per_round: int
     """clients that train in a round (B)."""
     sampling: Literal["fixed", "poisson"]
@@ -122,9 +128,6 @@ class Given(TypedDict, total=False):
     shards: int
     """shards of clients (client i is in shard i mod shards), from each of which the same number
     trains in a round; with as many shards as nodes, all have equal work."""
-    participation: str
-    """folder of a run whose participation a run in one process repeats: in each round, the
-    clients that took part there; empty: cohorts are drawn."""
     local_steps: int
     """local steps of a client in a round (H)."""
     local_epochs: int

@@ -1,10 +1,19 @@
 """Settings of a run: its length, its evaluations and checkpoints, and its folder."""
 
+import re
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from engram.checks import require
 from federation.settings.fields import Float, Int, Settings, no_bool
+
+
+def _numbers(value: object) -> str:
+    text = str(value).replace(" ", "")
+    ok = not isinstance(value, bool) and re.fullmatch(r"(\d{1,6}(,\d{1,6})*)?", text, re.ASCII)
+    require(bool(ok), "without", value, "clients' numbers with commas, such as 3,5")
+    return ",".join(map(str, sorted({int(number) for number in text.split(",") if number})))
 
 
 class RunSettings(Settings):
@@ -37,8 +46,23 @@ class RunSettings(Settings):
         "and what it keeps for each client, where the method has the same; what clients keep, and "
         "means of it, begin anew. Empty: from the initial models",
     )
+    participation: str = Field(
+        "",
+        description="folder of a run whose participation a run in one process repeats: in each "
+        "round, the clients that took part there; empty: cohorts are drawn",
+    )
+    without: Annotated[str, BeforeValidator(_numbers)] = Field(
+        "",
+        description="clients that have no part in the run, as if they had never been members, by "
+        "number, with commas; empty: none",
+    )
     out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
     resume: str = Field("", description="folder of a run to resume; empty: none")
+
+    @property
+    def withdrawn(self) -> frozenset[int]:
+        """``without`` as numbers."""
+        return frozenset(int(number) for number in self.without.split(",") if number)
 
     @property
     def least_clients(self) -> int:

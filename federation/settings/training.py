@@ -25,11 +25,6 @@ class TrainingSettings(Settings):
         description="shards of clients (client i is in shard i mod shards), from each of which "
         "the same number trains in a round; with as many shards as nodes, all have equal work",
     )
-    participation: str = Field(
-        "",
-        description="folder of a run whose participation a run in one process repeats: in each "
-        "round, the clients that took part there; empty: cohorts are drawn",
-    )
     local_steps: Int = Field(
         5, ge=1, le=10**5, description="local steps of a client in a round (H)"
     )

@@ -18,7 +18,7 @@ from simulations.cli import COMMANDS
 TRAINING_OR_SERVING = {
     *("run", "compare", "benchmark", "tune", "reproduce", "data", "export", "adapt", "new", "app"),
     *("federation", "init-federation", "superlink", "register", "remove", "node"),
-    *("schema", "statistics", "evaluate"),
+    *("schema", "statistics", "evaluate", "withdraw"),
 }
 DECOYS = (
     *("multiprocessing", "socket", "pickle", "json", "random", "logging", "signal", "threading"),

@@ -1,0 +1,320 @@
+"""A run whose nodes come, leave, are revoked and are cut off by a seeded script.
+
+``python -m benchmarks.membership --nodes 20 --rounds 100 --seed 0`` starts a federation on this
+machine, with TLS and authentication, and runs Ditto on it, whose clients keep models of their own.
+While the run goes on, clients join, sites leave, the operator revokes keys, and nodes are cut off:
+a node's processes are stopped (SIGSTOP) for as long as the script says, so that it neither answers
+nor sends heartbeats. In the end every round must be recorded, the members must be those of the
+script, memories must be intact, and the model must be that of one process in which the same clients
+took part.
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import psutil
+import typer
+from flwr.app import MessageType
+
+from benchmarks.chaos import distance
+from client.audit import AUDIT, Audit
+from client.disk import DiskStore
+from client.leaving import leave
+from federation.credentials import read_node
+from federation.errors import EngramError
+from federation.experiment import Experiment
+from federation.plugins import add_plugins, load_plugins
+from federation.tensors import tensors_from_bytes
+from server.record import RunRecord
+from server.registration import remove_client
+from simulations.deployed import run_deployed
+from simulations.engine import simulate
+from simulations.loopback import LoopbackFederation
+
+Kind = Literal["join", "leave", "revoke", "cut"]
+
+_CUT = (5.0, 40.0)  # seconds of a cut; a SuperLink takes a node to be off line after twenty
+_SOON = 0.6  # part of the rounds in which everything is to happen
+_MORE = 5  # rounds by which a run is prolonged until the script is over
+_AFTER = 2  # rounds after the last event, which show what came of it
+_DATA = "wards"
+_WARDS = '''"""Rows of a ward: a plug-in, since nodes that come have rows of their own."""
+
+import numpy as np
+
+import engram
+
+
+@engram.data
+def wards(client):
+    """Returns a ward's rows, of three classes."""
+    rng, n = np.random.default_rng([5, client]), 40 + client
+    y = rng.integers(0, 3, n)
+    return (np.eye(3, 4)[y] + 0.5 * rng.normal(size=(n, 4))).astype(np.float32), y
+'''
+
+
+class Event(NamedTuple):
+    """What happens to a client.
+
+    Attributes:
+        server_round: The recorded round after which it happens.
+        kind: The client joins, its site leaves, its key is revoked, or its node is cut off.
+        client: The client.
+        seconds: How long its node is cut off.
+    """
+
+    server_round: int
+    kind: Kind
+    client: int
+    seconds: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """The outcome of a run whose members changed."""
+
+    events: dict[Kind, int]  # number of events by kind
+    rounds: int  # rounds of the run: those asked for, and more if the script took longer
+    missed: int  # events of the script that did not come about
+    seconds: float  # duration of the run
+    stops: int  # times that the coordinator or the SuperLink had to be started again
+    rounds_lost: int  # rounds that were not recorded exactly once
+    strangers: int  # clients of which the script and the last round do not both say the same
+    absences: int  # of members, summed over rounds
+    memories_lost: int  # members without an intact memory of the last round that they trained in
+    ahead: int  # members that trained in a round whose reply came too late; they remember it
+    memory_difference: float  # largest one of the other members' memories to the simulation's
+    difference: float  # largest absolute difference between entries of the models
+
+    @property
+    def unharmed(self) -> bool:
+        """Whether the run went on, and gave what its record says."""
+        near = self.difference <= 1e-5 and self.memory_difference <= 1e-5  # NaN is not
+        failed = self.missed, self.stops, self.rounds_lost, self.strangers, self.memories_lost
+        return near and not any(failed)
+
+
+def begins_with(nodes: int) -> int:
+    """Returns the number of clients with which the run begins; the others join."""
+    return nodes - max(1, nodes // 4)
+
+
+def plan(nodes: int, rounds: int, seed: int) -> list[Event]:
+    """Draws what happens to ``nodes`` clients, at least 4, in order of time.
+
+    A quarter join, an eighth leave, an eighth are revoked, and a quarter are cut off.
+    """
+    rng, first = np.random.default_rng(seed), begins_with(nodes)
+    few, some = max(1, nodes // 8), max(1, nodes // 4)
+    counts: dict[Kind, int] = {"join": nodes - first, "leave": few, "revoke": few, "cut": some}
+    kinds = rng.permutation([kind for kind, count in counts.items() for _ in range(count)])
+    times = np.sort(rng.integers(1, max(2, int(_SOON * rounds)), len(kinds)))
+    members, events = list(range(first)), list[Event]()
+    for at, kind in zip(times.tolist(), kinds.tolist(), strict=True):
+        seconds = float(rng.uniform(*_CUT)) if kind == "cut" else 0.0
+        client = first + sum(e.kind == "join" for e in events)
+        if kind == "join":
+            members.append(client)
+        else:
+            client = int(rng.choice(members))
+            if kind != "cut":
+                members.remove(client)
+        events.append(Event(at, kind, client, seconds))
+    return events
+
+
+def members_after(nodes: int, events: Sequence[Event]) -> set[int]:
+    """Returns who is a member in the end."""
+    joined = {event.client for event in events if event.kind == "join"}
+    gone = {event.client for event in events if event.kind in ("leave", "revoke")}
+    return ({*range(begins_with(nodes))} | joined) - gone
+
+
+def settings(clients: int, rounds: int) -> dict[str, Any]:
+    """Returns settings of quick rounds, in which all members are asked."""
+    return {
+        "method": "ditto",
+        "dataset": _DATA,
+        "partition": "natural",
+        "num-clients": clients,
+        "clients-per-round": clients,
+        "min-clients": 2,
+        "num-rounds": rounds,
+        "eval-every": 10,
+        "checkpoint-every": 5,
+        "local-steps": 20,
+        "hidden": "8",
+        "timeout": 120.0,
+    }
+
+
+def carry_out(
+    folder: Path, nodes: int, rounds: int, events: Sequence[Event], *, say: Any = print
+) -> Outcome:
+    """Runs the federation in a new folder, has everything happen, and compares.
+
+    The run has ``rounds`` rounds, and goes on for more until the script is over.
+    """
+    (folder / f"{_DATA}_plugin.py").write_text(_WARDS, encoding="utf-8")
+    add_plugins(str(folder / f"{_DATA}_plugin"))
+    load_plugins()
+    first, data, run = begins_with(nodes), ["--data", _DATA], folder / "run"
+    reached, stops, over = [-1], list[str](), threading.Event()
+    done, start = dict[Event, int](), time.monotonic()
+
+    def on_round(row: Mapping[str, Any]) -> None:
+        reached[0] = max(reached[0], row["round"])
+
+    with LoopbackFederation(folder / "federation", clients=first, options=data) as federation:
+
+        def script() -> None:
+            for event in events:
+                while reached[0] < event.server_round:
+                    if over.wait(0.05):
+                        return
+                say(f"round {reached[0]}: {event.kind} {event.client}")
+                _happen(event, federation, folder / "federation", data, over)
+                done[event] = reached[0]
+
+        happening = threading.Thread(target=script, daemon=True)
+        happening.start()
+        try:
+            while reached[0] < rounds:
+                run_deployed(
+                    Experiment.from_config(settings(first, rounds)), run, federation.server,
+                    control=federation.control, on_round=on_round, on_trouble=stops.append,
+                )  # fmt: skip
+                if happening.is_alive() or max(done.values(), default=0) > rounds - _AFTER:
+                    rounds += _MORE
+        finally:
+            over.set()
+            happening.join()
+    seconds = time.monotonic() - start
+    for line in stops:
+        say(line)
+    found = compare(folder, nodes, rounds, members_after(nodes, events))
+    counts, missed = dict(Counter(event.kind for event in done)), len(events) - len(done)
+    return Outcome(counts, rounds, missed, seconds, len(stops), **found)
+
+
+def _happen(
+    event: Event,
+    federation: LoopbackFederation,
+    folder: Path,
+    data: Sequence[str],
+    over: threading.Event,
+) -> None:
+    name = f"client-{event.client}"
+    if event.kind == "join":
+        federation.add(data)
+    elif event.kind == "leave":
+        leave(read_node(folder / name), folder / name / "state")
+    elif event.kind == "revoke":
+        remove_client(federation.server, name, control=federation.control)
+    else:
+        _signal(federation.processes[name].pid, signal.SIGSTOP)
+        over.wait(event.seconds)
+        _signal(federation.processes[name].pid, signal.SIGCONT)
+
+
+def _signal(number: int, what: signal.Signals) -> None:
+    first = psutil.Process(number)
+    for process in [first, *first.children(recursive=True)]:
+        os.kill(process.pid, what)
+
+
+def compare(folder: Path, nodes: int, rounds: int, members: set[int]) -> dict[str, Any]:
+    """Compares a run with its record, and with one process in which the same clients took part.
+
+    Args:
+        folder: The folder with ``run`` and ``federation``; ``here`` is made in it.
+        nodes: Number of clients that there ever were.
+        rounds: Number of rounds.
+        members: Those who are members in the end.
+
+    Returns:
+        The fields of ``Outcome`` from ``rounds_lost`` on.
+
+    Raises:
+        EngramError: The run ended without a checkpoint.
+    """
+    record = RunRecord.open(folder / "run")
+    rows, training = record.rows(), record.config["training"]
+    again = settings(nodes, rounds) | {"participation": str(folder / "run")}
+    simulate(Experiment.from_config(again), folder / "here")
+    wanted, found = RunRecord.open(folder / "here").load_checkpoint(), record.load_checkpoint()
+    if wanted is None or found is None:
+        raise EngramError("a run ended without a checkpoint")
+    theirs = tensors_from_bytes(wanted.memories or b"")
+    lost, ahead, apart = 0, 0, 0.0
+    for client in sorted(members):
+        own = folder / "federation" / f"client-{client}" / "state"
+        trained, merged = {*_trained(own, training)}, _merged(rows, client)
+        newest = max(trained | merged, default=0)
+        prefix = f"{client}/{newest}/"
+        right = {k.removeprefix(prefix): x for k, x in theirs.items() if k.startswith(prefix)}
+        try:
+            memory = DiskStore(own / "memory" / training).read(client, newest)
+        except (EngramError, OSError):
+            lost += newest > 0
+        else:
+            ahead += trained != merged
+            apart = max(apart, distance(memory, right) if trained == merged else 0.0)
+    recorded = Counter(row["round"] for row in rows)
+    return {
+        "rounds_lost": sum(recorded[number] != 1 for number in range(rounds + 1)),
+        "strangers": len(members ^ {*rows[-1]["members"]}),
+        "absences": sum(len(row.get("absent", ())) for row in rows),
+        "memories_lost": lost,
+        "ahead": ahead,
+        "memory_difference": apart,
+        "difference": distance(found.model, wanted.model),
+    }
+
+
+def _trained(state: Path, training: str) -> Iterator[int]:
+    """Yields the rounds of a run in which a node has trained, by its own log."""
+    for line in Audit(state / AUDIT).read().lines:
+        if line["kind"] == MessageType.TRAIN and line["training"] == training and "round" in line:
+            yield line["round"]
+
+
+def _merged(rows: Sequence[Mapping[str, Any]], client: int) -> set[int]:
+    """Returns the rounds whose model learned from a client."""
+    asked = (row for row in rows if client in row.get("cohort", ()))
+    return {row["round"] for row in asked if str(client) not in row["absent"]}
+
+
+def main(
+    nodes: Annotated[int, typer.Option(min=4)] = 20,
+    rounds: Annotated[int, typer.Option(min=4)] = 100,
+    seed: int = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the folder, with all logs")] = False,
+) -> None:
+    """Prints the outcome of a run whose members change; exits with 1 if the run was harmed."""
+    folder = Path(tempfile.mkdtemp(prefix="engram-membership-"))
+    try:
+        found = carry_out(folder, nodes, rounds, plan(nodes, rounds, seed))
+    finally:
+        if keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder)
+    print(f"{nodes} nodes, seed {seed}")
+    for name, value in found._asdict().items():
+        print(f"  {name.replace('_', ' '):<20}{value}")
+    if not found.unharmed:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,63 @@
+"""Nodes that come, leave, are revoked and cut off by a script, while a run goes on."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.membership import Outcome, begins_with, carry_out, members_after, plan
+
+FINE = Outcome({}, 8, 0, 1.0, 0, 0, 0, 3, 0, 1, 0.0, 1e-7)
+
+
+@pytest.mark.parametrize(("nodes", "seed"), [(4, 0), (4, 1), (9, 2), (20, 0)])
+def test_a_script_is_one_that_can_be(nodes, seed):
+    events = plan(nodes, 100, seed)
+    assert events == plan(nodes, 100, seed)
+    assert events != plan(nodes, 100, seed + 1)
+    assert [event.server_round for event in events] == sorted(e.server_round for e in events)
+    members = {*range(begins_with(nodes))}
+    for event in events:
+        if event.kind == "join":
+            assert (
+                event.client == max(members | {begins_with(nodes) - 1} | joined(events, event)) + 1
+            )
+            members.add(event.client)
+        else:
+            assert event.client in members
+            members -= set() if event.kind == "cut" else {event.client}
+        assert (event.seconds > 0) == (event.kind == "cut")
+        assert 0 < event.server_round < 60
+    assert members_after(nodes, events) == members
+    assert len(members) >= 2
+    counts = Counter(event.kind for event in events)
+    few, some = max(1, nodes // 8), max(1, nodes // 4)
+    assert counts == {"join": some, "leave": few, "revoke": few, "cut": some}
+
+
+def joined(events, until):
+    before = events[: events.index(until)]
+    return {event.client for event in before if event.kind == "join"}
+
+
+def test_a_run_is_harmed_by_whatever_goes_wrong():
+    assert FINE.unharmed
+    assert not any(
+        FINE._replace(**{name: value}).unharmed
+        for name, value in {
+            "missed": 1,
+            "stops": 1,
+            "rounds_lost": 1,
+            "strangers": 1,
+            "memories_lost": 1,
+            "memory_difference": float("nan"),
+            "difference": float("nan"),
+        }.items()
+    )
+
+
+@pytest.mark.processes
+def test_a_run_goes_on_whoever_comes_and_leaves(tmp_path, plug_ins):
+    found = carry_out(tmp_path, 4, 6, plan(4, 6, 1))
+    assert found.unharmed, found
+    assert found.events == {"join": 1, "leave": 1, "revoke": 1, "cut": 1}
+    assert found.rounds >= 6
