@@ -192,6 +192,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram remove fed/server client-1 --control 127.0.0.1:8000",
             ),
         ),
+        "renew": Command(
+            _SERVER,
+            "Renew a server's certificate, address or authority; what runs goes on.",
+            ("engram renew fed/server", "engram renew fed/server --address fl.example.org:9092"),
+        ),
         "stop": Command(
             _SERVER,
             "Stop a run on a federation after its current round; it can be resumed.",
@@ -237,7 +242,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "leave": Command(
             _CLIENT,
-            "Leave a federation: the key is refused from now on, and no run counts on this client.",
+            "Leave a federation: this client's key is refused, and no run counts on it.",
             ("engram leave fed/client-2", "engram leave fed/client-2 --state /var/lib/engram"),
         ),
         "memory": Command(
@@ -271,6 +276,7 @@ LOOKING: Final = frozenset(
         "methods",
         "predict",
         "status",
+        "renew",
         "stop",
         "doctor",
         "approve",
