@@ -25,7 +25,7 @@ _ANNOUNCED: Final = ("/ActivateNode", "/SendNodeHeartbeat")  # calls; each node 
 
 
 class Live(Generic[T]):
-    """What some files hold, read again once one of them was replaced; it may be in any thread.
+    """Contents of some files, read again once one of them was replaced; for any thread.
 
     Args:
         paths: The files.
