@@ -173,7 +173,7 @@ def node(
 
 @app.command()
 def leave(folder: _Folder, state: _State = None) -> None:
-    """Leave a federation: the key is refused, and no run counts on this client."""
+    """Leave a federation: this client's key is refused, and no run counts on it."""
     credentials = read_node(folder)
     superlink = parse_address(credentials.superlink, "superlink")
     os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them

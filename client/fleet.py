@@ -17,6 +17,7 @@ import grpc
 from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
 from client.signing import Signing
+from client.way import Way
 from federation.clock import in_words, now, sent_time, stamp
 from federation.credentials import NodeCredentials
 from federation.errors import REFUSED, EngramError, Refused, one_line
@@ -115,7 +116,7 @@ class Fleet:
         max_message: Most bytes of a message; 0 for an eighth of the free memory.
 
     Attributes:
-        credentials: As given.
+        credentials: As given, with the address of the last call.
     """
 
     def __init__(
@@ -127,9 +128,8 @@ class Fleet:
         self.credentials = credentials
         self._on_beat = on_beat
         self._max_message = max_message
+        self._way = Way(credentials)
         self._key = read_node_key(credentials.private_key)
-        root = credentials.root_certificate
-        self._root = None if root is None else root.read_bytes()
         self._node = node_pb2.Node()
         self._stop = threading.Event()
 
@@ -151,8 +151,8 @@ class Fleet:
             ClockRefused: Its clock and this machine's differ too much.
             KeyRefused: It does not accept the node.
         """
-        c = self.credentials
         self._dial()
+        c = self.credentials
         if c.insecure:
             if speaks_tls(c.superlink):
                 raise Untrusted(
@@ -170,6 +170,7 @@ class Fleet:
         except Unreachable:
             self._check_certificate()
             raise
+        self._way.reached()
         self._node = node_pb2.Node(node_id=answer.node_id)
         self._stop = threading.Event()
         threading.Thread(target=self._beat, args=(self._stop,), daemon=True).start()
@@ -202,13 +203,13 @@ class Fleet:
 
     def _dial(self) -> None:
         self.close()
-        c = self.credentials
+        self.credentials = c = self._way.next()
         self._channel = create_channel(
             server_address=c.superlink,
             insecure=c.insecure,
-            root_certificates=self._root,
+            root_certificates=self._way.roots(),
             max_message_length=_LARGEST,
-            interceptors=[Signing(self._key)],
+            interceptors=[Signing(self._key), self._way],
         )
         self._stub = FleetStub(self._channel)
 

@@ -15,7 +15,7 @@ from federation.addresses import Address, parse_address
 from federation.clock import now, outside
 
 _PATIENCE: Final = 5.0  # seconds for a connection, and again for the handshake
-_RENEW: Final = "on the server, `engram init-federation FOLDER --renew"
+_RENEW: Final = "on the server, `engram renew SERVER_FOLDER"
 # OpenSSL's numbers of faults in a certificate (x509_vfy.h).
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10

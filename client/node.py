@@ -140,7 +140,7 @@ def _connect(
                 told = KeyRefused
                 _log.warning("%s; trying again for %.0f s", error, _TAKEN)
         except Untrusted as error:
-            if not known:
+            if not known and not fleet.credentials.former:
                 raise Refused(str(error)) from error
             _log.warning("%s", error)
         except EngramError as error:  # Unreachable, a clock, or an unexpected answer

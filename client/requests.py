@@ -1,16 +1,19 @@
 """Requests to hosts: a server's messages, and the node's clients that they are about."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
+from engram.checks import must
 from federation.errors import EngramError, few, one_line
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint, source_root
 from federation.wire import REFUSED, SETTINGS, config_of, read_list
 
 _T = TypeVar("_T")
+
+_LAST: Final = 10**6  # round, as of num-rounds; schedules and random streams count with it
 
 
 class Request(NamedTuple):
@@ -87,8 +90,15 @@ def check_settings(content: RecordDict, experiment: Experiment) -> None:
 
 
 def round_of(content: RecordDict) -> int:
-    """Returns a message's round; 1 if it does not say."""
-    return read_whole(config_of(content), "server-round", 1)
+    """Returns a message's round; 1 if it does not say.
+
+    Raises:
+        EngramError: It is no round that a run can have.
+    """
+    number = read_whole(config_of(content), "server-round", 1)
+    if not 0 <= number <= _LAST:
+        raise EngramError(must("server-round", number, f"a whole number in 0..{_LAST}"))
+    return number
 
 
 def durable_of(content: RecordDict) -> int:

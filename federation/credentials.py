@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from federation.addresses import parse_address
 from federation.clock import now, outside
 from federation.errors import Refused
 from federation.keys import (
+    is_authority,
+    issued,
     read_certificate,
+    read_certificates,
     read_node_key,
     read_public_key,
     read_server_key,
@@ -37,8 +39,9 @@ class NodeCredentials(NamedTuple):
     insecure: bool  # whether it connects without TLS and without authentication
     private_key: Path  # the file of its private key, for ``--auth-supernode-private-key``
     public_key: Path  # the file of the public half, which the server registers
-    # The file of the authority's certificate, for ``--root-certificates``; None when insecure.
+    # The file of the authorities' certificates, for ``--root-certificates``; None when insecure.
     root_certificate: Path | None
+    former: str = ""  # HOST:PORT that the client connected to before the server has moved
 
     @property
     def left(self) -> Path:
@@ -58,13 +61,14 @@ class FederationSettings(NamedTuple):
     superlink: str  # HOST:PORT that clients connect to
     clients: int  # number of clients
     insecure: bool  # whether there is neither TLS nor client authentication
+    former: str = ""  # each HOST:PORT that clients connected to before, with spaces between
 
 
 class ServerTls(NamedTuple):
     """A server's certificate, its key and its authority. All paths are absolute."""
 
-    root_certificate: Path  # the file of the authority's certificate
-    certificate: Path  # the file of the server's certificate
+    root_certificate: Path  # the file of the authorities' certificates
+    certificate: Path  # the file of the server's certificate, and of those that vouch for it
     private_key: Path  # the file of its private key
     hosts: tuple[str, ...]  # the DNS names and IP addresses that the certificate is for
     expires: datetime  # when the certificate expires
@@ -110,7 +114,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
         )
     root = None if settings["insecure"] else folder / "ca.crt"
     if root is not None:
-        _check_authority(root, at or now())
+        _check_authorities(root, at or now(), "bring the federation's ca.crt of today")
     return NodeCredentials(
         settings["federation"],
         settings["superlink"],
@@ -120,6 +124,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
         private.absolute(),
         public.absolute(),
         root and root.absolute(),
+        settings["former"],
     )
 
 
@@ -158,14 +163,13 @@ def read_federation(path: Path) -> FederationSettings:
     settings = _settings(path, kinds)
     if settings["clients"] < 1:
         raise Refused(f"clients in {path} must be at least 1, got {settings['clients']}")
-    return FederationSettings(*(settings[key] for key in kinds))
+    return FederationSettings(**{key: settings[key] for key in (*kinds, "former")})
 
 
 def renewal(folder: Path) -> str:
     """Returns the command that renews the certificate in a server's folder."""
-    made = folder.parent
-    here = shlex.quote(str(made)) if (made / "ca.key").exists() else "FOLDER"
-    return f"engram init-federation {here} --renew"
+    there = (folder.parent / "ca.key").exists()
+    return f"engram renew {shlex.quote(str(folder)) if there else 'SERVER_FOLDER'}"
 
 
 def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -192,42 +196,38 @@ def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
             f"{path.parent} has no {path.name}: name a folder that engram init-federation made, "
             f"{_FOLDERS[path.name]}"
         )
-    settings = read_settings(path)
-    for key, kind in kinds.items():
+    settings = {"former": "", **read_settings(path)}
+    for key, kind in {**kinds, "former": str}.items():
         if key not in settings:
             raise Refused(f"{path} lacks {key}")
         if type(settings[key]) is not kind:
             name = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
             raise Refused(f"{key} in {path} must be {name}, got {settings[key]!r}")
     parse_address(settings["superlink"], f"superlink in {path}")
+    for address in settings["former"].split():
+        parse_address(address, f"former in {path}")
     return settings
 
 
-def _check_authority(path: Path, at: datetime) -> x509.Certificate:
-    certificate = read_certificate(path)
-    _check_time(path, certificate, at, "make a new federation")
-    try:
-        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except x509.ExtensionNotFound:
-        basic = x509.BasicConstraints(ca=False, path_length=None)
-    if not basic.ca:
+def _check_authorities(path: Path, at: datetime, remedy: str) -> list[x509.Certificate]:
+    """Reads the certificates of a federation's authorities, of which one must be valid."""
+    found = read_certificates(path)
+    if not all(map(is_authority, found)):
         raise Refused(f"{path} is not an authority's certificate: bring the federation's ca.crt")
-    return certificate
+    if all(outside(each, at, remedy) for each in found):
+        _check_time(path, max(found, key=lambda each: each.not_valid_after_utc), at, remedy)
+    return found
 
 
 def _read_tls(folder: Path, at: datetime) -> ServerTls:
-    """Checks a server's certificate against its authority, the clock, and its key."""
+    """Checks a server's certificate against its authorities, the clock, and its key."""
     root, own, private = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
-    authority = _check_authority(root, at)
+    authorities = _check_authorities(root, at, f"{renewal(folder)} --new-authority")
     certificate = read_certificate(own)
     key = read_server_key(private)
     _check_time(own, certificate, at, renewal(folder))
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise Refused(
-            f"{own} was not signed by the authority of {root}: {renewal(folder)}"
-        ) from error
+    if not any(issued(certificate, authority) for authority in authorities):
+        raise Refused(f"{own} was not signed by the authority of {root}: {renewal(folder)}")
     if not same_key(certificate.public_key(), key.public_key()):
         raise Refused(f"{own} does not belong to the key in {private}: {renewal(folder)}")
     hosts, expires = certificate_hosts(certificate), certificate.not_valid_after_utc

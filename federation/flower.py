@@ -11,7 +11,8 @@ that
   SHA-256 of its bytes (``pack`` and ``unpack``);
 - a SuperLink still has a Fleet API over gRPC (``_GRPC_FLEET``), whose calls are signed as
   client/signing.py does, and are made in the order of client/fleet.py;
-- ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its SuperExec still
+- ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its gRPC server
+  still has its certificate by ``grpc.ssl_server_credentials``; and its SuperExec still
   starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
 - nodes still call a SuperLink over HTTP below ``/v1/fleet/`` (server/http_fleet.py), with the
   headers that ``_sender_fault`` reads, and its router calls ``fleet_handlers`` by name;
@@ -373,6 +374,7 @@ def run_superlink(
     fleet: Callable[[Any], Any],
     http_fleet: Callable[[Any, Callable[[Mapping[str, str]], str]], Any],
     authentication: Callable[[Any], Any],
+    credentials: Callable[[bytes, bytes], Any],
     largest: int,
     pragmas: Mapping[str, str],
 ) -> None:
@@ -387,6 +389,7 @@ def run_superlink(
         http_fleet: Wraps the app that serves them, if one does; also given what says, of a call's
             headers, why no node of this SuperLink can have sent it, or "".
         authentication: Wraps Flower's interceptor that authenticates nodes.
+        credentials: Returns gRPC's credentials of a server, of its private key and certificate.
         largest: Bytes of the longest message that the Fleet API receives or sends.
         pragmas: Further settings of each connection with its SQLite database.
     """
@@ -412,6 +415,9 @@ def run_superlink(
         "GRPC_MAX_MESSAGE_LENGTH": largest,
     }
     vars(flower).update(changes)
+    by = {"ssl_server_credentials": lambda pairs, *_, **given: credentials(*pairs[0])}
+    transport = importlib.import_module("flwr.supercore.grpc")
+    vars(transport)["grpc"] = SimpleNamespace(**vars(transport.grpc) | by)
     os.environ[_GRPC_FLEET] = "1"
     vars(database)["SQLITE_PRAGMAS"] = (*database.SQLITE_PRAGMAS, *pragmas.items())
     sys.argv = ["flower-superlink", *arguments]

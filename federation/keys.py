@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
@@ -72,14 +72,41 @@ def read_server_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Reads a PEM certificate.
+    """Reads a PEM certificate, the first of a file.
 
     Raises:
         Refused: If it is missing or not a certificate.
     """
+    return read_certificates(path)[0]
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Reads PEM certificates, at least one.
+
+    Raises:
+        Refused: If the file is missing, or does not hold certificates.
+    """
     data = _read(path)
     with _readable(path, "PEM certificate"):
-        return x509.load_pem_x509_certificate(data)
+        return x509.load_pem_x509_certificates(data)
+
+
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether a certificate is an authority's, and not a server's."""
+    try:
+        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    return basic.ca
+
+
+def issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether an authority has signed a certificate; whether either is valid now is not asked."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:

@@ -15,7 +15,8 @@ from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
 from federation.logs import VARIABLE
-from server.identity import add_client, init_federation, new_client_key, renew_server
+from server.certificates import DAYS
+from server.identity import add_client, init_federation, new_client_key
 from server.invitations import admit, invite, join
 from server.launch import (
     ReplyLimits,
@@ -25,11 +26,11 @@ from server.launch import (
     warnings,
 )
 from server.registration import register_clients, remove_client
+from server.renewal import move_node, renew_server
 from server.stopping import stop_run
 
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
-_DAYS = 365
 _LIMITS = ReplyLimits()
 
 app = typer.Typer()
@@ -54,7 +55,7 @@ def init(
         typer.Option(
             metavar="NAME",
             help="A DNS name or IP address of the server, besides the one in --superlink and the "
-            "loopback addresses; may be repeated. With --renew: an additional one.",
+            "loopback addresses; may be repeated.",
         ),
     ] = None,
     superlink: Annotated[
@@ -67,7 +68,7 @@ def init(
     ] = None,
     days: Annotated[
         int | None,
-        typer.Option(metavar="D", help=f"Days that the certificate lasts; by default {_DAYS}."),
+        typer.Option(metavar="D", help=f"Days that the certificate lasts; by default {DAYS}."),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No encryption, and anyone may connect.")
@@ -78,9 +79,6 @@ def init(
     new_key: Annotated[
         int | None, typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key.")
     ] = None,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")
-    ] = False,
     invites: Annotated[
         bool,
         typer.Option("--invite", help="Instead: print an invitation for a site to FOLDER."),
@@ -98,7 +96,7 @@ def init(
         "--superlink": superlink,
         "--insecure": insecure,
     }
-    others = options | {"--host": host, "--days": days, "--renew": renew}
+    others = options | {"--host": host, "--days": days}
     asked = {"--add-client": add, "--new-key": new_key is not None}
     if invites or invitation is not None:
         _refuse(others | asked, "--invite" if invites else "--join")
@@ -113,13 +111,6 @@ def init(
     elif new_key is not None:
         _refuse(others, "--new-key")
         print(_with_new_key(folder, new_client_key(folder, new_key)))
-    elif renew:
-        _refuse(options, "--renew")
-        tls = renew_server(folder, host or [], _DAYS if days is None else days)
-        print(
-            f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}; bring "
-            "it to the coordinator's machine and start the SuperLink again"
-        )
     else:
         if clients is None:
             raise Refused("--clients must say how many clients the federation has")
@@ -131,7 +122,7 @@ def init(
                 clients=clients,
                 hosts=hosts,
                 superlink=superlink or str(Address(first, _FLEET_PORT)),
-                days=_DAYS if days is None else days,
+                days=DAYS if days is None else days,
                 insecure=insecure,
             )
         print(_made(folder))
@@ -234,6 +225,41 @@ def remove(
 
 
 @app.command()
+def renew(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The folder `server` of a federation, with the authority's key beside it; with "
+            "--address alone also a client's, whose node was off while the server moved.",
+        ),
+    ],
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where clients connect from now on."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another name or address; may be repeated."),
+    ] = None,
+    days: Annotated[int, typer.Option(metavar="D", help="Days that the certificate lasts.")] = DAYS,
+    authority: Annotated[
+        bool,
+        typer.Option("--new-authority", help="Begin with a new authority; the present vouches."),
+    ] = False,
+) -> None:
+    """Renew a server's certificate, address or authority; what runs goes on."""
+    if address is not None and (folder / "node.toml").is_file():
+        _refuse({"--host": host, "--new-authority": authority}, "a client's folder")
+        move_node(folder, address)
+        print(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
+        return
+    tls = renew_server(folder, host or [], days, superlink=address, authority=authority)
+    print(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
+    print(_renewed(folder, moved=address is not None, authority=authority))
+
+
+@app.command()
 def stop(
     server: _Server,
     run: Annotated[
@@ -303,6 +329,24 @@ def _joined(folder: Path, fingerprint: str) -> str:
         f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
         f"then: engram node {shlex.quote(str(folder))}",
     ]
+    return "\n".join(lines)
+
+
+def _renewed(folder: Path, *, moved: bool, authority: bool) -> str:
+    lines = [
+        "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
+        f"another machine, bring server.crt, ca.crt and federation.toml of {folder} there"
+    ]
+    if moved:
+        lines.append(
+            "Nodes that are connected follow by themselves. If the SuperLink is to listen at "
+            "another port, or on another machine, start it again, or there"
+        )
+    if authority:
+        lines.append(
+            f"{folder.parent}/ca.key: another one now; nodes that connect while the former "
+            "authority is valid trust the new one by themselves"
+        )
     return "\n".join(lines)
 
 

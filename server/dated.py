@@ -1,7 +1,9 @@
 """The SuperLink's time, sent to nodes, so that one whose clock differs can say by how much."""
 
+from collections.abc import Callable
 from typing import Any
 
+from federation.announcement import Metadata
 from federation.clock import TIME, now
 
 
@@ -10,10 +12,17 @@ class Dated:
 
     A node's calls are signed together with its time, and Flower refuses those whose time is not
     its own, without saying what its own is.
+
+    Args:
+        authentication: Flower's.
+        announced: Returns what else is sent with the answer to a call, of the call's name.
     """
 
-    def __init__(self, authentication: Any) -> None:
+    def __init__(
+        self, authentication: Any, announced: Callable[[str], Metadata] = lambda call: ()
+    ) -> None:
         self._authentication = authentication
+        self._announced = announced
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Returns a call's handler, as gRPC asks an interceptor for it."""
@@ -22,7 +31,8 @@ class Dated:
             return handler
 
         def answer(request: Any, context: Any) -> Any:
-            context.set_trailing_metadata(((TIME, now().isoformat()),))
+            told = self._announced(details.method)
+            context.set_trailing_metadata(((TIME, now().isoformat()), *told))
             return handler.unary_unary(request, context)
 
         return handler._replace(unary_unary=answer)

@@ -7,25 +7,25 @@
       client-0/           for that client's machine: node.toml, ca.crt, client.key, client.pub
       client-1/ ...
 
-An insecure federation has no certificates. Only the owner may enter the folders and read the keys.
-``federation/credentials.py`` reads them.
+An insecure federation has no certificates. Once there is a new authority (``server/renewal.py``),
+ca.crt has its certificate, the former one's, and that by which the former vouches for the new. Only
+the owner may enter the folders and read the keys. ``federation/credentials.py`` reads them.
 """
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from pathlib import Path
 
-from federation.addresses import LOOPBACK, as_ip, check_host, parse_address
-from federation.credentials import FederationSettings, ServerTls, certificate_hosts, read_federation
+from federation.addresses import parse_address
+from federation.credentials import FederationSettings, read_federation
 from federation.errors import Refused, brief
-from federation.keys import read_certificate, read_public_key, read_server_key, same_key
+from federation.keys import read_public_key
 from federation.settings.fields import Scalar
-from federation.settings.files import read_settings
+from federation.settings.files import read_settings, to_toml
 from server.certificates import (
-    Authority,
+    all_hosts,
     certificate_pem,
+    check_days,
     key_pem,
     new_authority,
     new_key,
@@ -67,12 +67,12 @@ def init_federation(
         raise Refused(f"clients must be at least 1, got {clients}")
     if clients > _MOST_CLIENTS:
         raise Refused(f"clients must be at most {_MOST_CLIENTS}, got {brief(clients)}")
-    _check_days(days)
+    check_days(days)
     address = parse_address(superlink, "superlink")
-    names = _all_hosts([address.host, *hosts])
+    names = all_hosts([address.host, *hosts])
     common: NodeSettings = {"federation": name, "superlink": str(address)}
     files = {} if insecure else _server(name, names, days)
-    files["server/federation.toml"] = _toml(common | {"clients": clients, "insecure": insecure})
+    files["server/federation.toml"] = to_toml(common | {"clients": clients, "insecure": insecure})
     for number in range(clients):
         own = _client(common, number, clients, files.get("ca.crt"))
         files |= {f"client-{number}/{path}": data for path, data in own.items()}
@@ -102,8 +102,8 @@ def add_client(folder: Path) -> Path:
     for other in range(number):
         node = folder / f"client-{other}" / "node.toml"
         if node.exists():
-            replace_file(node, _toml(read_settings(node) | {"num-partitions": number + 1}))
-    content = _toml(common | {"clients": number + 1, "insecure": settings.insecure})
+            replace_file(node, to_toml(read_settings(node) | {"num-partitions": number + 1}))
+    content = to_toml(settings._replace(clients=number + 1)._asdict())
     replace_file(folder / "server" / "federation.toml", content)
     return new
 
@@ -134,41 +134,6 @@ def new_client_key(folder: Path, number: int) -> Path:
     return own
 
 
-def renew_server(folder: Path, hosts: Sequence[str], days: int) -> ServerTls:
-    """Makes a new certificate for the server's key; clients need nothing new.
-
-    Args:
-        folder: The federation's folder, with the authority's key in it.
-        hosts: Further DNS names and IP addresses, besides those of the present certificate and
-            those that ``init_federation`` always adds.
-        days: Days for which it is valid, in 1..3650.
-
-    Returns:
-        The certificate; it replaces the one in the server's folder.
-
-    Raises:
-        Refused: If the federation has no certificates, its authority's key is missing or damaged or
-            would expire earlier, or an argument is out of range.
-    """
-    _check_days(days)
-    settings = _federation(folder)
-    if settings.insecure:
-        raise Refused(f"{folder} is an insecure federation: it has no certificate to renew")
-    root, own, private = (
-        folder / "server" / name for name in ("ca.crt", "server.crt", "server.key")
-    )
-    called = parse_address(settings.superlink, "superlink").host
-    names = _all_hosts([called, *hosts, *_present_hosts(own)])
-    authority = _authority(folder, days)
-    if not private.exists():  # a lost key can be replaced: clients trust the authority
-        replace_file(private, key_pem(new_key()))
-    certificate = authority.sign(read_server_key(private), names, days)
-    # The authority's certificate as well, so that a damaged server folder is complete again.
-    replace_file(root, certificate_pem(authority.certificate))
-    replace_file(own, certificate_pem(certificate))
-    return ServerTls(root, own, private, tuple(names), certificate.not_valid_after_utc)
-
-
 # --- Contents ------------------------------------------------------------------------------
 
 
@@ -191,13 +156,8 @@ def _client(
     """Returns the files of a client's folder; ``root`` is None in an insecure federation."""
     private, public = node_key_files(f"{common['federation']}/client-{number}")
     own = {"partition-id": number, "num-partitions": clients, "insecure": root is None}
-    files = {"node.toml": _toml(common | own), "client.key": private, "client.pub": public}
+    files = {"node.toml": to_toml(common | own), "client.key": private, "client.pub": public}
     return files if root is None else files | {"ca.crt": root}
-
-
-def _toml(settings: Mapping[str, Scalar]) -> bytes:
-    # JSON scalars are TOML scalars as long as texts are plain, as names and addresses are.
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()).encode()
 
 
 # --- Checks --------------------------------------------------------------------------------
@@ -213,47 +173,11 @@ def _federation_name(folder: Path) -> str:
     return name
 
 
-def _check_days(days: int) -> None:
-    if not 1 <= days <= 3650:
-        raise Refused(f"days must be in 1..3650, got {days}")
-
-
-def _all_hosts(hosts: Sequence[str]) -> list[str]:
-    """Returns a certificate's hosts without duplicates: those given, and the loopback ones."""
-    checked = [check_host(host, "host") for host in hosts]
-    for host in checked:
-        ip = as_ip(host)
-        if ip is not None and ip.is_unspecified:
-            raise Refused(f"host must be one that clients can connect to, got {host}")
-    return list(dict.fromkeys([*checked, *LOOPBACK]))
-
-
-def _present_hosts(path: Path) -> Sequence[str]:
-    try:
-        return certificate_hosts(read_certificate(path))
-    except Refused:  # lost or damaged, and about to be replaced
-        return ()
-
-
 def _federation(folder: Path) -> FederationSettings:
     path = folder / "server" / "federation.toml"
     if not path.is_file():
         raise Refused(f"{folder} is not a federation's folder: it has no server/federation.toml")
     return read_federation(path)
-
-
-def _authority(folder: Path, days: int) -> Authority:
-    """Reads a federation's authority, which must outlive what it is to sign."""
-    path, private = folder / "ca.crt", folder / "ca.key"
-    if not private.exists():
-        raise Refused(f"{private} is missing: renew where the federation was made")
-    certificate, key = read_certificate(path), read_server_key(private)
-    if not same_key(certificate.public_key(), key.public_key()):
-        raise Refused(f"{path} does not belong to the key in {private}")
-    ends = certificate.not_valid_after_utc
-    if datetime.now(UTC) + timedelta(days=days) > ends:
-        raise Refused(f"days must end before {path} does, on {ends:%Y-%m-%d}, got {days}")
-    return Authority(certificate, key)
 
 
 def _read(path: Path) -> bytes:

@@ -8,7 +8,6 @@ fingerprint, and can compare it.
 
 import base64
 import hashlib
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from federation.credentials import read_server
 from federation.errors import Refused, brief
 from federation.files import read_file
 from federation.keys import public_key_of
+from federation.settings.files import to_toml
 from server.certificates import node_key_files
 from server.folders import make_folder, replace_file
 
@@ -47,8 +47,8 @@ def invite(folder: Path) -> bytes:
         "ca": found.tls.root_certificate.read_text() if found.tls else "",
     }
     taken = settings._replace(clients=number + 1)._asdict()
-    replace_file(found.folder / "federation.toml", _toml(taken))
-    return _toml(invitation)
+    replace_file(found.folder / "federation.toml", to_toml(taken))
+    return to_toml(invitation)
 
 
 def join(invitation: Path, folder: Path) -> str:
@@ -80,14 +80,14 @@ def join(invitation: Path, folder: Path) -> str:
         "insecure": given["insecure"],
     }
     request = {"federation": federation, "client": number, "key": public.decode()}
-    files = {"node.toml": _toml(node), "client.key": private, "client.pub": public}
+    files = {"node.toml": to_toml(node), "client.key": private, "client.pub": public}
     if not given["insecure"]:
         try:
-            x509.load_pem_x509_certificate(given["ca"].encode())
+            x509.load_pem_x509_certificates(given["ca"].encode())
         except ValueError as error:
             raise Refused(f"{invitation} must hold the authority's certificate") from error
         files["ca.crt"] = given["ca"].encode()
-    make_folder(folder, files | {"request": _toml(request)})
+    make_folder(folder, files | {"request": to_toml(request)})
     return fingerprint_of(public)
 
 
@@ -130,11 +130,6 @@ def fingerprint_of(public: bytes) -> str:
     """Returns the fingerprint of a public key in OpenSSH format, as ``ssh-keygen -l`` has it."""
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
-
-
-def _toml(entries: dict[str, Any]) -> bytes:
-    # JSON scalars are TOML scalars as long as texts are of plain characters, as these are.
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in entries.items()).encode()
 
 
 def _read(path: Path, kinds: dict[str, type], what: str) -> dict[str, Any]:

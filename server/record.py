@@ -6,25 +6,19 @@
 ``server.progress``), and a private one ``clients-asked.txt`` (see ``server.accountant``).
 """
 
-import contextlib
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engram.metrics import Metric
 from federation.checksums import Journal, Row, checked, summed
-from federation.errors import Refused, brief
+from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.files import NEW, is_locked, locked, read_json, replace_file
-from federation.fingerprint import fingerprint
-from federation.methods import METHODS
-from federation.plugins import plugins
+from federation.files import read_json
 from federation.stored import of_kind
 from server.checkpoints import (
     DamagedCheckpoint,
@@ -34,7 +28,8 @@ from server.checkpoints import (
     there,
     write_checkpoint,
 )
-from server.contents import Config, MetricsRow, Results, ScoresRow
+from server.contents import MetricsRow, Results, ScoresRow
+from server.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from engram.types import Params
@@ -42,8 +37,6 @@ if TYPE_CHECKING:
 
 _log = getLogger("flwr.engram")
 
-_FORMAT = 2  # of run folders; raised when columns or checkpoints change their meaning
-_CONFIG, _LOCK = "config.json", "lock"
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PICKED = "picked"  # folder of the checkpoints of picked rounds, in a folder for each key
 _MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
@@ -86,141 +79,19 @@ class Checkpoint(NamedTuple):
 _NOTHING: Mapping[str, Checkpoint] = MappingProxyType({})
 
 
-class RunRecord:
-    """One run's folder. Get one from ``create`` or ``open``.
+class RunRecord(RunFolder):
+    """One run's folder, with its rounds. Get one from ``create`` or ``open``.
 
     Attributes:
-        folder: The folder.
         append: Adds a round's metrics.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
         self._scores = Journal(folder / "scores.jsonl", ScoresRow)
         self.append = self._metrics.append
         self._told = 0  # number of lost rounds that was warned of
-
-    @classmethod
-    def create(
-        cls, folder: Path, experiment: Experiment, *, engine: str, training: str
-    ) -> "RunRecord":
-        """Starts a new run's folder; ``training`` is the name that clients keep memories under.
-
-        Raises:
-            Refused: If the folder is not empty, or cannot be made; or another process begins a run
-                in it.
-        """
-        record = cls(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            record._refuse_used()  # before a lock is left in a folder that is none of ours
-            with record.hold():
-                record._refuse_used()
-                record.write_config(experiment, engine=engine, training=training)
-        except OSError as error:
-            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
-        return record
-
-    def _refuse_used(self) -> None:
-        """Refuses a folder in which there is anything but what a killed process may leave."""
-        if any(p.name != _LOCK and not p.name.startswith(NEW) for p in self.folder.iterdir()):
-            raise Refused(
-                f"{self.folder} is not empty: name another folder, or resume the run in it"
-            )
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Opens the folder of an existing run.
-
-        Raises:
-            Refused: If it is not the folder of a run, or is one of another version.
-        """
-        if not (folder / _CONFIG).is_file():
-            for inside in sorted(folder.glob(f"*/{_CONFIG}")):
-                raise Refused(
-                    f"{folder} is not the folder of a run, but of several, as of a comparison: "
-                    f"name one of them, such as {inside.parent}"
-                )
-            raise Refused(f"{folder} is not the folder of a run: it has no config.json")
-        if read_json(folder / _CONFIG).get("format") != _FORMAT:
-            raise Refused(
-                f"{folder} was written by another version of Engram, whose runs this one neither "
-                "shows nor goes on with: run it again, or use that version"
-            )
-        return cls(folder)
-
-    def write_config(self, experiment: Experiment, *, engine: str, training: str) -> None:
-        """Writes ``config.json``: the present settings, and the engine and source that run them."""
-        config = {
-            "format": _FORMAT,
-            "settings": experiment.to_config() | {"resume": ""},
-            "engine": engine,
-            "training": training,
-            "sources": self._sources(),
-            "plug-ins": [plugin.rpartition("/")[2] for plugin in plugins()],
-            "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
-            "metrics": {m.name: m.to_config() for m in experiment.own.metrics(experiment)},
-            "damaged": self._before("damaged"),
-        }
-        clients = self.clients if (self.folder / _CONFIG).is_file() else 0
-        if clients > experiment.num_clients:
-            config["clients"] = clients
-        self._write_config(config)
-
-    def admit(self, clients: int) -> None:
-        """Notes that the run has so many clients from now on; never fewer than before."""
-        if clients > self.clients:
-            self._write_config(self.config | {"clients": clients})
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that have been in the run, as far as it has come."""
-        config = self.config
-        return max(int(config["settings"]["num-clients"]), int(config.get("clients", 0)))
-
-    def _sources(self) -> list[str]:
-        """Returns the fingerprints of all sources that have executed the run, the present last."""
-        before = self._before("sources")
-        if before and before[-1] != fingerprint():
-            _log.warning(
-                "%s was begun by source %s and goes on with %s, whose numbers may differ",
-                self.folder,
-                before[-1],
-                fingerprint(),
-            )
-        return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
-
-    def _before(self, key: str) -> list[Any]:
-        """Returns a list in ``config.json``; empty if there is no such file yet."""
-        there = (self.folder / _CONFIG).is_file()
-        return list(self.config.get(key, [])) if there else []
-
-    def _write_config(self, config: Row) -> None:
-        self._write(_CONFIG, json.dumps(summed(config), indent=2))
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The contents of ``config.json``.
-
-        Raises:
-            Refused: If they are damaged, or of an unknown method.
-        """
-        path = self.folder / _CONFIG
-        config = checked(read_json(path))
-        if config is None:
-            raise Refused(
-                f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
-                "--set, not here"
-            )
-        of_kind(Config, config, path)
-        method = config["settings"]["method"]
-        if method not in METHODS:
-            raise Refused(
-                f"{self.folder} is a run of {brief(method)}, which is no method known here: name "
-                "the plug-in that has it, engram --plugin NAME"
-            )
-        return config
 
     @property
     def metrics(self) -> list[Metric]:
@@ -271,32 +142,6 @@ class RunRecord:
             raise Refused(
                 f"{self.folder} was run by `{how}`, which keeps its memories: resume it by that"
             )
-
-    @contextlib.contextmanager
-    def hold(self, *, patience: float = 2.0) -> Iterator[None]:
-        """Locks the run, so that no other process runs it at the same time.
-
-        Args:
-            patience: Seconds to try: whoever reads ``held`` locks the run for a moment, too.
-
-        Raises:
-            Refused: If another process runs it.
-        """
-        end = time.monotonic() + patience
-        with contextlib.ExitStack() as stack:
-            while True:
-                with contextlib.suppress(BlockingIOError):
-                    stack.enter_context(locked(self.folder / _LOCK))
-                    break
-                if time.monotonic() >= end:
-                    raise Refused(f"{self.folder} is being run by another process at this moment")
-                time.sleep(0.02)
-            yield
-
-    @property
-    def held(self) -> bool:
-        """Whether a living process runs this run."""
-        return is_locked(self.folder / _LOCK)
 
     # --- Metrics ---------------------------------------------------------------------------
 
@@ -463,9 +308,6 @@ class RunRecord:
     def durable(self) -> int:
         """The round of the oldest checkpoint, the earliest from which a run may be resumed."""
         return min(self.checkpoints(), default=0)
-
-    def _write(self, name: str, text: str) -> None:
-        replace_file(self.folder / name, text.encode())
 
 
 def _files(checkpoint: Checkpoint) -> dict[str, bytes]:

@@ -1,31 +1,27 @@
 """Attendance: which node hosts which client, from before the first round until after the last."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from functools import partial
 from logging import getLogger
 
 from flwr.serverapp import Grid
 
 from engram.checks import must
-from engram.units import Moments, Units, comparable, merged
+from engram.units import Units
 from federation.errors import Names, Refused, RunStopped, few
 from federation.experiment import Experiment
 from federation.names import checked_names
-from federation.noise import secret_noise
 from federation.roster import Roster
-from federation.schema import Kind, Told
+from federation.schema import Kind
 from server.answers import Answers
 from server.grid import PatientGrid
 from server.membership import Membership
-from strategies import STRATEGIES
+from server.seats import claims, fitted, possible_for, reasons, seated, short_of_rows, usual_kind
 
 _log = getLogger("flwr.engram")
 
 _SILENT = 3.0  # seconds of a wait until it is said whom it is for
-_TOLD = 10  # reasons that an error names
 _DECISION = 7 * 86400.0  # seconds that sites have to approve a run
 
 
@@ -134,9 +130,9 @@ class Attendance:
         while not self._known(least):
             late = time.monotonic() > deadline  # read before asking nodes that have joined
             if self._answers.ask() | self._call():
-                self._kind = self._given or self._usual()
-                self._hosts = self._seated({}, self._answers.entries)
-                self._left_out = self._short_of_rows()
+                entries = self._answers.entries
+                self._kind = self._given or usual_kind(entries, self._everybody, self._usable)
+                self._seat({}, entries)
                 deadline = time.monotonic() + self._patience
                 continue
             enough = len(self._hosts) >= self._needed(least)
@@ -152,7 +148,9 @@ class Attendance:
         if len(self._hosts) < (needed := self._needed(least)):
             raise RunStopped(self.too_few(needed))
         self._settle()
-        self._units = self._fitted() if self._units is None else self._units
+        if self._units is None:
+            entries, called = self._answers.entries, self._answers.called
+            self._units = fitted(entries, self._nodes, self._everybody, called)
         if isinstance(self._grid, PatientGrid):  # else all of them are in this process
             _log.info(
                 "roster: %d clients on %d nodes, all running this source",
@@ -188,9 +186,13 @@ class Attendance:
         return self.members != before
 
     @property
-    def _counted(self) -> list[int]:
+    def _everybody(self) -> Collection[int]:
         """The clients that are counted on."""
-        return sorted(range(self.clients) if self.members is None else self.members)
+        return range(self.clients) if self.members is None else self.members
+
+    @property
+    def _counted(self) -> list[int]:
+        return sorted(self._everybody)
 
     def _is_over(self, end: float, *, enough: bool) -> bool:
         """Whether to stop waiting for nodes that have not answered."""
@@ -224,8 +226,7 @@ class Attendance:
     def _take_in(self, *, new: bool) -> bool:
         """Assigns clients to nodes that may host them now; returns whether any were assigned."""
         before = self._hosts
-        self._hosts = self._seated(before, self._answers.entries if new else self._rivals)
-        self._left_out = self._short_of_rows()
+        self._seat(before, self._answers.entries if new else self._rivals)
         came = sorted(self._hosts.keys() - before.keys())
         moved = sorted(c for c, node in before.items() if self._hosts[c] != node)
         if came:
@@ -243,8 +244,8 @@ class Attendance:
         """Returns the first so many clients, or all, with those that have left, and their nodes."""
         everyone = range(self.clients if clients is None else clients)
         nodes = [self._hosts.get(client) for client in everyone]
-        rows = [0 if node is None else self._rows(node, c) for c, node in enumerate(nodes)]
         entries = self._answers.entries
+        rows = [0 if node is None else entries[node].clients[c] for c, node in enumerate(nodes)]
         unscored = {
             client: why
             for node in set(self._hosts.values())
@@ -254,32 +255,6 @@ class Attendance:
         kind = self._kind._replace(units=self._units or Units())
         names = {client: name for client, name in self._names().items() if client in everyone}
         return Roster(nodes, rows, kind, names, unscored)
-
-    def _fitted(self) -> Units:
-        """Returns units by the moments that the clients' nodes tell, merged in their order."""
-        parts = [merged(self._told(name)) for name in Told._fields]
-        return Units(*(part and part.standard() for part in parts))
-
-    def _told(self, name: str) -> list[Moments]:
-        """Returns nodes' moments of inputs or targets, and warns of those that are left out."""
-        entries = self._answers.entries
-        told = [
-            (node, moments)
-            for node in sorted(self._nodes, key=self._first)
-            if (moments := getattr(entries[node].told, name)) is not None
-        ]
-        fits = comparable([moments for _, moments in told])
-        for node in (node for (node, _), fit in zip(told, fits, strict=True) if not fit):
-            _log.warning(
-                "%s has no part in the units of the run's %s: what it tells of its own is of "
-                "another number of columns, or more than a million times as large as others'",
-                self._answers.called(node),
-                name,
-            )
-        return [moments for (_, moments), fit in zip(told, fits, strict=True) if fit]
-
-    def _first(self, node: int) -> int:
-        return min(self._claims(node))
 
     def _names(self) -> Names:
         """Returns clients' names, as given by the nodes that host them."""
@@ -337,13 +312,7 @@ class Attendance:
         return "; ".join(filter(None, [*told, self._reasons(absent), known, remedy]))
 
     def _reasons(self, why: Mapping[int, str]) -> str:
-        groups: dict[str, list[int]] = {}
-        for client, reason in why.items():
-            groups.setdefault(reason, []).append(client)
-        names = self._names()
-        told = [f"clients {few(clients, names)}: {reason}" for reason, clients in groups.items()]
-        more = f"; ... {len(told)} in all" if len(told) > _TOLD else ""
-        return "; ".join(told[:_TOLD]) + more
+        return reasons(why, self._names())
 
     def _why(self, client: int) -> str:
         """Returns why no node hosts a client."""
@@ -356,52 +325,24 @@ class Attendance:
 
     # --- Who hosts whom ----------------------------------------------------------------------
 
-    def _short_of_rows(self) -> dict[int, str]:
-        """Returns the clients that have too few rows to take part, and why."""
-        counted = {*self._counted} - self._hosts.keys()
-        return {
-            client: why
-            for entry in self._answers.entries.values()
-            for client, why in entry.left_out.items()
-            if client in counted
-        }
-
-    def _claims(self, node: int) -> dict[int, int]:
-        """Returns the run's clients that a node says it hosts, with their numbers of rows."""
-        clients, members = self._answers.entries[node].clients, self.members
-        everyone = range(self.clients) if members is None else members
-        return {client: rows for client, rows in clients.items() if client in everyone}
-
-    def _rows(self, node: int, client: int) -> int:
-        return self._answers.entries[node].clients[client]
-
-    def _usual(self) -> Kind:
-        """Returns the commonest usable kind of data among nodes with clients of the run."""
-        first = {n: min(self._claims(n)) for n in self._answers.entries if self._claims(n)}
-        ordered = sorted(first, key=lambda node: first[node])
-        counts = Counter(self._answers.entries[node].kind for node in ordered)
-        kinds = sorted(counts, key=lambda kind: -counts[kind])  # the first if tied
-        usable = filter(self._usable, kinds) if len(kinds) > 1 else ()
-        return next(chain(usable, kinds), Kind())
-
-    def _seated(self, hosts: dict[int, int], nodes: Iterable[int]) -> dict[int, int]:
-        """Returns each client's node after these nodes got the clients that they may host."""
-        present, found = self._answers.on_line(), dict(hosts)
-        for node in nodes:
-            if self._answers.entries[node].kind != self._kind:
-                continue
-            for client, rows in self._claims(node).items():
-                host = found.get(client)
-                gone = host not in present and node in present
-                if host is None or (gone and rows == self._rows(host, client)):
-                    found[client] = node
-        return found
+    def _seat(self, hosts: dict[int, int], nodes: Iterable[int]) -> None:
+        """Gives nodes the clients that they may host, beside those that have hosts already."""
+        entries = self._answers.entries
+        self._hosts = seated(
+            hosts,
+            entries,
+            nodes,
+            self._everybody,
+            kind=self._kind,
+            present=self._answers.on_line(),
+        )
+        self._left_out = short_of_rows(entries, {*self._everybody} - self._hosts.keys())
 
     def _settle(self) -> None:
         """Notes which nodes claim clients of others, and warns of each new one once."""
         self._nodes, self._rivals = frozenset(self._hosts.values()), []
         for node, entry in self._answers.entries.items():
-            others = [c for c in self._claims(node) if self._hosts.get(c) != node]
+            others = [c for c in claims(entry, self._everybody) if self._hosts.get(c) != node]
             if others and entry.kind == self._kind:
                 self._rivals.append(node)
             if others and node not in self._settled:
@@ -444,16 +385,6 @@ def attendance_of(
         roll = partial(_others, roll or partial(frozenset, range(clients)), e.withdrawn)
     patience = min(60.0, e.timeout)
 
-    @cache
-    def usable(claimed: Kind) -> bool:
-        roster = Roster([None] * e.num_clients, [0] * e.num_clients, claimed)
-        try:
-            STRATEGIES[e.own.plug_in].build(e, roster, secret_noise)
-        except Exception as error:  # what a node claims must not end the run of the others
-            _log.debug("the run cannot be of a kind of data that a node claims", exc_info=error)
-            return False
-        return True
-
     return Attendance(
         grid,
         clients,
@@ -461,7 +392,7 @@ def attendance_of(
         settings=e.digest(),
         kind=kind,
         patience=patience,
-        usable=usable,
+        usable=possible_for(e),
         roll=roll,
     )
 

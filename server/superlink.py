@@ -2,7 +2,7 @@
 
 Run as ``python -m server.superlink``: it is ``flower-superlink``, with that command's arguments and
 those below. Its Control API serves the SuperLink's own user only, its Fleet API takes replies of
-bounded size, and its database is kept compact.
+bounded size, a renewed certificate is shown without a restart, and its database is kept compact.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from server.callers import own_users, private
 from server.dated import Dated
 from server.http_fleet import HttpFleet
 from server.launch import ReplyLimits
+from server.live import grpc_credentials, live_announcement, live_certificate, ssl_context
 from server.replies import COUNTED, GuardedFleet
 
 _log = getLogger("flwr.engram")
@@ -53,15 +54,19 @@ def main(arguments: Sequence[str]) -> None:
     compact(own.database)
     counters = Counters(COUNTED)
     serve_counters(counters, own.metrics_port)
+    folder = own.database.parent
     run_superlink(
         ["--database", str(own.database), *others],
         serve=serve_anyone if own.open_control else serve,
         superexec=[sys.executable, "-P", "-m", "server.superexec"],
         fleet=lambda fleet: GuardedFleet(
-            fleet, ReplyLimits(own.max_records, own.max_reply), counters, own.database.parent
+            fleet, ReplyLimits(own.max_records, own.max_reply), counters, folder
         ),
         http_fleet=partial(HttpFleet, most=_LARGEST),
-        authentication=Dated,
+        authentication=Dated
+        if "--insecure" in others
+        else lambda flower: Dated(flower, live_announcement(folder)),
+        credentials=lambda key, certificate: grpc_credentials(live_certificate(folder)),
         largest=_LARGEST,
         pragmas=_DATABASE,
     )
@@ -75,7 +80,11 @@ def serve(app: Any, **options: Any) -> None:
 
 def serve_anyone(app: Any, **options: Any) -> None:
     """Serves an app to whoever connects, without a line in the log for each call."""
-    uvicorn.run(app, **options | {"log_config": uvicorn_log(), "access_log": False})
+    options |= {"log_config": uvicorn_log(), "access_log": False}
+    if options.get("ssl_certfile"):
+        files = [Path(options["ssl_certfile"]), Path(options["ssl_keyfile"])]
+        options["ssl_context_factory"] = lambda config, made: ssl_context(files, made)
+    uvicorn.run(app, **options)
 
 
 def compact(database: Path) -> None:

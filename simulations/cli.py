@@ -200,6 +200,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram withdraw NAME client-1 --federation fed/server --out runs/without-1",
             ),
         ),
+        "renew": Command(
+            _SERVER,
+            "Renew a server's certificate, address or authority; what runs goes on.",
+            ("engram renew fed/server", "engram renew fed/server --address fl.example.org:9092"),
+        ),
         "stop": Command(
             _SERVER,
             "Stop a run on a federation after its current round; it can be resumed.",
@@ -250,7 +255,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "leave": Command(
             _CLIENT,
-            "Leave a federation: the key is refused, and no run counts on this client.",
+            "Leave a federation: this client's key is refused, and no run counts on it.",
             ("engram leave fed/client-2", "engram leave fed/client-2 --state /var/lib/engram"),
         ),
         "memory": Command(
@@ -284,6 +289,7 @@ LOOKING: Final = frozenset(
         "methods",
         "predict",
         "status",
+        "renew",
         "stop",
         "doctor",
         "approve",

@@ -16,11 +16,11 @@ import typer
 
 from client.sealed import read_key
 from federation.addresses import CONTROL
-from federation.clock import in_words
+from federation.clock import in_words, now
 from federation.credentials import NodeCredentials, read_node, read_server, renewal
 from federation.errors import EngramError, Refused, RunStopped, few_names
 from federation.files import is_locked
-from federation.keys import read_certificate
+from federation.keys import read_certificates
 from federation.proxies import direct
 from server.status import members
 from simulations.console import out
@@ -89,6 +89,7 @@ def look_over(
     state: Path | None = None,
     memory_key: Path | None = None,
     control: str | None = None,
+    at: datetime | None = None,
 ) -> Iterator[Finding]:
     """Yields what is found in a folder, one thing after the other; changes nothing.
 
@@ -97,14 +98,15 @@ def look_over(
         state: Of a client: where its node keeps its memories.
         memory_key: Of a client: the key of its memories.
         control: Of a server: HOST:PORT of its SuperLink's Control API.
+        at: When certificates are to be valid, with a time zone; now, if None.
 
     Raises:
         Refused: It is neither.
     """
     if (folder / "federation.toml").is_file():
-        yield from _server(folder, control)
+        yield from _server(folder, control, at or now())
     elif (folder / "node.toml").is_file():
-        yield from _node(folder, state or folder / "state", memory_key)
+        yield from _node(folder, state or folder / "state", memory_key, at or now())
     else:
         raise Refused(
             f"{folder} has neither federation.toml nor node.toml: name a federation's `server`, or "
@@ -124,26 +126,42 @@ def _tried(about: str, look: Callable[[], str]) -> Finding:
 # --- The server --------------------------------------------------------------------------------
 
 
-def _server(folder: Path, control: str | None) -> Iterator[Finding]:
-    yield _tried("keys", lambda: _server_keys(folder))
+def _server(folder: Path, control: str | None, at: datetime) -> Iterator[Finding]:
+    yield _tried("keys", lambda: _server_keys(folder, at))
     yield _tried("database", lambda: _database(folder / "superlink.db"))
     yield _tried("disk", lambda: _disk(folder))
     yield _tried("clock", lambda: _clock(folder.rglob("*")))
     yield _tried("superlink", lambda: _superlink(folder, control))
 
 
-def _server_keys(folder: Path) -> str:
-    found = read_server(folder)  # checks modes, pairs and dates
+def _server_keys(folder: Path, at: datetime) -> str:
+    found = read_server(folder, at=at)  # checks modes, pairs and dates
     clients = found.settings.clients
     there = {path.stem for path in found.public_keys}
     if lacking := [n for n in (f"client-{i}" for i in range(clients)) if n not in there]:
         raise Refused(f"{folder}/clients lacks the .pub of {few_names(lacking)}: bring it here")
     if found.tls is None:
         return f"insecure, {clients} clients: anyone may connect"
-    ends = found.tls.expires
-    if ends - datetime.now(UTC) < _SOON:
-        raise Refused(f"{found.tls.certificate} expires on {ends:%Y-%m-%d}: {renewal(folder)}")
-    return f"of {clients} clients; certificate for {', '.join(found.tls.hosts)} to {ends:%Y-%m-%d}"
+    ends, until = found.tls.expires, _end(found.tls.root_certificate)
+    soon = []
+    if ends - at < _SOON:
+        soon.append(f"{found.tls.certificate} expires on {ends:%Y-%m-%d}: {renewal(folder)}")
+    if until - at < _SOON:
+        soon.append(
+            f"{found.tls.root_certificate}, the authority's, expires on {until:%Y-%m-%d}: "
+            f"{renewal(folder)} --new-authority, while the clients' nodes run"
+        )
+    if soon:
+        raise Refused(*soon)
+    return (
+        f"of {clients} clients; certificate for {', '.join(found.tls.hosts)} to {ends:%Y-%m-%d}, "
+        f"authority to {until:%Y-%m-%d}"
+    )
+
+
+def _end(root: Path) -> datetime:
+    """Returns when the last of some authorities' certificates expires."""
+    return max(certificate.not_valid_after_utc for certificate in read_certificates(root))
 
 
 def _database(path: Path) -> str:
@@ -183,8 +201,8 @@ def _unregistered(folder: Path, known: set[str]) -> str:
 # --- A node ------------------------------------------------------------------------------------
 
 
-def _node(folder: Path, state: Path, memory_key: Path | None) -> Iterator[Finding]:
-    yield _tried("keys", lambda: _node_keys(read_node(folder)))
+def _node(folder: Path, state: Path, memory_key: Path | None, at: datetime) -> Iterator[Finding]:
+    yield _tried("keys", lambda: _node_keys(read_node(folder, at=at), at))
     yield _tried("memories", lambda: _memories(state / "memory", memory_key))
     yield _tried("disk", lambda: _disk(state if state.is_dir() else folder))
     yield _tried("clock", lambda: _clock([*folder.glob("*"), *state.rglob("*")]))
@@ -192,12 +210,15 @@ def _node(folder: Path, state: Path, memory_key: Path | None) -> Iterator[Findin
     yield _tried("superlink", lambda: _reached(read_node(folder), state))
 
 
-def _node_keys(found: NodeCredentials) -> str:
+def _node_keys(found: NodeCredentials, at: datetime) -> str:
     if found.root_certificate is None:
         return f"of client {found.partition_id}; insecure: anyone on the way can read and change"
-    ends = read_certificate(found.root_certificate).not_valid_after_utc
-    if ends - datetime.now(UTC) < _SOON:
-        raise Refused(f"{found.root_certificate} expires on {ends:%Y-%m-%d}: a new one is needed")
+    ends = _end(found.root_certificate)
+    if ends - at < _SOON:
+        raise Refused(
+            f"{found.root_certificate} expires on {ends:%Y-%m-%d}: on the server, engram renew "
+            "SERVER_FOLDER --new-authority; this node takes the new one while it runs"
+        )
     return (
         f"of client {found.partition_id}; the authority's certificate is valid to {ends:%Y-%m-%d}"
     )

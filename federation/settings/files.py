@@ -1,5 +1,6 @@
 """Reads settings from TOML files, without validating their values."""
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,3 +43,9 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
             expected = "a number, text or boolean"
             raise Refused(must(f"{one_line(key)} in {where}", value, expected))
     return settings
+
+
+def to_toml(settings: Mapping[str, Any]) -> bytes:
+    """Serializes settings that are plain texts, numbers and truth values."""
+    # JSON scalars are TOML scalars as long as texts are plain, as names and addresses are.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()).encode()

@@ -12,7 +12,6 @@ import pytest
 from client import handshake
 from client.fleet import ClockRefused, Fleet, Unreachable, Untrusted
 from federation.credentials import NodeCredentials
-from server import certificates
 from server.certificates import certificate_pem, key_pem, new_authority, new_key, node_key_files
 
 OWN, OTHER, KEY = new_authority("ward"), new_authority("ward"), new_key()
@@ -21,14 +20,8 @@ OWN, OTHER, KEY = new_authority("ward"), new_authority("ward"), new_key()
 def certificate(authority=OWN, hosts=("127.0.0.1",), begins=0, *, days=10):
     """A server's certificate that is made as many days from now as ``begins`` says."""
 
-    class Clock(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.datetime.now(tz) + datetime.timedelta(days=begins)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certificates, "datetime", Clock)
-        return authority.sign(KEY, list(hosts), days)
+    at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=begins)
+    return authority.sign(KEY, list(hosts), days, at)
 
 
 @pytest.fixture
@@ -164,8 +157,8 @@ def test_who_proves_himself_and_then_goes_is_tried_again(listen, fleet, with_tls
         (
             {"begins": -20},
             r"certificate that expired on 20.* UTC, and this machine's clock says 20.* UTC, 10 "
-            "days later: set the clock if it is wrong, or on the server, `engram init-federation "
-            "FOLDER --renew` makes a new one",
+            "days later: set the clock if it is wrong, or on the server, `engram renew "
+            "SERVER_FOLDER` makes a new one",
         ),
         ({"hosts": ["10.9.8.7"]}, r"for other names than 127\.0\.0\.1: .*--host 127\.0\.0\.1`"),
         ({"hosts": ["elsewhere"]}, r"for other names than 127\.0\.0\.1"),

@@ -188,7 +188,7 @@ class FakeFleet:
     def __init__(self, script, stop):
         self.script = script
         self.stop = stop
-        self.credentials = SimpleNamespace(has_left=False)
+        self.credentials = SimpleNamespace(has_left=False, former="")
         self.opened_with = []
         self.pushed = []
 

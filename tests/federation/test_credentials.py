@@ -68,7 +68,7 @@ def test_a_node():
 def test_a_server():
     server, here = read_server(SERVER), SERVER.absolute()
     assert server.folder == here
-    assert server.settings == ("fed", "a.example.org:9092", 2, False)
+    assert server.settings == ("fed", "a.example.org:9092", 2, False, "")
     assert server.tls.root_certificate == here / "ca.crt"
     assert server.tls.certificate == here / "server.crt"
     assert server.tls.private_key == here / "server.key"
@@ -255,14 +255,16 @@ def test_an_expired_certificate():
     assert f"{ends:%Y-%m-%d %H:%M}" in message
     assert message.endswith(
         f"this machine's clock says {late:%Y-%m-%d %H:%M:%S} UTC, 24 hours later: set the clock "
-        "if it is wrong, or engram init-federation fed --renew"
+        "if it is wrong, or engram renew fed/server"
     )
 
 
 def test_an_authority_that_has_had_its_time():
+    remedies = {NODE: "bring the federation's ca.crt of today", SERVER: "--new-authority"}
     for folder, read in ((NODE, read_node), (SERVER, read_server)):
-        read_node(NODE, at=after(7299))
-        refused(read, folder, f"{folder}/ca.crt expired on", "new federation", at=after(7301))
+        read_node(NODE, at=after(3649))
+        expired = f"{folder}/ca.crt expired on"
+        refused(read, folder, expired, remedies[folder], at=after(3651))
 
 
 def test_a_clock_that_is_slow():
@@ -274,7 +276,7 @@ def test_a_clock_that_is_slow():
 def test_a_host_that_the_certificate_lacks():
     edit(SERVER / "federation.toml", "a.example.org", "c.example.org")
     message = refused(read_server, SERVER, "server.crt is for a.example.org, ", "c.example.org")
-    assert message.endswith("engram init-federation fed --renew --host c.example.org")
+    assert message.endswith("engram renew fed/server --host c.example.org")
     for host in ("B.Example.org", "[::1]", "127.0.0.1"):
         path = SERVER / "federation.toml"
         edit(path, path.read_text().split('"')[3], f"{host}:9092")
@@ -287,7 +289,7 @@ def test_another_authority(files):
     for name in files:
         shutil.copy(Path("other/fed/server") / name, SERVER)
     message = refused(read_server, SERVER, "was not signed by the authority of", SERVER / "ca.crt")
-    assert message.endswith("engram init-federation fed --renew")
+    assert message.endswith("engram renew fed/server")
 
 
 def test_an_authority_of_the_same_name_is_another_one():
@@ -299,7 +301,7 @@ def test_an_authority_of_the_same_name_is_another_one():
 def test_the_key_of_another_certificate():
     make("other/fed")
     shutil.copy("other/fed/server/server.key", SERVER)
-    refused(read_server, SERVER, "server.crt does not belong to the key in", "--renew")
+    refused(read_server, SERVER, "server.crt does not belong to the key in", "engram renew")
 
 
 def test_a_certificate_that_is_no_authoritys():
@@ -311,4 +313,4 @@ def test_a_certificate_that_is_no_authoritys():
 def test_the_remedy_elsewhere_names_no_folder_that_is_not_there():
     shutil.copytree(SERVER, "server")
     message = refused(read_server, Path("server"), at=after(31))
-    assert message.endswith("engram init-federation FOLDER --renew")
+    assert message.endswith("engram renew SERVER_FOLDER")

@@ -271,7 +271,7 @@ def federation(rng: random.Random, here: Path) -> Sequence[str] | None:
         return None
     address = ["--control", rng.choice(("127.0.0.1:1", "x", text(rng)[:100]))]
     commands = (
-        ["init-federation", "fed", "--renew"],
+        ["renew", "fed/server"],
         ["init-federation", "fed", "--add-client"],
         ["init-federation", "fed", "--clients", "2"],
         ["init-federation", "fed", "--new-key", "0"],

@@ -32,7 +32,7 @@ def test_init(engram):
     )
     assert (status, err) == (0, "")
     server = read_server(SERVER)
-    assert server.settings == ("fed", "a.example.org:9092", 2, False)
+    assert server.settings == ("fed", "a.example.org:9092", 2, False, "")
     assert {"a.example.org", "10.0.0.1", "localhost"} <= set(server.tls.hosts)
     assert "a.example.org:9092" in out
     assert "engram superlink fed/server" in out
@@ -72,12 +72,9 @@ def test_init_insecure(engram):
         ("--clients 1 --superlink here", "superlink must be HOST:PORT"),
         ("--add-client --clients 3", "--clients cannot be used with --add-client"),
         ("--add-client --host a", "--host cannot be used with --add-client"),
-        ("--add-client --renew", "--renew cannot be used with --add-client"),
         ("--new-key 0 --clients 3", "--clients cannot be used with --new-key"),
         ("--add-client --new-key 0", "--new-key cannot be used with --add-client"),
         ("--new-key 0", "fed is not a federation's folder"),
-        ("--renew --insecure", "--insecure cannot be used with --renew"),
-        ("--renew", "fed is not a federation's folder"),
         ("--add-client", "fed is not a federation's folder"),
     ],
 )
@@ -111,11 +108,47 @@ def test_new_key(engram):
 
 def test_renew(engram):
     engram("init-federation fed --clients 1 --host a.example.org --days 1")
-    status, out, _ = engram("init-federation fed --renew --host b.example.org --days 50")
+    status, out, _ = engram("renew fed/server --host b.example.org --days 50")
     assert status == 0
     tls = read_server(SERVER).tls
     assert {"a.example.org", "b.example.org"} <= set(tls.hosts)
     assert f"until {tls.expires:%Y-%m-%d}" in out
+    assert "another port" not in out
+
+
+def test_renew_with_another_address(engram):
+    engram("init-federation fed --clients 2 --host a.example.org")
+    status, out, _ = engram("renew fed/server --address b.example.org:9443")
+    assert status == 0
+    assert "Nodes that are connected follow by themselves" in out
+    server = read_server(SERVER)
+    assert server.settings.superlink == "b.example.org:9443"
+    assert {"a.example.org", "b.example.org"} <= set(server.tls.hosts)
+    status, _, _ = engram("renew fed/client-1 --address b.example.org:9443")
+    assert status == 0
+    node = read_node(FED / "client-1")
+    assert (node.superlink, node.former) == ("b.example.org:9443", "a.example.org:9092")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("fed", "fed is not a server's folder: it has no federation.toml"),
+        ("fed/server --days 0", "days must be in 1..3650, got 0"),
+        ("fed/server --address here", "address must be HOST:PORT"),
+        ("fed/client-0 --address here", "address must be HOST:PORT"),
+        ("fed/client-0", "fed/client-0 is not a server's folder"),
+        ("fed/client-0 --address a:1 --host b", "--host cannot be used with a client's folder"),
+    ],
+)
+def test_renew_refuses(engram, options, says):
+    engram("init-federation fed --clients 1")
+    before = (SERVER / "federation.toml").read_bytes(), (SERVER / "server.crt").read_bytes()
+    refused(engram(f"renew {options}"), says)
+    assert before == (
+        (SERVER / "federation.toml").read_bytes(),
+        (SERVER / "server.crt").read_bytes(),
+    )
 
 
 def test_the_remedies_that_it_names_help(engram):

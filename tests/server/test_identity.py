@@ -14,7 +14,8 @@ from federation.credentials import read_node, read_server
 from federation.errors import Refused
 from federation.keys import read_node_key
 from server import folders, identity
-from server.identity import add_client, renew_server
+from server.identity import add_client
+from server.renewal import renew_server
 from tests.server.federations import FED, make
 
 
@@ -79,7 +80,7 @@ def test_modes_whatever_the_umask(umask, mask):
     make()
     add_client(FED)
     (FED / "server/server.key").unlink()
-    renew_server(FED, [], 30)
+    renew_server(FED / "server", [], 30)
     umask(0o022)
     for path in (FED, *FED.rglob("*")):
         wanted = 0o700 if path.is_dir() else 0o600 if path.suffix == ".key" else 0o644

@@ -245,7 +245,7 @@ def test_warns_of_a_certificate_that_ends_soon():
     make(days=7)
     (line,) = warned()
     assert f"server.crt expires on {datetime.now(UTC) + timedelta(days=7):%Y-%m-%d}" in line
-    assert line.endswith("fed --renew")
+    assert line.endswith("fed/server")
 
 
 # --- Flower's command ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from federation.errors import RunStopped
 from server import membership
 from server.identity import init_federation
 from server.status import Member
-from tests.server.test_roster import begun, entry, named
+from tests.server.rosters import begun, entry, named
 
 
 def listed(*statuses):

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 
+import grpc
 import pytest
 
 from federation.bundle import PIECE
@@ -65,7 +66,9 @@ def keep_http_fleet(monkeypatch):
 def test_flower_has_what_is_replaced_in_it(monkeypatch):
     flower = importlib.import_module(FLOWER)
     database = importlib.import_module("flwr.supercore.sql_mixin")
+    transport = importlib.import_module("flwr.supercore.grpc")
     before = dict(vars(flower))
+    monkeypatch.setattr(transport, "grpc", grpc)
     pragmas, argv, run, served = database.SQLITE_PRAGMAS, sys.argv, [], []
     over_http = keep_http_fleet(monkeypatch)
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "0")
@@ -78,6 +81,7 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch):
             fleet=lambda fleet: ("guarded", fleet),
             http_fleet=lambda app, fault: ("bounded", app),
             authentication=lambda flower: ("dated", flower.state_factory),
+            credentials=lambda key, certificate: ("shown", key, certificate),
             largest=123,
             pragmas={"mmap_size": "0"},
         )
@@ -93,6 +97,9 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch):
         assert served == [(("bounded", "app") if over_http else "app", {"port": 1})]
         assert database.SQLITE_PRAGMAS[-1] == ("mmap_size", "0")
         assert flower.GRPC_MAX_MESSAGE_LENGTH == 123
+        shown = transport.grpc.ssl_server_credentials(((b"key", b"crt"),), root_certificates=b"")
+        assert shown == ("shown", b"key", b"crt")
+        assert transport.grpc.server is grpc.server
         changed = {name for name, value in before.items() if getattr(flower, name) is not value}
         assert len(changed) == 6  # what the command is, and what is replaced in it
     finally:

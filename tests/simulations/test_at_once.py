@@ -151,7 +151,7 @@ def test_a_run_is_resumed_by_one(monkeypatch):
     run = front.simulate(method="fedavg", num_rounds=1, hidden="4", progress=False)
     before = (run.folder / "config.json").read_bytes()
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr("server.record.time", clock)  # whose patience is over at once
+    monkeypatch.setattr("server.run_folder.time", clock)  # whose patience is over at once
     with RunRecord.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
         front.simulate(resume=run.folder, num_rounds=2, progress=False)
     assert (run.folder / "config.json").read_bytes() == before

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import time
 from collections import namedtuple
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -77,7 +77,42 @@ def test_a_certificate_that_ends_soon_is_told_of_with_its_renewal():
     make("old", days=20)
     about, text = wrong(Path("old/server"))
     assert about == "keys"
-    assert text.endswith("engram init-federation old --renew")
+    assert text.endswith("engram renew old/server")
+
+
+def at(days):
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+def keys(folder, days):
+    """What is found of a folder's keys and certificates so many days from now."""
+    return next(iter(look_over(Path(folder), at=at(days))))
+
+
+def test_certificates_are_told_of_a_month_before_they_end_and_when_they_have():
+    make("long", days=397)
+    assert keys("long/server", 366).ok
+    soon, ended = keys("long/server", 368), keys("long/server", 398)
+    assert not soon.ok
+    assert soon.text.endswith(f"server.crt expires on {at(397):%Y-%m-%d}: engram renew long/server")
+    assert not ended.ok
+    assert "server.crt expired on" in ended.text
+    assert ended.text.endswith("or engram renew long/server")
+
+
+def test_an_authority_is_told_of_a_month_before_it_ends_and_when_it_has():
+    make("long", days=3650)
+    assert keys("long/client-0", 3619).ok
+    text = keys("long/server", 3621).text
+    assert (
+        f"the authority's, expires on {at(3650):%Y-%m-%d}: engram renew long/server --new-" in text
+    )
+    assert "server.crt expires on" in text
+    soon, ended = keys("long/client-0", 3621), keys("long/client-0", 3651)
+    assert not soon.ok
+    assert "on the server, engram renew SERVER_FOLDER --new-authority" in soon.text
+    assert not ended.ok
+    assert "bring the federation's ca.crt of today" in ended.text
 
 
 def test_a_key_that_is_missing_is_named():

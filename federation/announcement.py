@@ -1,0 +1,109 @@
+"""Announcements of a SuperLink to its nodes: another address, and a new authority.
+
+They come with the answers to calls over TLS, and so from who has a certificate of an authority that
+the node trusts. An address alone is followed by nodes that are at a former one, and must prove
+itself by its certificate like the first. A new authority is trusted if one that is trusted already
+vouches for it ("new with old", RFC 4210, section 4.4); the server cannot make that up, as the
+authority's key is not on its machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from federation.addresses import parse_address
+from federation.credentials import FederationSettings
+from federation.errors import Refused
+from federation.keys import is_authority, issued, same_key
+from federation.settings.files import read_settings, to_toml
+
+Metadata = Sequence[tuple[str, str | bytes]]
+Told = Mapping[str, str | bytes]
+
+_MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
+_AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM
+_MOST: Final = 16  # certificates
+
+
+def announcement(settings: FederationSettings, authorities: bytes) -> Metadata:
+    """Returns the metadata of an answer that tells of a move, or of more than one authority.
+
+    Args:
+        settings: The federation's.
+        authorities: The authorities' certificates, PEM.
+    """
+    told: list[tuple[str, str | bytes]] = []
+    if settings.former:
+        told.append((_MOVED, f"{settings.superlink} {settings.former}"))
+    if authorities.count(b"BEGIN CERTIFICATE") > 1:
+        told.append((_AUTHORITIES, authorities))
+    return told
+
+
+def new_address(told: Told, present: str) -> str | None:
+    """Returns the address to which a SuperLink has moved from ``present``; None if it has not."""
+    addresses = str(told.get(_MOVED, "")).split()
+    if present not in addresses[1:] or addresses[0] == present:
+        return None
+    try:
+        return str(parse_address(addresses[0], "address"))
+    except Refused:
+        return None
+
+
+def new_authorities(told: Told, trusted: bytes) -> bytes | None:
+    """Returns the certificates to trust once an authority has a successor; None if none has.
+
+    Args:
+        told: Metadata of an answer.
+        trusted: Certificates of the authorities that are trusted, PEM.
+
+    Returns:
+        Certificates, PEM: those told of that a trusted one vouches for, and then the others.
+    """
+    said = told.get(_AUTHORITIES, b"")
+    if said == trusted:
+        return None
+    try:
+        known = x509.load_pem_x509_certificates(trusted)
+        before = len(known)
+        read = x509.load_pem_x509_certificates(said) if isinstance(said, bytes) and said else []
+        offered = [each for each in read[:_MOST] if is_authority(each)]
+        while fresh := [
+            each for each in offered if each not in known and _vouched(each, offered, known)
+        ]:
+            known += fresh
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # certificates that cannot be read
+        return None
+    if len(known) == before:
+        return None
+    found = [each for each in offered if each in known]  # in an order in which gRPC finds its way
+    found += [each for each in known if each not in found]
+    return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+def _vouched(
+    certificate: x509.Certificate, offered: list[x509.Certificate], known: list[x509.Certificate]
+) -> bool:
+    """Whether a certificate is signed by a known authority, or by itself with a key that is."""
+    signed = [each for each in offered if any(issued(each, authority) for authority in known)]
+    return certificate in signed or (
+        issued(certificate, certificate)
+        and any(same_key(each.public_key(), certificate.public_key()) for each in signed)
+    )
+
+
+def moved_node(folder: Path, superlink: str, former: str) -> bytes:
+    """Returns the ``node.toml`` of a client whose server has moved.
+
+    Args:
+        folder: The client's folder.
+        superlink: HOST:PORT of the server from now on.
+        former: Where it was; tried as well, as long as nothing answers at the new one.
+    """
+    settings = read_settings(folder / "node.toml") | {"superlink": superlink, "former": former}
+    return to_toml(settings)

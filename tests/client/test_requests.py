@@ -1,0 +1,26 @@
+"""The round of a request: a number that random streams and schedules can count with."""
+
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+
+from client.requests import round_of
+from federation.errors import EngramError
+
+
+def request(**entries):
+    return RecordDict({"config": ConfigRecord(entries)})
+
+
+@pytest.mark.parametrize("number", [0, 1, 10**6])
+def test_a_round_that_a_run_may_have(number):
+    assert round_of(request(**{"server-round": number})) == number
+
+
+def test_the_first_round_where_nothing_is_said():
+    assert round_of(request()) == 1
+
+
+@pytest.mark.parametrize("number", [-1, 10**6 + 1, 2**62, 0.5, True, "1"])
+def test_no_run_has_another_round(number):
+    with pytest.raises(EngramError, match="server-round must be a whole number"):
+        round_of(request(**{"server-round": number}))

@@ -1,0 +1,111 @@
+"""A node follows a SuperLink that moves, and trusts a successor of its federation's authority."""
+
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from client import way
+from client.way import Way
+from federation.announcement import announcement
+from federation.credentials import read_federation, read_node
+from server.renewal import renew_server
+from tests.server.federations import FED, make
+
+NODE, SERVER = FED / "client-0", FED / "server"
+OLD, NEW = "a.example.org:9092", "c.example.org:9443"
+
+
+@pytest.fixture(autouse=True)
+def _fed():
+    make()
+    shutil.copytree(NODE, "kept")
+
+
+def call(found, *, told=True):
+    """Makes a call whose answer comes with what the server announces now."""
+    metadata = announcement(
+        read_federation(SERVER / "federation.toml"), (SERVER / "ca.crt").read_bytes()
+    )
+    answer = SimpleNamespace(trailing_metadata=lambda: metadata if told else None)
+    assert found.intercept_unary_unary(lambda *_: answer, None, None) is answer
+
+
+def tried(found, times):
+    return [found.next().superlink for _ in range(times)]
+
+
+def test_a_node_that_is_told_nothing_stays_where_it_is():
+    found, before = Way(read_node(NODE)), (NODE / "node.toml").read_bytes()
+    for told in (True, False):
+        call(found, told=told)
+    assert tried(found, 3) == [OLD] * 3
+    assert (NODE / "node.toml").read_bytes() == before
+
+
+def test_a_node_follows_and_tries_the_former_address_in_turn():
+    found = Way(read_node(NODE))
+    renew_server(SERVER, superlink=NEW)
+    call(found)
+    assert tried(found, 3) == [NEW, OLD, NEW]
+    found.reached()
+    assert tried(found, 1) == [NEW]
+    again = read_node(NODE)
+    assert (again.superlink, again.former) == (NEW, OLD)
+    assert tried(Way(again), 2) == [NEW, OLD]
+    call(found)
+    assert read_node(NODE) == again
+
+
+def test_a_site_with_a_way_of_its_own_keeps_it():
+    path = NODE / "node.toml"
+    path.write_text(path.read_text().replace(OLD, "127.0.0.1:19092"))
+    found = Way(read_node(NODE))
+    renew_server(SERVER, superlink=NEW)
+    call(found)
+    assert tried(found, 2) == ["127.0.0.1:19092"] * 2
+
+
+def test_a_proxy_is_passed_by_at_the_new_address_too(monkeypatch):
+    monkeypatch.setenv("no_proxy", "")
+    renew_server(SERVER, superlink=NEW)
+    found = Way(read_node(NODE))
+    call(found)
+    found.next()
+    assert "c.example.org" in dict(os.environ)["no_grpc_proxy"].split(",")
+
+
+def test_a_node_trusts_a_successor_also_after_its_next_start():
+    found = Way(read_node(NODE))
+    renew_server(SERVER, authority=True)
+    shutil.copy("kept/ca.crt", NODE)  # as if it were on another machine
+    call(found)
+    bundle = (SERVER / "ca.crt").read_bytes()
+    assert found.roots() == (NODE / "ca.crt").read_bytes() == bundle
+    read_node(NODE)
+
+
+def test_a_folder_that_cannot_be_written_is_told_of(monkeypatch, warnings_of_engram):
+    def full(path, data, shared):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(way, "replace_file", full)
+    found = Way(read_node(NODE))
+    renew_server(SERVER, superlink=NEW, authority=True)
+    shutil.copy("kept/ca.crt", NODE)
+    call(found)
+    assert tried(found, 2) == [NEW, OLD]
+    assert found.roots() == (SERVER / "ca.crt").read_bytes()
+    said = warnings_of_engram.text
+    for name in ("node.toml", "ca.crt"):
+        assert f"{name} cannot be written (Read-only file system): bring it" in said
+
+
+def test_without_tls_nothing_is_believed():
+    make("open", insecure=True)
+    found = Way(read_node(NODE.parent.parent / "open/client-0"))
+    renew_server(SERVER, superlink=NEW, authority=True)
+    call(found)
+    assert tried(found, 2) == [OLD] * 2
+    assert found.roots() is None

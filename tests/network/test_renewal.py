@@ -1,0 +1,70 @@
+"""A run goes on while its server's certificate is renewed, and its address and authority change."""
+
+import shutil
+import threading
+
+import pytest
+
+from federation.addresses import parse_address
+from federation.credentials import read_node
+from federation.errors import RunStopped
+from federation.keys import read_certificate
+from server.certificates import certificate_pem
+from server.record import RunRecord
+from server.renewal import renew_server
+from server.stopping import stop_run
+from simulations.deployed import run_deployed
+from simulations.loopback import LoopbackFederation
+from tests.network.support import wait_for
+from tests.network.test_federation import settings
+from tests.server.test_live import shown
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_run_goes_on_while_everything_is_renewed(tmp_path):
+    alone = {"num-clients": 1, "clients-per-round": 1, "min-clients": 1}
+    experiment = settings(**alone, **{"num-rounds": 2000, "checkpoint-every": 1000})
+    words, stopped, record = [], [], RunRecord(tmp_path / "run")
+
+    def run(there):
+        try:
+            place = {"control": there.control, "on_word": words.append}
+            run_deployed(experiment, tmp_path / "run", there.server, **place)
+        except RunStopped as error:
+            stopped.append(str(error))
+
+    def more(what):
+        last = record.rows()[-1]["round"]
+        wait_for(lambda: record.rows()[-1]["round"] > last + 2, 60, what)
+
+    with LoopbackFederation(tmp_path / "fed", clients=1) as there:
+        going = threading.Thread(target=run, args=(there,), daemon=True)
+        going.start()
+        wait_for(lambda: len(record.rows()) > 2, 120, "two rounds")
+        node = tmp_path / "fed" / "client-0"
+        former = shutil.copy(node / "ca.crt", tmp_path / "former.crt")
+        moved = f"localhost:{there.fleet}"
+        renew_server(there.server, superlink=moved, authority=True)
+        shutil.copy(former, node / "ca.crt")  # as if the site were on another machine
+        new = tmp_path / "new.crt"
+        new.write_bytes(certificate_pem(read_certificate(there.server / "ca.crt")))
+        renewed = read_certificate(there.server / "server.crt")
+        for port in (there.fleet, parse_address(there.control, "control").port):
+            for root in (former, new):
+                assert shown(port, root=root) == renewed
+        more("rounds over the connections of before")
+        authorities = (there.server / "ca.crt").read_bytes()
+        wait_for(lambda: (node / "ca.crt").read_bytes() == authorities, 30, "the authorities")
+        assert read_node(node).superlink == moved
+        there.kill("client-0")
+        (node / "ca.crt").write_bytes(new.read_bytes())  # the former authority has ended
+        there.start("client-0")
+        more("rounds over connections of now")
+        stop_run(there.server, control=there.control)
+        going.join(120)
+        log = there.log("client-0").read_text()
+    assert f"connecting to the SuperLink at {moved}" in log
+    assert [word for word in words if "starting" in word] == words[:1]  # no coordinator died
+    assert len(stopped) == 1
+    assert "ended after round" in stopped[0]

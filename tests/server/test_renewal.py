@@ -1,0 +1,212 @@
+"""A federation's certificate is renewed, its server moves, and its authority has a successor."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from federation.credentials import read_node, read_server
+from federation.errors import Refused
+from federation.keys import is_authority, issued, read_certificate, read_certificates, same_key
+from server import renewal
+from server.identity import add_client
+from server.renewal import move_node, renew_server
+from tests.server.federations import FED, make
+from tests.server.test_certificates import shake_hands
+
+# --- A new certificate -----------------------------------------------------------------------
+
+
+def test_renew():
+    make()
+    before = read_certificate(FED / "server/server.crt")
+    key = (FED / "server/server.key").read_bytes()
+    tls = renew_server(FED / "server", ["c.example.org", "10.9.9.9"], 90)
+    assert (FED / "server/server.key").read_bytes() == key
+    after = read_certificate(FED / "server/server.crt")
+    assert after.serial_number != before.serial_number
+    assert same_key(before.public_key(), after.public_key())
+    server = read_server(FED / "server", at=datetime.now(UTC) + timedelta(days=89))
+    assert (
+        set(server.tls.hosts)
+        == set(tls.hosts)
+        == {
+            *("a.example.org", "b.example.org", "c.example.org", "10.9.9.9"),
+            *("localhost", "127.0.0.1", "::1"),
+        }
+    )
+    assert server.tls.expires == tls.expires
+    shake_hands("c.example.org", FED / "client-0/ca.crt")
+
+
+def test_renew_makes_a_damaged_folder_whole():
+    make()
+    make("other/fed")
+    for name in ("ca.crt", "server.crt"):
+        shutil.copy(Path("other/fed/server") / name, FED / "server")
+    (FED / "server/server.key").unlink()
+    renew_server(FED / "server", [], 30)
+    read_server(FED / "server")
+    (FED / "server/server.crt").write_text("rubbish")
+    renew_server(FED / "server", [], 30)
+    assert "a.example.org" in read_server(FED / "server").tls.hosts
+
+
+def test_renew_needs_the_authority():
+    make()
+    shutil.copytree(FED, "copy")
+    (Path("copy") / "ca.key").unlink()
+    with pytest.raises(Refused, match=r"copy/ca\.key is missing: renew where"):
+        renew_server(Path("copy/server"), [], 30)
+    make("other/fed")
+    shutil.copy("other/fed/ca.key", FED)
+    with pytest.raises(Refused, match=r"fed/ca\.crt does not belong to the key in fed/ca\.key"):
+        renew_server(FED / "server", [], 30)
+    (FED / "ca.key").chmod(0o640)
+    with pytest.raises(Refused, match=r"chmod 600 fed/ca\.key"):
+        renew_server(FED / "server", [], 30)
+
+
+def test_renew_no_longer_than_the_authority(monkeypatch):
+    monkeypatch.setattr("server.certificates._AUTHORITY_DAYS", 100)
+    make(days=10)
+    with pytest.raises(Refused, match=r"days must end before fed/ca\.crt does, on .*, got 101"):
+        renew_server(FED / "server", [], 101)
+    renew_server(FED / "server", [], 99)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "days", "says"),
+    [(["?"], 30, "host must name"), ([], 0, "days must be in"), ([], 3651, "days must be in")],
+)
+def test_renew_refuses_and_changes_nothing(hosts, days, says):
+    make()
+    before = (FED / "server/server.crt").read_bytes()
+    with pytest.raises(Refused, match=says):
+        renew_server(FED / "server", hosts, days)
+    assert (FED / "server/server.crt").read_bytes() == before
+
+
+def test_an_insecure_federation_has_nothing_to_renew():
+    make(insecure=True)
+    with pytest.raises(Refused, match="it has no certificate to renew"):
+        renew_server(FED / "server", [], 30)
+
+
+# --- Another address -------------------------------------------------------------------------
+
+
+def test_a_move_keeps_what_was_and_says_where_it_is():
+    make()
+    renew_server(FED / "server", superlink="10.0.0.7:9443")
+    server = read_server(FED / "server")
+    assert server.settings.superlink == "10.0.0.7:9443"
+    assert server.settings.former == "a.example.org:9092"
+    assert {"10.0.0.7", "a.example.org", "b.example.org"} <= set(server.tls.hosts)
+    renew_server(FED / "server", superlink="a.example.org:9092")
+    assert read_server(FED / "server").settings.former == "10.0.0.7:9443"
+    for number in range(1, 11):
+        renew_server(FED / "server", superlink=f"10.0.1.{number}:9092")
+    former = read_server(FED / "server").settings.former.split()
+    assert former == [f"10.0.1.{number}:9092" for number in range(2, 10)]
+    assert read_node(add_client(FED)).superlink == "10.0.1.10:9092"
+    assert read_server(FED / "server").settings.former.split() == former
+
+
+def test_a_client_that_was_off_is_moved_by_a_command():
+    make()
+    move_node(FED / "client-1", "10.0.0.7:9443")
+    node = read_node(FED / "client-1")
+    assert (node.superlink, node.former) == ("10.0.0.7:9443", "a.example.org:9092")
+    assert (node.partition_id, node.num_partitions) == (1, 2)
+
+
+# --- Another authority -----------------------------------------------------------------------
+
+
+def roots(path):
+    return [(each, issued(each, each)) for each in read_certificates(path)]
+
+
+def test_the_former_authority_vouches_for_the_new_one():
+    make()
+    old = read_certificate(FED / "ca.crt")
+    renew_server(FED / "server", authority=True)
+    (new, one), (former, two), (vouching, three) = roots(FED / "ca.crt")
+    assert (one, two, three) == (True, True, False)
+    assert former == old
+    assert issued(vouching, old)
+    assert same_key(vouching.public_key(), new.public_key())
+    assert not same_key(new.public_key(), old.public_key())
+    assert vouching.not_valid_after_utc == old.not_valid_after_utc
+    assert all(map(is_authority, (new, vouching)))
+    leaf, *others = read_certificates(FED / "server/server.crt")
+    assert issued(leaf, new)
+    assert not issued(leaf, old)
+    assert others == [vouching]
+    everywhere = {(FED / f"{place}/ca.crt").read_bytes() for place in ("server", "client-0", ".")}
+    assert len(everywhere) == 1
+    read_server(FED / "server")
+
+
+def test_who_trusts_the_former_authority_alone_trusts_the_new_certificate():
+    make()
+    shutil.copy(FED / "ca.crt", "former.crt")
+    renew_server(FED / "server", authority=True)
+    shake_hands("localhost", Path("former.crt"))
+    shake_hands("localhost", FED / "client-0/ca.crt")
+
+
+def test_what_has_ended_is_left_out_of_the_next_renewal():
+    make()
+    renew_server(FED / "server", authority=True)
+    new = read_certificate(FED / "ca.crt")
+    # The successor began an hour before the clock's time, and the former authority ends with it.
+    monday = datetime.now(UTC) + timedelta(days=3640)
+    renew_server(FED / "server", days=5, at=monday)
+    assert len(read_certificates(FED / "server/ca.crt")) == 3
+    with pytest.raises(Refused, match="begin a new authority with --new-authority"):
+        renew_server(FED / "server", days=20, at=monday)
+    renew_server(FED / "server", days=20, at=monday, authority=True)
+    later = monday + timedelta(days=15)
+    renew_server(FED / "server", days=300, at=later)
+    (newest,) = read_certificates(FED / "server/ca.crt")
+    assert newest != new
+    assert len(read_certificates(FED / "server/server.crt")) == 1
+    read_server(FED / "server", at=later + timedelta(days=299))
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_an_interrupted_succession_is_completed_by_the_next_call(written):
+    make()
+    shutil.copy(FED / "ca.crt", "former.crt")
+    done, replace = [], renewal.replace_file
+
+    def torn(path, data):
+        if len(done) == written:
+            raise Refused("the disk is full")
+        done.append(path)
+        replace(path, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(renewal, "replace_file", torn)
+        with pytest.raises(Refused, match="full"):
+            renew_server(FED / "server", authority=True)
+    shake_hands("localhost", FED / "client-0/ca.crt")  # what runs goes on meanwhile
+    renew_server(FED / "server", authority=written < 2)
+    assert len(read_certificates(FED / "ca.crt")) == 3
+    shake_hands("localhost", Path("former.crt"))
+    shake_hands("localhost", FED / "client-1/ca.crt")
+
+
+def test_three_authorities_at_a_time():
+    make()
+    shutil.copy(FED / "ca.crt", "former.crt")
+    for _ in range(2):
+        renew_server(FED / "server", authority=True)
+    shake_hands("localhost", Path("former.crt"))
+    before = (FED / "ca.key").read_bytes()
+    with pytest.raises(Refused, match="at most 3 authorities that are still valid"):
+        renew_server(FED / "server", authority=True)
+    assert (FED / "ca.key").read_bytes() == before
