@@ -40,6 +40,7 @@ class Stream(IntEnum):
     TUNING = 20
     HYPERNETWORK = 21
     FOLDS = 22
+    AUDIT = 30
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

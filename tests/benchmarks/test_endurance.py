@@ -27,7 +27,7 @@ def test_a_process_is_measured_with_its_folder(tmp_path):
     (tmp_path / "inner" / "b").write_bytes(bytes(2**19))
     before = measure([psutil.Process()], tmp_path)
     assert before.disk == 1.5
-    # A mapping, since malloc may serve a block from pages that the process has freed and still holds.
+    # A mapping: malloc may serve a block from pages that the process has freed and still holds.
     with tempfile.TemporaryFile(), tempfile.TemporaryFile(), _pages(64) as block:
         block.write(b"x" * len(block))
         after = measure([psutil.Process()], tmp_path)
