@@ -137,8 +137,11 @@ class _Attack:
         clients: Sequence[int],
         models: Sequence[Params],
     ) -> Seen:
-        drawn = [self.trainer.sampler.draw([client], _ROUND).rows.unique() for client in clients]
-        used = torch.cat(drawn).unique()
+        own = self.trainer.data.train.rows
+        drawn = [self.trainer.sampler.draw([client], _ROUND).rows.numpy() for client in clients]
+        # Shorter batches are padded with a number that may be another client's.
+        mine = [np.intersect1d(some, own[c]) for some, c in zip(drawn, clients, strict=True)]
+        used = torch.from_numpy(np.concatenate(mine))
         if not self.plain:
             return Seen(by, name, len(used), None, None, 0.0)
         rows = self._rows(used).flatten(1)

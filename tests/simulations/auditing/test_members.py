@@ -26,10 +26,10 @@ def told(tmp_path, **settings):
 
 
 def test_models_that_know_their_rows_by_heart_tell_them(tmp_path):
-    found = told(tmp_path, method="fedper", num_rounds=15, local_steps=20, eta=0.5)
+    found = told(tmp_path, method="fedper", num_rounds=12, local_steps=10, eta=0.5)
     assert list(found) == [""]  # FedPer has no common model
-    assert found[""].low > 0.05
-    assert found[""].area > 0.6
+    assert found[""].share > 0.03  # of four federations, the interval is wide
+    assert found[""].area > 0.7
 
 
 def test_models_that_have_hardly_learned_do_not(tmp_path):
@@ -74,11 +74,14 @@ def test_the_command_keeps_what_it_finds(engram, folder):
 
 
 def test_what_cannot_be_audited_is_refused_in_a_line(engram, folder):
-    for number, line in ((5, "federations must be an even number"), (64, "cannot have some each")):
-        status, _, err = engram("audit", folder, "--federations", number)
-        assert status == 2
-        assert line in err
-    few = api.simulate(clients(20), method="fedavg", num_rounds=1, progress=False)
+    status, _, err = engram("audit", folder, "--federations", 5)
+    assert status == 2
+    assert "federations must be an even number, at least 4, got 5" in err
+    settings = {"method": "fedavg", "num_rounds": 1, "progress": False, "validation_fraction": 0.0}
+    few = api.simulate(clients(20), **settings)
     with pytest.raises(ValueError, match="at least 100 that a model has not seen"):
         api.audit(few, federations=4, progress=False)
+    one = api.simulate([*clients(20), tuple(part[:1] for part in clients()[0])], **settings)
+    with pytest.raises(ValueError, match="client 5 has 1 rows, of which 4 federations cannot"):
+        api.audit(one, federations=4, progress=False)
     assert not (few.folder / "audit.json").exists()
