@@ -97,6 +97,11 @@ def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[
             f"training rows must be at least {policy.least_rows}, got {least} of client "
             f"{few(list(small))}"
         )
+    if isinstance(e.own, NetworkMethod) and e.privacy != "local":
+        at_once = math.inf if e.local_epochs else e.batch_size * e.local_steps
+        drawn = min([at_once, *rows.values()])
+        if drawn < policy.least_drawn:
+            yield f"an update must be made of at least {policy.least_drawn} rows, got {drawn}"
     if e.local_epochs:  # else its settings say how many steps there are
         yield from _of_steps(policy, _factors(e, rows=max(rows.values(), default=1)))
 

@@ -55,6 +55,12 @@ class Policy(Settings):
         "", description="when it works, in UTC, such as 20:00-06:00; empty: always"
     )
     least_rows: Int = Field(1, ge=1, description="fewest rows that a client trains on")
+    least_drawn: Int = Field(
+        2,
+        ge=1,
+        description="fewest rows that an update of a network is made of, unless noise of the "
+        "client's own hides them; an update of one row may give it away",
+    )
     least_count: Int = Field(
         1, ge=1, description="fewest rows behind each figure or value that engram schema is told"
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from federation.methods.network import method as method
     from simulations.apps import make_client_app as make_client_app
     from simulations.apps import make_server_app as make_server_app
+    from simulations.auditing.front import audit as audit
     from simulations.compared import Comparison as Comparison
     from simulations.compared import compare as compare
     from simulations.compared import load_comparison as load_comparison

@@ -43,6 +43,7 @@ class Stream(IntEnum):
     ATTACKERS = 23
     ATTACKED_ROWS = 24
     BUCKETS = 25
+    AUDIT = 26
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

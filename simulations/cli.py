@@ -117,6 +117,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Send what a run, or a comparison, has recorded to TensorBoard, MLflow or W&B.",
             ("engram track NAME --to tensorboard", "engram track NAME --to mlflow"),
         ),
+        "audit": Command(
+            "simulations.audit_cli",
+            "Attack a run on its own clients' rows: who could reconstruct or recognize them?",
+            ("engram audit NAME", "engram audit NAME --clients 5 --federations 16"),
+        ),
         "methods": Command(
             "simulations.methods_cli",
             "List the methods, or show one and its settings.",

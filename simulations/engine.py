@@ -26,6 +26,7 @@ def simulate(
     engine: Engine = "vectorized",
     on_round: Callable[[dict[str, Any]], None] | None = None,
     through: Callable[[Host], Host] | None = None,
+    opens: Callable[[Opening], Host] = host_of,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, in this process.
 
@@ -37,6 +38,7 @@ def simulate(
         on_round: Called with each round's metrics.
         through: What stands between the server and the host of all clients; None if nothing does,
             and clients that train a network are trained without messages.
+        opens: Opens the host of all clients; by default with the experiment's own data.
 
     Returns:
         The results, as ``server.run.run`` returns them.
@@ -47,7 +49,7 @@ def simulate(
     """
     log_plainly()
     with training(experiment.cpu_threads):
-        return _simulated(experiment, folder, engine, on_round, through)
+        return _simulated(experiment, folder, engine, on_round, through, opens)
 
 
 def _simulated(
@@ -56,10 +58,11 @@ def _simulated(
     engine: Engine,
     on_round: Callable[[dict[str, Any]], None] | None,
     through: Callable[[Host], Host] | None,
+    opens: Callable[[Opening], Host],
 ) -> dict[str, Any]:
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
-    host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
+    host = opens(Opening(experiment, memories, engine=engine, noise=noise))
     secure = experiment.aggregation == "secure"
     if secure and isinstance(host, LocalHost):
         from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it

@@ -200,6 +200,21 @@ def test_clients_with_few_rows_are_named():
     assert found == "training rows must be at least 20, got 3 of client [0, 2]"
 
 
+def test_updates_of_one_row_are_refused_unless_noise_hides_it():
+    one = {"batch_size": 1, "local_steps": 1}
+    assert list(of_rows(Policy(), Experiment(**one), {0: 50})) == [
+        "an update must be made of at least 2 rows, got 1"
+    ]
+    assert list(of_rows(Policy(), Experiment(), {0: 50, 1: 1})) == [
+        "an update must be made of at least 2 rows, got 1"
+    ]
+    noisy = {"privacy": "local", "noise_multiplier": 1.0, "clip": 1.0}
+    for settings in ({"batch_size": 2, "local_steps": 1}, {"local_epochs": 1}, one | noisy):
+        assert list(of_rows(Policy(), Experiment(**settings), {0: 50})) == []
+    assert list(of_rows(Policy(least_drawn=1), Experiment(**one), {0: 50})) == []
+    assert list(of_rows(Policy(), Experiment(method="molar"), {0: 1})) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "kind", "rounds", "says"),
     [

@@ -365,7 +365,7 @@ EXPORT, ADAPT = "export mine --client 3", "adapt mine --data new_hospital.csv --
 
 def needed_by(words):
     """Returns the commands before one that takes a run or a model."""
-    begun = {"export": [], "adapt": [], "predict": [EXPORT.split(), ADAPT.split()]}
+    begun = {"export": [], "adapt": [], "audit": [], "predict": [EXPORT.split(), ADAPT.split()]}
     return [RUN, *begun[words[0]]] if words[0] in begun else []
 
 

@@ -17,6 +17,7 @@ from simulations.cli import COMMANDS
 
 TRAINING_OR_SERVING = {
     *("run", "compare", "benchmark", "tune", "reproduce", "data", "export", "adapt", "new", "app"),
+    "audit",
     *("federation", "init-federation", "superlink", "register", "remove", "node"),
     *("schema", "statistics", "evaluate", "withdraw"),
 }
