@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import chain
 from logging import getLogger
@@ -38,6 +38,7 @@ from client.scored import keep_scored, needs_received
 from client.sealed import read_key
 from client.spending import Account
 from client.terms import request_of, require_approval
+from client.training.outcome import ClientFailed
 from client.training.process import training_from_now_on
 from client.trainings import prune
 from federation.bundle import bundle, bundled_size, is_bundled, unbundle
@@ -94,7 +95,8 @@ def train(message: Message, context: Context) -> Message:
             return _Answered(before)
         epsilon = node.charge(message, context.run_id)
         start = time.perf_counter()
-        (reply,) = node.host.train([request])
+        with _without_texts(node):
+            (reply,) = node.host.train([request])
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         told = reply
@@ -144,8 +146,22 @@ def evaluate(message: Message, context: Context) -> Message:
     return _answer(message, context, answer)
 
 
+@contextlib.contextmanager
+def _without_texts(node: "_Node") -> Iterator[None]:
+    """Keeps texts of errors that may quote a row on the node, under local privacy."""
+    try:
+        yield
+    except Exception as error:  # anybody's loss, metric or network
+        ours = isinstance(error, EngramError) and not isinstance(error, ClientFailed)
+        if node.covers is None or ours:
+            raise
+        _log.error("%s: %s", type(error).__name__, error)
+        raise Refused("this node cannot answer: its log says why") from error
+
+
 def _scored(node: "_Node", request: Request) -> Message:
-    (reply,) = node.host.evaluate([request])
+    with _without_texts(node):
+        (reply,) = node.host.evaluate([request])
     if node.keeps is not None and reply.has_content():
         node.keeps(request.message.content, reply.content)
     return reply

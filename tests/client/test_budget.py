@@ -10,6 +10,8 @@ from flwr.app import ConfigRecord, RecordDict
 from client import app as module
 from client.audit import Audit
 from client.rounds import in_words
+from client.training.outcome import ClientFailed
+from client.training.trainer import Trainer
 from engram.core.slots import flat
 from engram.core.walkers import Walker
 from federation.flower import local_run
@@ -181,6 +183,19 @@ def test_a_client_that_diverges_sends_noise_alone(tmp_path, warnings_of_engram):
     drawn = (numbers(reply) - start) / (0.5 * 8.0)
     assert abs(drawn.mean()) < 5 / math.sqrt(len(drawn))
     assert abs(drawn.std() - 1) < 5 / math.sqrt(2 * len(drawn))
+
+
+@pytest.mark.parametrize(("answer", "name"), [(train, "train"), (evaluate, "evaluate")])
+@pytest.mark.parametrize("kind", [ValueError, ClientFailed])
+def test_an_error_quotes_no_row(tmp_path, monkeypatch, warnings_of_engram, answer, name, kind):
+    def fails(*_, **__):
+        raise kind("row 42 has 17.5")
+
+    policy(tmp_path)
+    monkeypatch.setattr(Trainer, name, fails)
+    assert told(answer(tmp_path)) == "this node cannot answer: its log says why"
+    assert any("row 42 has 17.5" in line for line in warnings_of_engram.messages)
+    assert len(books(tmp_path).lines) == 1
 
 
 def test_a_server_cannot_weigh_clients_by_rows(tmp_path):
