@@ -23,11 +23,11 @@ def settings(**special):
         "num-clients": CLIENTS,
         "clients-per-round": CLIENTS,
         "min-clients": 3,
-        "timeout": 60.0,
+        "timeout": 120.0,
         "partition": "dirichlet",
         "hidden": "16",
-        "num-rounds": 3,
-        "eval-every": 3,
+        "num-rounds": 2,
+        "eval-every": 2,
         "clip": 0.3,
     }
     return Experiment.from_config(given | special)
@@ -54,11 +54,11 @@ def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(t
         (fed / "client-3" / "policy.toml").write_text("rounds-a-day = 1\n")
         run(tmp_path / "run")
     rows = RunRecord.open(tmp_path / "run").rows()
-    assert [row["left-out"] for row in rows if "left-out" in row] == [0, 1, 1]
-    assert [[*row["absent"]] for row in rows if row["round"] > 1] == [["3"], ["3"]]
+    assert [row["left-out"] for row in rows if "left-out" in row] == [0, 1]
+    assert [[*row["absent"]] for row in rows if row["round"] > 1] == [["3"]]
     plain = settings(participation=str(tmp_path / "run"))
     simulate(plain, tmp_path / "plain")
     one, other = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("run", "plain"))
-    assert one.server_round == other.server_round == 3
+    assert one.server_round == other.server_round == 2
     for path, leaf in other.model.items():
         np.testing.assert_allclose(one.model[path], leaf, atol=1e-5)
