@@ -1,8 +1,8 @@
 """Bounds of a round's updates by comparison with each other: of their norms, and of their claims.
 
 Sun et al. Can You Really Backdoor Federated Learning? 2019, bound norms by a constant. Here the
-bound follows the round: it is a multiple of the median client's norm, slot by slot, since the
-length of a model's change says nothing of the length of a statistic.
+bound follows the round: it is a multiple of the median client's norm, of models and of statistics
+apart, since the length of a model's change says nothing of the length of a statistic.
 """
 
 from typing import Final
@@ -26,8 +26,9 @@ _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows whic
 def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -> TrainReplies:
     """Scales changes that are longer than ``most`` times the median one down to that length.
 
-    Each slot counts by itself, and so do its running statistics. A slot that most clients leave as
-    it is has no usual length, and no bound.
+    Models count together, since small parts of them differ most between honest clients; running
+    statistics, and every other slot, count by themselves. What most clients leave as it is has no
+    usual length, and no bound.
 
     Args:
         replies: The replies that are to be merged.
@@ -75,15 +76,17 @@ def comparable(replies: TrainReplies, merge: Merge, most: float) -> TrainReplies
 
 
 def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Params, Params]]:
-    """Returns the arrays of each slot of an update, and those from which they have changed."""
+    """Returns the arrays that are measured together, and those from which they have changed."""
     received = received_by(merge.method, server, update.client or 0)
     sent = flat(update.slots)
     origin = flat(origin_of(merge.method, received, update.slots))
     found: dict[str, tuple[Params, Params]] = {}
     for path, leaf in sent.items():
         slot, _, name = path.partition("/")
-        running = name in merge.walker.running and merge.method.kinds[slot] == "model"
-        own, begun = found.setdefault(f"{slot} running" if running else slot, ({}, {}))
+        group = slot
+        if merge.method.kinds[slot] == "model":
+            group = "running statistics" if name in merge.walker.running else "models"
+        own, begun = found.setdefault(group, ({}, {}))
         own[path], begun[path] = leaf.double(), origin[path].double()
     return found
 
