@@ -64,7 +64,7 @@ def wards(client):
 
 
 class Event(NamedTuple):
-    """What happens to a client.
+    """An event of the script, about one client.
 
     Attributes:
         server_round: The recorded round after which it happens.
