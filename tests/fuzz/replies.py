@@ -1,0 +1,292 @@
+"""Replies of hostile sites to a server's screening, in this process, and what came of them.
+
+``python -m tests.fuzz.replies --replies 100000 --seed 0`` prints counts and the growth of memory;
+it exits with 1 if a reply was accepted that should not have been, or kept others from counting.
+"""
+
+import argparse
+import logging
+import random
+import resource
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from federation.bundle import bundle, unbundle
+from federation.errors import Refused
+from federation.flower import recorddict_from_bytes, recorddict_to_bytes
+from federation.noise import secret_noise
+from server.roster import query_roster
+from strategies import STRATEGIES
+from tests.fuzz.messages import spoil_content
+from tests.fuzz.spoil import spoil_bytes
+from tests.replies.federations import SITES, federations, grid_of, settings_of
+from tests.replies.fields import fields_of, others, spoiled
+
+MEBIBYTES: Final = 256.0
+"""Most growth of this process; a reply has at most 1.5 MiB, and seven are in a round."""
+
+LIARS: Final = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
+FAMILIES: Final = ("classes", "targets", "tables", "adaptive")
+_FREE: Final = ("losses", "train-loss", "way", "reasons", "noted", "notes", "examples")
+"""Entries that a site may choose: rows that count are the roster's, and losses are capped."""
+
+_OPEN: Final = ("scale", "sigma", "freedom")
+"""Entries of a table's estimates that are infinite where rows do not determine them."""
+
+
+class Stage(NamedTuple):
+    """A round's messages, the honest replies to them, and the strategy that merges these."""
+
+    name: str
+    strategy: Any
+    asked: list[Message]
+    honest: list[RecordDict]
+    trains: bool
+
+
+class Seen:
+    """Counts of replies by what became of them, and what should not have been."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.mebibytes = 0.0
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
+        return (
+            f"{self.answers.total()} replies: {told}; "
+            f"{self.mebibytes:.0f} MiB more of {MEBIBYTES:.0f}"
+        )
+
+
+def attack(here: Path, replies: int, seed: int) -> Seen:
+    """Has so many hostile replies screened, and returns what became of them.
+
+    Args:
+        here: A folder for small data sets.
+        replies: How many, at least.
+        seed: Of the replies.
+    """
+    given = federations(here)
+    stages = [stage for family in FAMILIES for stage in _stages(family, given[family])]
+    seen, number = Seen(), -len(stages)
+    while seen.answers.total() < replies:
+        if number == 0:  # each stage has loaded what it needs
+            seen.answers.clear()
+            before = _most()
+        _round(random.Random(f"{seed}/{number}"), stages[number % len(stages)], seen)
+        number += 1
+    seen.mebibytes = (_most() - before) / 2**20
+    return seen
+
+
+def _stages(name: str, settings: dict[str, Any]) -> list[Stage]:
+    e = settings_of(**settings)
+    grid = grid_of(e, lambda kind, client, content: content)
+    roster, found = query_roster(grid, e.num_clients), []
+    for trains in (True, False):
+        strategy: Any = STRATEGIES[e.own.plug_in].build(e, roster, secret_noise)
+        asked = list(strategy.configure_train(1, strategy.init(), ConfigRecord(), grid))
+        replies = list(grid.send_and_receive(asked))
+        if not trains:
+            arrays = strategy.aggregate_train(1, replies)[0]
+            asked = list(strategy.configure_evaluate(1, arrays, ConfigRecord(), grid))
+            replies = list(grid.send_and_receive(asked))
+        answers = {reply.metadata.reply_to_message_id: reply.content for reply in replies}
+        honest = [answers[message.metadata.message_id] for message in asked]
+        what = f"{name} {'update' if trains else 'scores'}"
+        found.append(Stage(what, strategy, asked, honest, trains))
+    return found
+
+
+def _round(rng: random.Random, stage: Stage, seen: Seen) -> None:
+    """Has a round's replies screened, most of which are hostile."""
+    contents: list[RecordDict | None] = list(stage.honest)
+    told: dict[int, str] = {}
+    for client in LIARS:
+        told[client], contents[client] = _hostile(rng, stage, client)
+    sent = [
+        Message(content, reply_to=message)
+        for message, content in zip(stage.asked, contents, strict=True)
+        if content is not None
+    ]
+    again = [sent[rng.randrange(len(sent))] for _ in range(rng.choice((0, 0, 1, 3)))]
+    sent += again  # copies, which come before or after
+    rng.shuffle(sent)
+    try:
+        numbers = _merged(stage, sent)
+    except Exception as error:
+        seen.wrong.append(f"{stage.name} {told}: ended by {error!r}")
+        return
+    if not all(np.isfinite(array).all() for array in numbers if array.dtype.kind == "f"):
+        seen.wrong.append(f"{stage.name} {told}: the result is not finite")
+    for client, content in enumerate(contents):
+        left_out = client in stage.strategy.left_out
+        if client in told:
+            seen.answers[_outcome(stage, content, left_out=left_out)] += 1
+            if content is not None and stage.trains and not left_out:
+                fault = _fault(content, stage.honest[client])
+                if fault:
+                    seen.wrong.append(f"{stage.name} {told[client]}: merged, though {fault}")
+        elif stage.trains and left_out:
+            seen.wrong.append(f"{stage.name} {told}: client {client} is left out for others")
+
+
+def _outcome(stage: Stage, content: RecordDict | None, *, left_out: bool) -> str:
+    if content is None:
+        return "unreadable"
+    if not stage.trains:
+        return "scores read"
+    return "update left out" if left_out else "update merged"
+
+
+def _merged(stage: Stage, sent: list[Message]) -> list[Any]:
+    """Returns the numbers that a strategy makes of a round's replies."""
+    if stage.trains:
+        arrays, _ = stage.strategy.aggregate_train(1, sent)
+        # A table's intervals are infinite where too few sites are left.
+        return [array.numpy() for name, array in arrays.items() if name != "half-width"]
+    found = stage.strategy.aggregate_evaluate(1, sent)
+    return [np.array([value for value in found.values() if isinstance(value, int | float)])]
+
+
+def _hostile(rng: random.Random, stage: Stage, client: int) -> tuple[str, RecordDict | None]:
+    """Returns what a reply is like, and its content; None if the server cannot read it."""
+    honest, what = stage.honest[client], rng.randrange(8)
+    if what < 3:
+        fields = fields_of(honest)
+        field = rng.choice(list(fields))
+        how = rng.choice(list(others(fields[field])))
+        return f"{field} {how}", _sent(spoiled(honest, field, how))
+    if what < 5:
+        content = honest
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            content = spoil_content(rng, content)
+        return "spoilt", _sent(content)
+    if what == 5:
+        return "bundle", _torn(rng, honest)
+    if what == 6:
+        other = rng.choice([c for c in range(SITES) if c != client])
+        return f"that of client {other}", stage.honest[other]
+    return _large(rng, honest)
+
+
+def _sent(content: RecordDict) -> RecordDict | None:
+    """Returns content as it comes over a network; None if it cannot be sent or read."""
+    try:
+        return recorddict_from_bytes(recorddict_to_bytes(content))
+    except Exception:  # Flower may raise anything
+        return None
+
+
+def _torn(rng: random.Random, honest: RecordDict) -> RecordDict | None:
+    """Returns what a server reads of a bundle whose bytes are corrupted."""
+    bundled = bundle(honest)
+    for record in bundled.config_records.values():
+        for key, held in record.items():
+            if isinstance(held, bytes):
+                record[key] = spoil_bytes(rng, held)
+    try:
+        return unbundle(bundled)
+    except Refused:
+        return None
+
+
+def _large(rng: random.Random, honest: RecordDict) -> tuple[str, RecordDict | None]:
+    """Returns a reply with something that is large, or says that it is."""
+    kinds: dict[str, Any] = {name: type(record) for name, record in honest.items()}
+    content = RecordDict({name: kinds[name](dict(record)) for name, record in honest.items()})
+    how = rng.choice((_text, _list, _names, _array, _records))
+    how(rng, content)
+    return how.__doc__ or "", _sent(content)
+
+
+def _text(rng: random.Random, content: RecordDict) -> None:
+    """A text of a megabyte."""
+    for record in content.config_records.values():
+        record[rng.choice([*record, "x"])] = "é" * 2**19
+
+
+def _list(rng: random.Random, content: RecordDict) -> None:
+    """A long list."""
+    for record in content.config_records.values():
+        long = ([0] * 10**5, ["x"] * 10**4, [0.0] * 10**5)
+        record[rng.choice([*record, "x"])] = rng.choice(long)
+
+
+def _names(rng: random.Random, content: RecordDict) -> None:
+    """Metrics of many names."""
+    metrics: dict[str, Any] = {f"{i}-{'accuracy' * 10}\n\x1b[2J": rng.random() for i in range(2000)}
+    content["metrics"] = MetricRecord(metrics)
+
+
+def _array(rng: random.Random, content: RecordDict) -> None:
+    """An array that says it is huge: in its record, and in the bytes, too."""
+    for record in content.array_records.values():
+        name = rng.choice(list(record))
+        head = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (%d,), }"
+        lies = (head % 2**40).ljust(127) + b"\n"
+        data = rng.choice((record[name].data, lies))
+        record[name] = Array("float32", (2**40,), "numpy.ndarray", data)
+
+
+def _records(rng: random.Random, content: RecordDict) -> None:
+    """Many records."""
+    for number in range(300):
+        content[f"record {number}"] = ConfigRecord({"x" * 100: rng.random()})
+
+
+def _fault(content: RecordDict, honest: RecordDict) -> str:
+    """Returns why an update must not be merged, in independent words; "" if it may."""
+    for name, record in honest.items():
+        if name == "metrics" and "sites" in honest:  # of tables, rows are the roster's alone
+            continue
+        theirs: Any = content.get(name)
+        if type(theirs) is not type(record):
+            return f"{name} is missing"
+        if isinstance(record, ArrayRecord) and set(theirs) != set(record):
+            return f"{name} has other arrays"
+        values: dict[str, Any] = dict(record)
+        for key, value in values.items():
+            if isinstance(value, Array):
+                mine, other = value.numpy(), theirs[key].numpy()
+                if (mine.shape, mine.dtype) != (other.shape, other.dtype):
+                    return f"{key} has shape {other.shape} and dtype {other.dtype}"
+                infinite = key in _OPEN and "sites" in honest
+                if not (np.isfinite(other) | (infinite & (other == np.inf))).all():
+                    return f"{key} is not finite"
+            elif key not in _FREE and theirs.get(key) != value:
+                return f"{key} is {theirs.get(key)!r:.80}, and not {value!r:.80}"
+    return ""
+
+
+def _most() -> int:
+    """Returns the most bytes of memory that this process has had at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.replies", description=__doc__)
+    parser.add_argument("--replies", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    np.seterr(over="ignore")  # in what is made here
+    with tempfile.TemporaryDirectory() as folder:
+        seen = attack(Path(folder), given.replies, given.seed)
+    print(seen)
+    for line, count in Counter(seen.wrong).most_common(20):
+        print(f"{count} times: {line}")
+    return 1 if seen.wrong or seen.mebibytes > MEBIBYTES else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
