@@ -95,9 +95,9 @@ class Tuning(NamedTuple):
             )
         if experiment.privacy != "none":
             expected = (
-                "none for tuning, which chooses by scores of clients' rows: these have no noise, and "
-                "each trial would cost epsilon; tune on other clients' rows, and run what is found "
-                "with privacy"
+                "none for tuning, which chooses by scores of clients' rows: these have no noise, "
+                "and each trial would cost epsilon; tune on other clients' rows, and run what is "
+                "found with privacy"
             )
             raise Refused(must("privacy", experiment.privacy, expected))
         for key in ("participation", "start-from"):  # runs in lock step know neither
