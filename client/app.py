@@ -114,11 +114,11 @@ def train(message: Message, context: Context) -> Message:
 def secure(message: Message, context: Context) -> Message:
     """Answers a stage of a secure round in which nobody trains."""
 
-    def answer(node: _Node, request: Request) -> Message:
+    def answer(node: _Node, request: Request) -> _Answered:
         if not isinstance(node.host, Exchanging):
             raise Refused("aggregation is plain in this run: it has no secure rounds")
         (reply,) = node.host.exchange([request])
-        return reply
+        return _Answered(reply)
 
     return _answer(message, context, answer)
 

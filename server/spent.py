@@ -3,8 +3,8 @@
 from collections import Counter
 
 from federation.errors import Refused
+from federation.experiment import Experiment
 from federation.files import read_json
-from federation.settings.protection import ProtectionSettings
 from server.record import RunRecord
 
 ASKED = "clients-asked.txt"
@@ -12,7 +12,9 @@ ASKED = "clients-asked.txt"
 
 
 def spent_by_client(record: RunRecord) -> dict[int, float]:
-    """Returns epsilon of each client that was asked, at the run's ``delta``; empty without privacy.
+    """Returns epsilon of each client that was asked, at the run's ``delta``.
+
+    It is empty without privacy, and for a run of a network or a loss that is not known here.
 
     Other runs cost a client as well, which its site's ledger knows.
 
@@ -22,19 +24,22 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
     settings = read_json(record.folder / "config.json").get("settings")
     if not isinstance(settings, dict) or settings.get("privacy", "none") == "none":
         return {}
-    keys = ProtectionSettings.all_keys()
-    e = ProtectionSettings.model_validate({k: v for k, v in settings.items() if k in keys})
+    try:
+        e = Experiment.from_config(settings)
+    except Refused:  # of a network or a loss that only the run's process knows
+        return {}
     from federation.aggregation import spent  # noqa: PLC0415 - torch, which most runs do not need
 
-    asked: Counter[int] = Counter()
+    releases: list[list[int]] = []
     file = record.folder / ASKED
     if file.is_file():
         try:
-            for line in file.read_text().splitlines():
-                asked.update(map(int, line.split()))
+            releases = [[*map(int, line.split())] for line in file.read_text().splitlines()]
         except (OSError, ValueError) as error:
             raise Refused(f"{file} is damaged: {error}") from error
     else:
-        for row in record.rows():
-            asked.update(row.get("cohort", ()))
+        releases = [row.get("cohort", []) for row in record.rows()]
+    if e.sampling == "poisson":  # where every round tells as much of those that were not drawn
+        return dict.fromkeys(range(e.num_clients), spent(e, len(releases)))
+    asked = Counter(client for clients in releases for client in clients)
     return {client: spent(e, count) for client, count in sorted(asked.items())}

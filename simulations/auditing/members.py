@@ -1,4 +1,4 @@
-"""What models tell about who was among the rows that they learned from.
+"""The power of models to tell who was among the rows that they learned from.
 
 The run's own settings train several federations, each on a random half of each client's rows; each
 of them is attacked in turn with the help of the others.
