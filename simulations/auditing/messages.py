@@ -1,4 +1,4 @@
-"""What a client's first message, and the first merged model, tell about the client's rows.
+"""Attacks on the first message of a client, and on the first merged model.
 
 The first round is the easiest to attack: everybody knows the model that clients begin with.
 """
