@@ -230,7 +230,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "statistics": Command(
             "simulations.schema_cli",
-            "Show the columns of all sites' tables: rows, missing values, means and quantiles.",
+            "Show columns of all sites' tables: rows, missing values, means and quantiles.",
             ("engram statistics fed/server", "engram statistics fed/server --csv"),
         ),
         "doctor": Command(

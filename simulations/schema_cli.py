@@ -118,7 +118,7 @@ def statistics(
     ] = False,
     control: _Control = None,
 ) -> None:
-    """Show the columns of all sites' tables: rows, missing values, means and quantiles.
+    """Show columns of all sites' tables: rows, missing values, means and quantiles.
 
     A node tells no figure of fewer rows than its policy demands. Tables are read by the settings in
     SERVER_FOLDER/schema.toml, if it is there, and those that are given.
