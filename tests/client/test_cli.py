@@ -44,6 +44,8 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
         "num-partitions": 2,
         "state": str(here / folder / "state"),
         "policy": str(here / folder),
+        "asked-by": "127.0.0.1:9092, by its certificate",
+        "identity": str(here / folder),
         "data": f"npz:{here / 'own.npz'}",
         "data-dir": str(here / "data"),
         "device": "cuda",
