@@ -25,9 +25,7 @@ def rows_of_layer(weight: Tensor, bias: Tensor) -> Tensor:
         Delta W_i = -eta sum_r (dL / dz_ri) x_r,    Delta b_i = -eta sum_r dL / dz_ri
 
     so that ``Delta W_i / Delta b_i`` is x_r itself if row r alone moves the unit, and a weighted
-    sum of rows otherwise (Phong et al. Privacy-Preserving Deep Learning via Additively Homomorphic
-    Encryption. IEEE TIFS 2018, Sec. III; Boenisch et al. When the Curious Abandon Honesty. EuroS&P
-    2023).
+    sum of rows otherwise (Boenisch et al. When the Curious Abandon Honesty. EuroS&P 2023, Sec. 4).
 
     Args:
         weight: Change of the weight, (m, d).
@@ -76,16 +74,16 @@ def _distance(gradient: Params, target: Tensor) -> Tensor:
     return 1 + torch.nn.functional.cosine_similarity(found, target, dim=0)
 
 
-def recovered(rows: Tensor, candidates: Tensor, spread: float) -> Tensor:
-    """Returns which rows have a candidate that shows them, (n,).
+def recovered(rows: Tensor, guesses: Tensor, spread: float) -> Tensor:
+    """Returns which rows have a guess that shows them, (n,).
 
-    A candidate shows a row if their squared distance is at most a tenth of ``spread``.
+    A guess shows a row if their squared distance is at most a tenth of ``spread``.
 
     Args:
         rows: (n, d).
-        candidates: (k, d); any number of them, and in any order.
+        guesses: (k, d); any number of them, and in any order.
         spread: Mean squared distance of rows to their mean.
     """
-    if not len(candidates):
+    if not len(guesses):
         return torch.zeros(len(rows), dtype=torch.bool)
-    return torch.cdist(rows, candidates).square().amin(1) <= _NEAR * spread
+    return torch.cdist(rows, guesses).square().amin(1) <= _NEAR * spread

@@ -45,7 +45,7 @@ class Seen(NamedTuple):
         layer: Share of them that the first layer shows; None where it is not dense, or its bias is
             not sent.
         gradient: Share that is found by matching gradients; None where it was not tried.
-        chance: Share of as many rows of other clients that the same candidates show.
+        chance: Share of as many rows of other clients that the same guesses show.
     """
 
     by: Literal["server", "members"]
@@ -152,11 +152,11 @@ class _Attack:
         others = self._others(clients, len(used))
         shown, wrong = dict[str, float](), [0.0]
 
-        def count(key: str, candidates: Tensor) -> None:
-            share = float(recovered(rows, candidates, self.spread).float().mean())
+        def count(key: str, guesses: Tensor) -> None:
+            share = float(recovered(rows, guesses, self.spread).float().mean())
             shown[key] = max(shown.get(key, 0.0), share)
             if len(others):
-                wrong.append(float(recovered(others, candidates, self.spread).float().mean()))
+                wrong.append(float(recovered(others, guesses, self.spread).float().mean()))
 
         for change in models:
             if (layer := self._first_layer(change)) is not None:

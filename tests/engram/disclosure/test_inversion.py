@@ -76,7 +76,7 @@ def test_rows_are_found_by_the_direction_of_their_gradient(generator):
     assert not recovered(x, rows_of_gradient(gradient, other, starts, steps=50), spread=5.0).any()
 
 
-def test_a_row_is_shown_by_a_candidate_within_a_tenth_of_the_spread():
+def test_a_row_is_shown_by_a_guess_within_a_tenth_of_the_spread():
     rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     near = torch.tensor([[0.0, 0.9], [9.0, 9.0]])
     assert recovered(rows, near, spread=8.2).tolist() == [True, False]
