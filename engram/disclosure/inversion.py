@@ -25,7 +25,7 @@ def rows_of_layer(weight: Tensor, bias: Tensor) -> Tensor:
         Delta W_i = -eta sum_r (dL / dz_ri) x_r,    Delta b_i = -eta sum_r dL / dz_ri
 
     so that ``Delta W_i / Delta b_i`` is x_r itself if row r alone moves the unit, and a weighted
-    sum of rows otherwise (Boenisch et al. When the Curious Abandon Honesty. EuroS&P 2023, Sec. 4).
+    sum of rows otherwise (Boenisch et al. When the Curious Abandon Honesty. EuroS&P 2023).
 
     Args:
         weight: Change of the weight, (m, d).
