@@ -190,7 +190,7 @@ class Given(TypedDict, total=False):
     privacy: Literal["none", "local", "central"]
     """differential privacy of clients: none, central (the server adds normal noise to the mean
     of clipped updates, all of which count alike) or local (each client adds it to its own
-    before it leaves)."""
+    before it leaves, and all count alike)."""
     noise_multiplier: float
     """privacy: standard deviation of the noise over clip, on one client's update (local) or on
     the sum of all clients' (central)."""
