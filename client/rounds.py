@@ -137,10 +137,9 @@ def in_words(fields: Mapping[str, Any]) -> str:
 
 
 def rows_of(reply: Message) -> int | None:
-    """Returns the rows behind a reply; None of an error."""
-    if not reply.has_content():
-        return None
-    rows = reply.content.metric_records[METRICS].get(_ROWS)
+    """Returns the rows behind a reply; None of an error, and of a method that does not say."""
+    told = reply.content.metric_records.get(METRICS) if reply.has_content() else None
+    rows = dict(told or {}).get(_ROWS)
     return rows if isinstance(rows, int) else None
 
 
