@@ -180,7 +180,8 @@ class Given(TypedDict, total=False):
     bound."""
     max_norm: float
     """largest norm of a client's update, in norms of the round's median client; longer ones are
-    scaled down to it. 1e9: no bound. It acts where merge is mean, and clip is 0."""
+    scaled down to it. 1e9: no bound. It acts where merge is mean, clip is 0, and rows come in
+    no order."""
     clip: float
     """largest norm of a client's update (C); longer ones are scaled down to it, by the client
     and again by the server. 0: no bound."""

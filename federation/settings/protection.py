@@ -56,8 +56,8 @@ class ProtectionSettings(Settings):
         5.0,
         ge=1,
         description="largest norm of a client's update, in norms of the round's median client; "
-        "longer ones are scaled down to it. 1e9: no bound. It acts where merge is mean, and clip "
-        "is 0",
+        "longer ones are scaled down to it. 1e9: no bound. It acts where merge is mean, clip is 0, "
+        "and rows come in no order",
     )
     clip: Float = Field(
         0.0,

@@ -36,7 +36,7 @@ _ROUND: Final = 1
 
 
 class Seen(NamedTuple):
-    """What somebody can reconstruct of the rows of a round.
+    """Rows of a round that somebody can reconstruct.
 
     Attributes:
         by: ``server``, who sees each client's message; ``members``, who see the merged model.

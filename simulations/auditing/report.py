@@ -24,7 +24,7 @@ _MODELS: Final = {"": "a client's own model", COMMON: "the common model"}
 
 
 class Audit(NamedTuple):
-    """What the attacks have found.
+    """Findings of the attacks.
 
     Attributes:
         seen: Reconstructed rows, by who sees what.
