@@ -19,7 +19,7 @@ _CLIPPED: Final = {"clip": 0.3}
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "batches of 1, 1 step": {"batch_size": 1, "local_steps": 1, "num_rounds": 50},
     "batches of 4, 1 step": {"batch_size": 4, "local_steps": 1, "num_rounds": 50},
-    "batches of 10, 10 steps": {},
+    "batches of 5, 5 steps": {},
     "the same, clip 0.3": _CLIPPED,
     "the same, local noise 1": _CLIPPED | {"privacy": "local", "noise_multiplier": 1.0},
     "the same, central noise 1": _CLIPPED | {"privacy": "central", "noise_multiplier": 1.0},
@@ -30,8 +30,8 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
 
 
 def main(
-    federations: Annotated[int, typer.Option(help="Federations of each audit.")] = 16,
-    rounds: Annotated[int, typer.Option(help="Rounds, where settings do not say.")] = 100,
+    federations: Annotated[int, typer.Option(help="Federations of each audit.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Rounds, where settings do not say.")] = 50,
 ) -> None:
     """Prints the table."""
     table = Table("settings", "server", "members", "own model", "common model", "accuracy")
