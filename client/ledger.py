@@ -160,7 +160,7 @@ class Ledger:
         """Returns epsilon of each account, at the site's delta."""
         if not books.totals:
             return {}
-        from engram.privacy import epsilon_of  # noqa: PLC0415 - as in _after
+        from engram.privacy import epsilon_of  # noqa: PLC0415 - torch, which a command need not have
 
         found = sorted(books.totals.items())
         return {account: epsilon_of(math.sqrt(total), self.delta) for account, total in found}

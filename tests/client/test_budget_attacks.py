@@ -1,4 +1,4 @@
-"""What a server's operator could take of a site that has no budget, tried where it has one."""
+"""Attacks of a server's operator on a site with a budget, which succeed where it has none."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which node hosts which client: of several claims, kinds of data, names and rows."""
+"""Seats of a run: the node of each client, among claims, kinds of data, names and rows."""
 
 import json
 

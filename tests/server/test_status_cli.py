@@ -40,7 +40,7 @@ def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers)
 
 
 def test_status_of_a_private_run_has_epsilon_by_client(engram):
-    """Of updates that lie twice clip apart; each line is a release, of rounds or of scores."""
+    """Two updates lie at most twice clip apart; a line is a release, of a round or of scores."""
     folder = Path("run")
     folder.mkdir()
     settings = {"privacy": "local", "clip": 0.5, "noise-multiplier": 8.0, "delta": 1e-5}

@@ -85,7 +85,7 @@ def at(days):
 
 
 def keys(folder, days):
-    """What is found of a folder's keys and certificates so many days from now."""
+    """Findings on a folder's keys and certificates, so many days from now."""
     return next(iter(look_over(Path(folder), at=at(days))))
 
 

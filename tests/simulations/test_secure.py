@@ -279,7 +279,7 @@ def fewer_terms(content):
 
 
 def both(content):
-    """Says that client 3 has dropped out, whose update has come: its key's shares, then."""
+    """A server that claims client 3 dropped out, whose update has come, to get its key's shares."""
     record = content.config_records["secure"]
     record["parties"] = [party for party in record["parties"] if party != 3]
 

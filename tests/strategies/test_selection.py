@@ -100,7 +100,7 @@ def test_one_clients_score_does_not_decide_by_a_metric_without_ends():
 
 
 def test_claimed_accuracies_cost_the_picked_round_no_more_than_their_share():
-    """Of ten clients two claim what they like: the others lose 2 / 8 by the choice, at most."""
+    """Two liars of ten clients cost the others at most 2 / 8 by the round they choose."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         honest = rng.random((6, 1)) * np.ones((6, 8))
