@@ -6,7 +6,7 @@ Hessian-vector product by one additional pass of tangents (Pearlmutter. Fast Exa
 the Hessian. Neural Computation 6, 1994).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
 import torch
@@ -21,11 +21,11 @@ FIRST: Final = "dense0.weight"
 class FirstLayer(Protocol):
     """The first layer on some rows, as a linear map of its weights in some coordinates."""
 
-    def value(self, weight: Tensor) -> Tensor:
-        """Returns the rows' outputs (c, k, out) for a weight."""
+    def value(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Returns the rows' outputs (c, k, out) for a weight and a bias (c, out)."""
 
-    def jvp(self, direction: Tensor) -> Tensor:
-        """Returns the change (c, k, out) of the outputs along a direction of weights."""
+    def jvp(self, direction: Tensor, bias: Tensor) -> Tensor:
+        """Returns the change (c, k, out) of the outputs along a direction of both."""
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
         """Maps ``delta``, the gradient by outputs, to that by the weight and what lies below."""
@@ -51,11 +51,15 @@ class FirstLayerCoordinates(Protocol):
     def drawn(self) -> Tensor:
         """Buffer for the inputs that the cohort draws, (c, n, in); fill it before ``see``."""
 
-    def origin(self) -> Tensor:
-        """Returns the common weight in these coordinates, for every client."""
+    def base(self, number: int) -> Tensor:
+        """Returns a weight that clients begin with in these coordinates, for every client."""
 
-    def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """Converts some clients' weights (some, out, in) to these coordinates; call it first."""
+    def reading(self, held: Sequence[Tensor]) -> Self:
+        """Returns the coordinates for outputs of combinations of these weights, and of gradients.
+
+        Args:
+            held: The weights, in these coordinates.
+        """
 
     def see(self, start: int, stop: int) -> InputRows:
         """Returns drawn rows for gradients, in the order in which they were drawn."""
@@ -77,7 +81,7 @@ class FirstLayerCoordinates(Protocol):
 
         Args:
             clients: Which.
-            weight: The weight (out, in) that they all started from; None if each had its own.
+            weight: The first base, (out, in), if it is the same for all of them; else None.
         """
 
 
@@ -87,7 +91,7 @@ class PlainRows(NamedTuple):
     x: Tensor
 
     def narrow(self, start: int, stop: int) -> Self:
-        """See ``InputRows.part``."""
+        """See ``InputRows.narrow``."""
         return self._replace(x=self.x[:, start:stop])
 
     def fit(self, held: Tensor) -> Tensor:
@@ -99,13 +103,13 @@ class PlainRows(NamedTuple):
         del w
         return self
 
-    def value(self, weight: Tensor) -> Tensor:
+    def value(self, weight: Tensor, bias: Tensor) -> Tensor:
         """See ``FirstLayer.value``."""
-        return torch.bmm(self.x, weight.mT)
+        return torch.baddbmm(bias.unsqueeze(1), self.x, weight.mT)
 
-    def jvp(self, direction: Tensor) -> Tensor:
+    def jvp(self, direction: Tensor, bias: Tensor) -> Tensor:
         """See ``FirstLayer.jvp``."""
-        return torch.bmm(self.x, direction.mT)
+        return self.value(direction, bias)  # which is linear
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
         """See ``FirstLayer.vjp``."""
@@ -117,21 +121,23 @@ class PlainCoordinates(NamedTuple):
     """The weights themselves, (c, out, in), as ``FirstLayerCoordinates``.
 
     Attributes:
-        weight: The initial weight: a common one, (out, in), or one of each client, (c, out, in).
+        bases: The weights that clients begin with: a common one, (out, in), or one of each client,
+            (c, out, in).
         drawn: See ``FirstLayerCoordinates.drawn``.
     """
 
-    weight: Tensor
+    bases: tuple[Tensor, ...]
     drawn: Tensor
 
-    def origin(self) -> Tensor:
-        """See ``FirstLayerCoordinates.origin``."""
-        return self.weight.expand(len(self.drawn), *self.weight.shape[-2:])
+    def base(self, number: int) -> Tensor:
+        """See ``FirstLayerCoordinates.base``."""
+        base = self.bases[number]
+        return base.expand(len(self.drawn), *base.shape[-2:])
 
-    def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """See ``FirstLayerCoordinates.hold``."""
-        del clients
-        return weights
+    def reading(self, held: Sequence[Tensor]) -> Self:
+        """See ``FirstLayerCoordinates.reading``."""
+        del held
+        return self
 
     def see(self, start: int, stop: int) -> PlainRows:
         """See ``FirstLayerCoordinates.see``."""
@@ -152,13 +158,14 @@ class PlainCoordinates(NamedTuple):
 
     def of(self, clients: list[int]) -> Self:
         """See ``FirstLayerCoordinates.of``."""
-        weight = self.weight if self.weight.ndim == 2 else self.weight[clients]
-        return self._replace(weight=weight, drawn=self.drawn[clients])
+        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
+        return self._replace(bases=bases, drawn=self.drawn[clients])
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """See ``FirstLayerCoordinates.part``."""
-        own = self.weight[clients] if weight is None else weight
-        return self._replace(weight=own, drawn=self.drawn[clients])
+        """See ``FirstLayerCoordinates.narrow``; the weights themselves need no base."""
+        del weight
+        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
+        return self._replace(bases=bases, drawn=self.drawn[clients])
 
 
 class Examples(NamedTuple):
@@ -254,7 +261,7 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivativ
         # Tangents of all of the above along v; a tangent's name begins with d.
         active = [a.sign() for a in hidden]
         d_hidden = []
-        dz = first.jvp(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
+        dz = first.jvp(v[FIRST], v["dense0.bias"])
         for layer in range(1, layers):
             d_hidden.append(dz * active[layer - 1])
             dz = _affine(v, layer, hidden[layer - 1])
@@ -289,7 +296,7 @@ def indicators(classes: Tensor, count: int) -> Tensor:
 def _forward(w: Params, first: FirstLayer, layers: int) -> tuple[list[Tensor], Tensor]:
     """Returns the inputs of the second and later layers, and the logits."""
     hidden = []
-    z = first.value(w[FIRST]).add_(w["dense0.bias"].unsqueeze(1))
+    z = first.value(w[FIRST], w["dense0.bias"])
     for layer in range(1, layers):
         hidden.append(z.relu())
         z = _affine(w, layer, hidden[-1])

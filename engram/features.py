@@ -30,12 +30,13 @@ class FeatureRows(NamedTuple):
     known: int  # number of the span's rows up to the end of this step
 
     def narrow(self, start: int, stop: int) -> "FeatureRows":
-        """See ``InputRows.part``."""
+        """See ``InputRows.narrow``."""
         return self._replace(x=self.x[:, start:stop], start=self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
         """See ``InputRows.fit``."""
-        return torch.nn.functional.pad(held, (0, 0, 0, self.known - held.shape[1]))
+        known = len(self.span.bases) + self.known
+        return torch.nn.functional.pad(held, (0, 0, 0, known - held.shape[1]))
 
     def enter(self, w: Params) -> "_Entered":
         """See ``InputRows.enter``."""
@@ -55,20 +56,18 @@ class _Entered(NamedTuple):
     span: Span
     back: Callable[[Tensor], tuple[Params, ...]]
 
-    def value(self, weight: Tensor) -> Tensor:
+    def value(self, weight: Tensor, bias: Tensor) -> Tensor:
         """See ``FirstLayer.value``."""
-        return self.seen.value(weight)
+        return self.seen.value(weight, bias)
 
-    def jvp(self, direction: Tensor) -> Tensor:
+    def jvp(self, direction: Tensor, bias: Tensor) -> Tensor:
         """Raises an error: Hessian products through the features are not implemented."""
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
         """See ``FirstLayer.vjp``."""
-        known = weight.shape[1]
-        upstream = delta @ self.span.weight
-        upstream.baddbmm_(torch.bmm(delta, weight.mT), self.span.rows[:, :known])
-        start = self.seen.start
+        upstream = self.span.pull(delta, weight)
+        start = self.seen.start - len(self.span.bases)
         self.span.rows[:, start : start + delta.shape[1]] = self.rows
         (learned,) = self.back(upstream)
         return learned | self.seen.vjp(delta, weight)

@@ -14,7 +14,17 @@ from contextvars import ContextVar
 from functools import reduce
 from typing import Any, Final, TypeVar
 
-__all__ = ["Registry", "Shared", "drawing", "filtering", "named_here", "on_threads", "own_modes"]
+__all__ = [
+    "Registry",
+    "Shared",
+    "drawing",
+    "filtering",
+    "named_here",
+    "on_one_core",
+    "on_threads",
+    "one_core",
+    "own_modes",
+]
 
 _T = TypeVar("_T")
 
@@ -29,6 +39,11 @@ class Shared:
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self._make, self._inside, self._left = make, 0, ExitStack()
         self._lock = threading.Lock()
+
+    @property
+    def inside(self) -> int:
+        """Number of those inside."""
+        return self._inside
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -181,6 +196,24 @@ def _elsewhere(function: Callable[..., _T], *given: Any) -> _T:
     thread.start()
     thread.join()
     return found[0]
+
+
+_ONE_CORE: Final = ContextVar("_ONE_CORE", default=False)
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Context of work that uses one core, since others are left to work beside it."""
+    token = _ONE_CORE.set(True)
+    try:
+        yield
+    finally:
+        _ONE_CORE.reset(token)
+
+
+def one_core() -> bool:
+    """Returns whether this is within ``on_one_core``."""
+    return _ONE_CORE.get()
 
 
 # --- Random numbers ------------------------------------------------------------------------------

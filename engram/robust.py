@@ -5,8 +5,10 @@ Blanchard et al. Machine Learning with Adversaries: Byzantine Tolerant Gradient 
 2018. Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on
 Signal Processing 2022. Karimireddy, He, Jaggi. Learning from History for Byzantine Robust
 Optimization. ICML 2021; Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing. ICLR
-2022. Every model counts once, whatever weight is claimed for it. Models are given in the order
-of their clients, so that every engine breaks ties in the same way.
+2022. Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan. Fixing by Mixing: A Recipe for Optimal
+Byzantine ML under Heterogeneity. AISTATS 2023. Every model counts once, whatever weight is claimed
+for it. Models are given in the order of their clients, so that every engine breaks ties in the same
+way.
 """
 
 from collections.abc import Callable, Sequence
@@ -130,6 +132,34 @@ def centered_clipping(models: Sequence[Params], steps: int = 3) -> Params:
         scale = (radius / away.norm(dim=1).clamp(min=torch.finfo(x.dtype).tiny)).clamp(max=1)
         v = v + (scale[:, None] * away).mean(0)
     return _like(v, models[0])
+
+
+def nearest_mixing(models: Sequence[Params], malicious: int) -> Params:
+    """Returns the trimmed mean of mixtures, by nearest-neighbor mixing: NNM.
+
+    For each model, its mixture is the mean of the n - malicious models that are nearest to it, with
+    itself among them (Allouah et al., Alg. 2). See ``mixtures``.
+
+    Args:
+        models: n >= 1 models.
+        malicious: Number of models that may be arbitrary; >= 0. As many values are left out at
+            either end.
+    """
+    return trimmed_mean(mixtures(models, malicious), malicious)
+
+
+def mixtures(models: Sequence[Params], malicious: int) -> list[Params]:
+    """Returns the mean of the n - malicious models nearest to each one.
+
+    Of any n - f models x_i with the mean x', where f is ``malicious``, the mixtures y_i lie closely
+    around the mean, whatever the others are (Allouah et al., Lemma 1):
+
+        mean_i |y_i - x'|^2 <= 8 f / (n - f) mean_i |x_i - x'|^2
+    """
+    flat = _stacked(models)
+    far = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = far.sort(dim=1, stable=True).indices[:, : max(1, len(flat) - malicious)]
+    return [_like(flat[some].mean(0), models[0]) for some in nearest.sort(dim=1).values]
 
 
 def bucketed(models: Sequence[Params], size: int, order: Sequence[int]) -> list[Params]:

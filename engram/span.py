@@ -1,17 +1,20 @@
 """First layers of a cohort, stored by their displacement in the span of the rows they saw.
 
 A gradient by the first layer's weight is a sum of outer products with input rows. So however a
-rule adds and scales gradients, a client's weight stays in ::
+rule adds and scales gradients, models and control variates, a client's weight stays in ::
 
-    W0 + Delta' X,    Delta (n, out), X (n, in) the rows that the client draws in the round
+    diag(a_1) B_1 + ... + diag(a_b) B_b + Delta' X,    Delta (n, out), X (n, in)
 
-with the initial weight W0 (out, in), as a rule common to all clients. It suffices to compute with
-Delta: the outputs for rows x are
-``x W0' + (x X') Delta``; a gradient is the gradient by the outputs, placed in the rows of Delta
-that belong to its batch; and the Gram products ``X X'`` are computed for many steps at once. No
-client needs an (out, in) matrix of its own until one is asked for. This pays off where n < in.
+with the *bases* B_j (out, in) that clients begin with, common ones or each client's own, and the
+rows X that the client draws in the round. It suffices to compute with the coordinates, a on top of
+Delta, (b + n, out): the outputs for rows x are ``sum_j (x B_j') diag(a_j) + (x X') Delta``; a
+gradient is the gradient by the outputs, placed in the rows of Delta that belong to its batch; and
+the products ``x B_j'`` and ``X X'`` are computed for many steps at once. A base starts as a_j = 1,
+the others 0; so models and differences of models are held alike. No client needs an (out, in)
+matrix of its own until one is asked for. This pays off where n < in.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -26,37 +29,45 @@ class SpannedRows(NamedTuple):
     """Some rows in a span; ``dense.InputRows`` and ``dense.FirstLayer``.
 
     Attributes:
-        common: Their outputs for the common weight, (c, k, out).
+        of_bases: Their outputs for bases, (c, k, out), by the base's number; those that no weight
+            has a part in may be missing.
         gram: Their Gram products with the span's first m rows, (c, k, m): with all rows that can
             have moved the weights before these rows are used, and with themselves.
-        start: Row of the span that is the first of them.
+        start: Coordinate that belongs to the first of them.
+        known: Number of coordinates, b + m.
     """
 
-    common: Tensor
+    of_bases: dict[int, Tensor]
     gram: Tensor
     start: int
+    known: int
 
     def narrow(self, start: int, stop: int) -> "SpannedRows":
-        """See ``InputRows.part``."""
+        """See ``InputRows.narrow``."""
         at = slice(start, stop)
-        return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
+        of_bases = {j: outputs[:, at] for j, outputs in self.of_bases.items()}
+        return SpannedRows(of_bases, self.gram[:, at], self.start + start, self.known)
 
     def fit(self, held: Tensor) -> Tensor:
         """See ``InputRows.fit``: with zeros for rows added since."""
-        return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
+        new = self.known - held.shape[1]
+        return functional.pad(held, (0, 0, 0, new)) if new else held  # it would copy nonetheless
 
     def enter(self, w: Params) -> Self:
         """See ``InputRows.enter``."""
         del w
         return self
 
-    def value(self, weight: Tensor) -> Tensor:
-        """See ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
-        return torch.baddbmm(self.common, self.gram, weight)
+    def value(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """See ``FirstLayer.value``."""
+        found = bias.unsqueeze(1)
+        for j, outputs in self.of_bases.items():
+            found = torch.addcmul(found, outputs, weight[:, j : j + 1])
+        return torch.baddbmm(found, self.gram, weight[:, -self.gram.shape[2] :])
 
-    def jvp(self, direction: Tensor) -> Tensor:
-        """See ``FirstLayer.jvp``, of ``direction' X``."""
-        return torch.bmm(self.gram, direction)
+    def jvp(self, direction: Tensor, bias: Tensor) -> Tensor:
+        """See ``FirstLayer.jvp``."""
+        return self.value(direction, bias)  # which is linear
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
         """See ``FirstLayer.vjp``."""
@@ -69,35 +80,35 @@ class Span(NamedTuple):
     """A cohort's first layers, as ``dense.FirstLayerCoordinates``.
 
     Attributes:
-        weight: The initial weight W0: a common one, (out, in), or one of each client, (c, out, in).
-        rows: X, (c, held + n, in): the clients' own initial weights minus W0, if there are any,
-            then the rows drawn.
-        held: ``out`` if clients bring initial weights of their own, else 0.
+        bases: The weights that clients begin with: a common one, (out, in), or one of each client,
+            (c, out, in).
+        rows: X, (c, n, in): the rows drawn.
+        unread: Numbers of bases of which no output is asked for.
     """
 
-    weight: Tensor
+    bases: tuple[Tensor, ...]
     rows: Tensor
-    held: int
+    unread: frozenset[int] = frozenset()
 
     @property
     def drawn(self) -> Tensor:
         """See ``FirstLayerCoordinates.drawn``."""
-        return self.rows[:, self.held :]
+        return self.rows
 
-    def origin(self) -> Tensor:
-        """See ``FirstLayerCoordinates.origin``: zeros (c, m, out), for the rows known so far."""
-        return self.rows.new_zeros(len(self.rows), self.held, self.weight.shape[-2])
+    def base(self, number: int) -> Tensor:
+        """See ``FirstLayerCoordinates.base``: (c, b, out), before any row is known."""
+        out = self.bases[0].shape[-2]
+        held = self.rows.new_zeros(len(self.rows), len(self.bases), out)
+        held[:, number] = 1.0
+        return held
 
-    def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """See ``FirstLayerCoordinates.hold``: ``W0 + I' (weight - W0)``."""
-        brought = self.rows[:, : self.held]
-        brought.zero_()
-        brought[clients] = weights - (self.weight if self._common else self.weight[clients])
-        return torch.eye(self.held).to(weights).expand(len(clients), -1, -1)
+    def reading(self, held: Sequence[Tensor]) -> Self:
+        """See ``FirstLayerCoordinates.reading``."""
+        there = {j for j in range(len(self.bases)) if any(x[:, j].any() for x in held)}
+        return self._replace(unread=frozenset(range(len(self.bases))) - there)
 
     def see(self, start: int, stop: int) -> SpannedRows:
         """See ``FirstLayerCoordinates.see``."""
-        start, stop = self.held + start, self.held + stop
         return self.look(self.rows[:, start:stop], start, stop)
 
     def see_others(self, x: Tensor) -> SpannedRows:
@@ -106,54 +117,75 @@ class Span(NamedTuple):
 
     def weights(self, held: Tensor) -> Tensor:
         """See ``FirstLayerCoordinates.weights``."""
-        weight = self.weight.unsqueeze(0) if self._common else self.weight
-        return torch.baddbmm(weight, held.mT, self.rows)
+        found = torch.bmm(held[:, len(self.bases) :].mT, self.rows)
+        for j, base in enumerate(self.bases):
+            if held[:, j].any():
+                found.addcmul_(base, held[:, j].unsqueeze(-1))
+        return found
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
         """See ``FirstLayerCoordinates.mean``, in one product over all clients' rows."""
-        moved = (held * shares[:, None, None]).flatten(0, 1)
-        return torch.addmm(self.weight, moved.T, self.rows.flatten(0, 1))
+        shared = held * shares[:, None, None]
+        found = shared[:, len(self.bases) :].flatten(0, 1).T @ self.rows.flatten(0, 1)
+        for j, base in enumerate(self.bases):
+            if not held[:, j].any():
+                continue
+            if base.ndim == 2:
+                # From one client's on, so that rounded shares do not scale a weight of all.
+                one = held[0, j]
+                found.addcmul_(base, (one + shares @ (held[:, j] - one)).unsqueeze(-1))
+            else:
+                found += torch.einsum("co,coi->oi", shared[:, j], base)
+        return found
 
     def of(self, clients: list[int]) -> Self:
         """See ``FirstLayerCoordinates.of``."""
-        weight = self.weight if self._common else self.weight[clients]
-        return self._replace(weight=weight, rows=self.rows[clients])
+        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
+        return self._replace(bases=bases, rows=self.rows[clients])
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """See ``FirstLayerCoordinates.part``."""
-        own = self.weight[clients] if weight is None else weight
-        return self._replace(weight=own, rows=self.rows[clients])
-
-    @property
-    def _common(self) -> bool:
-        return self.weight.ndim == 2
+        """See ``FirstLayerCoordinates.narrow``."""
+        first, *others = (base if base.ndim == 2 else base[clients] for base in self.bases)
+        bases = (first if weight is None else weight, *others)
+        return self._replace(bases=bases, rows=self.rows[clients])
 
     def look(self, x: Tensor, start: int, known: int) -> SpannedRows:
         """Returns rows x (c, k, in), with Gram products against the span's first ``known`` rows.
 
         ``start`` is the place of x's first row in the span.
         """
-        if self._common:
-            common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
-        else:
-            common = torch.bmm(x, self.weight.mT)
-        gram = torch.bmm(x, self.rows[:, :known].mT)
-        return SpannedRows(common, gram, start)
+        of_bases = {
+            j: (x.reshape(-1, x.shape[2]) @ base.T).view(*x.shape[:2], -1)
+            if base.ndim == 2
+            else torch.bmm(x, base.mT)
+            for j, base in enumerate(self.bases)
+            if j not in self.unread
+        }
+        gram, b = torch.bmm(x, self.rows[:, :known].mT), len(self.bases)
+        return SpannedRows(of_bases, gram, b + start, b + known)
+
+    def pull(self, delta: Tensor, held: Tensor) -> Tensor:
+        """Returns the gradient (c, k, in) by rows of which ``delta`` is that by their outputs."""
+        b = len(self.bases)
+        known = self.rows[:, : held.shape[1] - b]
+        found = torch.bmm(torch.bmm(delta, held[:, b:].mT), known)
+        for j, base in enumerate(self.bases):
+            if j not in self.unread:
+                found += (delta * held[:, j : j + 1]) @ base
+        return found
 
 
-def make_coordinates(
-    weight: Tensor, clients: int, drawn: int, *, brought: bool = False
-) -> FirstLayerCoordinates:
+def make_coordinates(bases: Sequence[Tensor], clients: int, drawn: int) -> FirstLayerCoordinates:
     """Chooses how a cohort's first layers are stored, and allocates a buffer for its rows.
 
     Args:
-        weight: The initial weight, (out, in), or one of each client, (c, out, in).
+        bases: The weights that clients begin with, each (out, in), or one of each client,
+            (c, out, in).
         clients: Number of clients.
         drawn: Number of rows that each client draws.
-        brought: Whether any client starts from a weight of its own.
     """
-    out, width = weight.shape[-2:]
-    held = out if brought else 0
-    if held + drawn < width:
-        return Span(weight, weight.new_empty(clients, held + drawn, width), held)
-    return PlainCoordinates(weight, weight.new_empty(clients, drawn, width))
+    out, width = bases[0].shape[-2:]
+    rows = bases[0].new_empty(clients, drawn, width)
+    if out * (len(bases) - 1) + drawn < width:
+        return Span(tuple(bases), rows)
+    return PlainCoordinates(tuple(bases), rows)

@@ -26,3 +26,19 @@ class Weighted(NamedTuple):
 
     batch: Batch
     weights: Tensor
+
+
+class Sampled(NamedTuple):
+    """A Poisson sample of a client's rows, and the noise of its step.
+
+    Attributes:
+        batch: As a loss takes it, of k rows, padded with others.
+        taken: 1 for a row of the sample, 0 for padding; (k,).
+        normal: Standard normal numbers, as many as the network has parameters; (d,).
+        expected: The expected number of rows, B > 0; ().
+    """
+
+    batch: Batch
+    taken: Tensor
+    normal: Tensor
+    expected: Tensor

@@ -1,13 +1,13 @@
 """Each step once for clients whose networks end in dense layers, with ``engram.dense``.
 
 The method runs as it is on stacked clients; its phases must be affine. First dense layers of slots
-that are models are held in the span of the rows that the round draws, where these are fewer than
-the inputs' width.
+are held in the span of what clients begin with and of the rows that the round draws, where these
+are fewer than the inputs' width.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_map
 
 from engram.cohort.draws import ALL, Draws
 from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
-from engram.core.method import Kind, Method, Slots
+from engram.core.method import Slots
 from engram.core.optimizers import State
-from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, PlainCoordinates
+from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
 from engram.span import Span, make_coordinates
 from engram.tree import is_finite
 from engram.types import Params
@@ -27,7 +27,7 @@ from engram.types import Params
 if TYPE_CHECKING:
     from engram.features import Features
 
-__all__ = ["cost", "dense", "origin", "pays"]
+__all__ = ["cost", "dense", "first_base", "pays"]
 
 Targets = Callable[[Tensor], Tensor]
 
@@ -48,16 +48,19 @@ def dense(
     """
     if cohort.draws.sizes is not None:
         return _each_size(partial(dense, problem, targets=targets, features=features), cohort)
-    method, count = problem.build(cohort.scales), cohort.clients
-    common = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), cohort.common)
+    method, clients = problem.build(cohort.scales), cohort.clients
+    common = tree_map(lambda leaf: leaf.expand(clients, *leaf.shape), cohort.common)
     received, kept = common | cohort.own, cohort.kept
-    coordinates = _coordinates(method, cohort, features)
-    received, kept = _held(method, coordinates, cohort, received, kept)
+    coordinates = _coordinates(cohort, features)
+    received, kept = _held(coordinates, received, kept)
     stream = _examples(coordinates, cohort, targets, features)
     initial = next(stream) if cohort.draws.initial else None
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
+    if initial is None:  # and no rows have been looked at
+        held = [slots[s][FIRST] for slots in (received, work) for s in _first_layers(slots)]
+        stream = _examples(coordinates.reading(held), cohort, targets, features)
     states: list[State] = [{}] * len(method.client.phases)
     batches: tuple[Examples, ...] = ()
     for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
@@ -80,9 +83,9 @@ def dense(
     return Outcome(Held(sent, coordinates), Held(kept, coordinates), [], found, broken)
 
 
-def origin(method: Method, common: Slots) -> Tensor | None:
-    """Returns the common first layer, the origin of the span; None if clients begin apart."""
-    return next((common[s][FIRST] for s in _models(method, common)), None)
+def first_base(common: Slots) -> Tensor | None:
+    """Returns the first base of the span, if it is common to all clients; else None."""
+    return next((common[s][FIRST] for s in _first_layers(common)), None)
 
 
 def cost(model: Params, drawn: int) -> int:
@@ -100,47 +103,28 @@ def pays(model: Params, drawn: int) -> bool:
     return drawn * (out + width) < out * width
 
 
-def _models(method: Method, slots: Slots, kind: Kind = "model") -> list[str]:
-    """Returns the slots of a kind, by default models, that have a first layer."""
-    return [s for s, x in slots.items() if method.kinds[s] == kind and FIRST in x]
+def _first_layers(slots: Slots) -> list[str]:
+    """Returns the slots that have a first layer."""
+    return [s for s, x in slots.items() if isinstance(x, dict) and FIRST in x]
 
 
-def _coordinates(
-    method: Method, cohort: Cohort, features: "Features | None"
-) -> FirstLayerCoordinates:
+def _coordinates(cohort: Cohort, features: "Features | None") -> FirstLayerCoordinates:
     """Chooses the coordinates of first layers; see ``make_coordinates``."""
-    common = _models(method, cohort.common)
-    own = [*_models(method, cohort.own), *_models(method, cohort.kept)]
-    every = cohort.kept | cohort.own | cohort.common
-    count, drawn = cohort.draws.rows.shape
-    weight, differences = every[(common or own)[0]][FIRST], _models(method, every, "difference")
+    every = (cohort.common, cohort.own, cohort.kept)
+    bases = [slots[s][FIRST] for slots in every for s in _first_layers(slots)]
+    clients, drawn = cohort.draws.rows.shape
     if features is not None:
-        return Span(weight, weight.new_zeros(count, drawn, weight.shape[-1]), 0)
-    more = len(own) - (0 if common else 1)
-    # A span holds models that are near one, or near that and one of each client's own.
-    if differences or len(common) > 1 or more > 1:
-        return PlainCoordinates(weight, weight.new_empty(count, drawn, weight.shape[-1]))
-    return make_coordinates(weight, count, drawn, brought=more > 0)
+        return Span(tuple(bases), bases[0].new_zeros(clients, drawn, bases[0].shape[-1]))
+    return make_coordinates(bases, clients, drawn)
 
 
-def _held(
-    method: Method,
-    coordinates: FirstLayerCoordinates,
-    cohort: Cohort,
-    received: Slots,
-    kept: Slots,
-) -> tuple[Slots, Slots]:
-    """Returns received and kept slots with first layers in these coordinates."""
-    received, kept, everyone = dict(received), dict(kept), list(range(cohort.clients))
-    if isinstance(coordinates, PlainCoordinates):
-        return received, kept
-    at_origin = True  # the first model
-    for slots in (received, kept):
-        for s in _models(method, slots):
-            weight = slots[s][FIRST]
-            held = coordinates.origin() if at_origin else coordinates.hold(weight, everyone)
-            slots[s], at_origin = slots[s] | {FIRST: held}, False
-    return received, kept
+def _held(coordinates: FirstLayerCoordinates, *every: Slots) -> tuple[Slots, ...]:
+    """Returns slots with first layers in these coordinates, whose bases they are, in this order."""
+    number, found = count(), list[Slots]()
+    for slots in every:
+        held = {s: slots[s] | {FIRST: coordinates.base(next(number))} for s in _first_layers(slots)}
+        found.append(slots | held)
+    return tuple(found)
 
 
 def _fit(held: Any, batch: Examples) -> Any:

@@ -1,6 +1,6 @@
 """The rows that a cohort draws in a round, and the batches of its steps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engram.arrays import Ints
 from engram.augmentations import Augmentation, augmented
-from engram.types import Batch
+from engram.types import Batch, Sampled
 
 Who = slice | Tensor
 """Positions of clients in a cohort; ``ALL`` for all of them."""
@@ -41,6 +41,25 @@ class Step(NamedTuple):
     last: bool
 
 
+class Sample(NamedTuple):
+    """Poisson samples of clients' rows, in the place of batches, and the noise of their steps.
+
+    Attributes:
+        taken: 1 for a row that was drawn, 0 for padding; (c, n).
+        expected: The expected number of rows in a batch, (c,).
+        normal: ``step -> (d,)`` of each client: standard normal numbers for a step, from 1.
+    """
+
+    taken: Tensor
+    expected: Tensor
+    normal: Sequence[Callable[[int], Tensor]]
+
+    def of(self, some: list[int]) -> Self:
+        """Returns the samples of the clients at these positions."""
+        normal = [self.normal[i] for i in some]
+        return self._replace(taken=self.taken[some], expected=self.expected[some], normal=normal)
+
+
 class Draws(NamedTuple):
     """The rows that a cohort draws in a round.
 
@@ -57,6 +76,7 @@ class Draws(NamedTuple):
         sizes: Number of rows in each batch of a step, (c, steps), the others being padding; 0
             after the client's last step. None if all batches have ``size`` rows.
         starts: The step at which each phase of each client begins, (c, phases).
+        sample: Where each batch is a Poisson sample; None for batches of ``size`` rows.
     """
 
     split: Rows
@@ -69,6 +89,7 @@ class Draws(NamedTuple):
     keys: Tensor | None = None
     sizes: Ints | None = None
     starts: Ints = np.zeros((1, 1), dtype=np.int64)
+    sample: Sample | None = None
 
     @property
     def step_size(self) -> int:
@@ -88,6 +109,7 @@ class Draws(NamedTuple):
             keys=None if self.keys is None else self.keys[some],
             sizes=None if self.sizes is None else self.sizes[some],
             starts=self.starts[some],
+            sample=self.sample and self.sample.of(some),
         )
 
     def first(self, steps: int) -> Self:
@@ -143,5 +165,10 @@ class Draws(NamedTuple):
             yield some, size, phase, bool(last)
 
     def _batch(self, who: Who, start: int, size: int, number: int) -> Batch:
-        batch = self.take(who, start, start + size)
-        return batch if self.keys is None else (*batch, self.keys[who, number])
+        taken = self.take(who, start, start + size)
+        batch = taken if self.keys is None else (*taken, self.keys[who, number])
+        if self.sample is None:
+            return batch
+        drawn, expected, normal = self.sample  # of all clients, whose batches have one size
+        noise = torch.stack([draw(number) for draw in normal]).to(drawn)
+        return Sampled(batch, drawn[:, start : start + size], noise, expected)

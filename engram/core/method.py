@@ -239,7 +239,8 @@ class Phase(NamedTuple):
             has the rest, and at least one step.
         affine: Whether a step commutes with affine changes of coordinates: it differentiates at
             models, mixes models with weights that add up to 1, and moves them by gradients and
-            differences. An engine may then keep them as coefficients of a few directions.
+            differences, all of them made of slots: zeros are ``zeros`` of a slot. An engine may
+            then keep them as coefficients of a few directions.
         one_gradient_per_batch: Whether a step takes one gradient of each batch and no other
             derivative.
     """

@@ -57,6 +57,23 @@ class Walker(NamedTuple):
         moved = flat(changes(self.method, received, self._apart(sent)[0]))
         return float(norm({name: leaf.double() for name, leaf in moved.items()})) if moved else 0.0
 
+    def rebase(self, then: Slots, now: Slots, sent: Slots, weight: float) -> Slots:
+        """Makes changes of older slots changes of newer ones: now + weight (sent - then).
+
+        So does every model and every difference; other statistics are left as they are.
+
+        Args:
+            then: The slots that the client received.
+            now: Those that it would receive now.
+            sent: The update.
+            weight: Weight of its changes.
+        """
+        moved, rest = self._apart(sent)
+        moved = {slot: x for slot, x in moved.items() if self.method.kinds[slot] != "statistic"}
+        old, new = (origin_of(self.method, received, moved) for received in (then, now))
+        near = over_slots(lambda x, a, b: torch.add(b, x - a, alpha=weight), moved, old, new)
+        return self._joined(sent | near, rest, sent)
+
     def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
         """Adds noise to an update.
 

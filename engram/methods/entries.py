@@ -13,7 +13,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from engram.core.contract import Contract
-from engram.core.method import FromEach, FromMean, Network
+from engram.core.method import Client, FromEach, FromMean, Network
 from engram.core.settings import METHODS, Search, about, ranges
 from engram.core.shapes import Shapes, shapes_of, without_data
 
@@ -51,9 +51,17 @@ def entry_of(cls: Any) -> dict[str, Any]:
         "steps": isinstance(merge, FromMean) and merge.steps,
         "phases": len(made.client.phases),
         "tuned": shapes.served.tuned,
+        "gradients": _by_gradients(made.client),
         "faults": hasattr(cls, "faults"),
         "fields": {name: _field(hints[name], cls, name, notes) for name, notes in ranges(cls)},
     }
+
+
+def _by_gradients(client: Client) -> bool:
+    """Returns whether a client's rows are seen by one gradient a step, and in no other way."""
+    phases = client.phases
+    plain = all(p.affine and p.one_gradient_per_batch and p.batches == 1 for p in phases)
+    return plain and not client.initial_rows
 
 
 def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, Any]:

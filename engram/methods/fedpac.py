@@ -18,7 +18,9 @@ from engram.core.classes import (
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
+from engram.privacy import clip
 from engram.shares import weight_limit
+from engram.tree import add_scaled, norm
 
 
 @method("fedpac", source="Xu et al., ICLR 2023, Alg. 1", tasks=("classification",))
@@ -92,8 +94,15 @@ class FedPac:
             return {slot: server[slot] for slot in ("body", "prototypes")}, {"head": own}
 
         def merge(server, updates):
-            mean, cohort = mean_of(updates, "weight").slots, [u.client for u in updates]
-            weights = torch.from_numpy(head_weights(updates)).float()
+            cohort = [u.client for u in updates]
+            common, own = send(server, cohort)
+            origins = [
+                pick(common["body"], learned) | {n: leaf[i] for n, leaf in own["head"].items()}
+                for i in range(len(cohort))
+            ]
+            updates = shortened(updates, origins)
+            mean, weights = mean_of(updates, "weight").slots, head_weights(updates)
+            weights = torch.from_numpy(weights).float()
             heads = {n: torch.stack([u.slots["head"][n] for u in updates]) for n in sorted(head)}
             mixed = {n: torch.tensordot(weights, leaf, dims=1) for n, leaf in heads.items()}
             return {
@@ -145,7 +154,7 @@ def head_weights(updates):
 
     V is the variance of z within classes by the number of rows, M (classes, width) the mean z of
     classes times the class's share of the rows. A client with too few steps to train its head has
-    told nothing, and keeps its head. Departing from the paper, 1 / V is at most ten times that of
+    told nothing, and keeps its head. Departing from the paper, 1 / V is at most four times that of
     the median client, since a client says itself how precise it is.
     """
     seen = [u.slots["before"] for u in updates]
@@ -171,4 +180,23 @@ def head_weights(updates):
     return weights
 
 
-_MOST = 10.0  # precision of a client, in precisions of the median client
+def shortened(updates, origins):
+    """Returns updates whose models are at most three times as far from ``origins`` as the median's.
+
+    A client may weigh more in another's head than it does in a mean, and the common body is trained
+    under that head. So ``max-norm``, which lets one go several times as far as is usual, is too
+    much here. Running statistics are left as they are, and out of ``origins``.
+    """
+    models = [pick(u.slots["body"] | u.slots["head"], origins[0].keys()) for u in updates]
+    changes = [add_scaled(w, -1.0, v) for w, v in zip(models, origins, strict=True)]
+    limit = float(weight_limit([float(norm(change)) for change in changes], _FAR))
+    near = [clip(w, v, limit) for w, v in zip(models, origins, strict=True)]
+    return [
+        u._replace(slots=u.slots | {s: u.slots[s] | pick(w, u.slots[s].keys()) for s in _PARTS})
+        for u, w in zip(updates, near, strict=True)
+    ]
+
+
+_PARTS = ("body", "head")
+_MOST = 4.0  # precision of a client, in precisions of the median client
+_FAR = 3.0  # change of a client's model, in changes of the median client's

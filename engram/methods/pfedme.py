@@ -8,7 +8,7 @@ from annotated_types import Gt, Interval, Le
 from engram.checks import Fault, anywhere, must
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import OnServer, Search, method
-from engram.core.slots import keep_all, kinds_of, sends
+from engram.core.slots import kinds_of, sends
 from engram.tree import add_scaled, interpolate, multiplied
 
 
@@ -67,7 +67,8 @@ class PFedMe:
         return Method(
             Server({"model": initial}, sends("model"), FromMean(merge, steps=self.server_mix != 1)),
             Client(
-                begin=keep_all,
+                # The last theta is not read, so no time goes into it.
+                begin=lambda received, kept, batch: received | {"own": received["model"]},
                 phases=(Phase(direction, self.eta, affine=True),),
                 end=lambda received, work: ({"model": work["model"]}, {"own": work["own"]}),
                 sends={"model"},

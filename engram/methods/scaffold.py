@@ -9,7 +9,7 @@ from engram.core.method import Client, Context, FromMean, Method, Phase, Server
 from engram.core.settings import OnServer, Search, method
 from engram.core.slots import kinds_of, pick, sends, zeros
 from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled, interpolate
+from engram.tree import add_scaled, interpolate, multiplied
 
 
 @method("scaffold", source="Karimireddy et al., ICML 2020, Alg. 1, option II")
@@ -36,18 +36,19 @@ class Scaffold(FedAvg):
         none = zeros(pick(context.network.initial, shared))
 
         def begin(received, kept, batch):
-            return received | kept | {"mean": none, "steps": torch.zeros(())}
+            away = add_scaled(received["control"], -1.0, kept["own-control"])
+            sums = {"sum": zeros(kept["own-control"]), "steps": torch.zeros(())}
+            return {"model": received["model"], "correction": away} | kept | sums
 
         def direction(work, batches):
-            now, steps = gradient(work["model"], batches[0]), work["steps"] + 1
-            corrected = add_scaled(now, -1.0, work["own-control"])
-            corrected = add_scaled(corrected, 1.0, work["control"])
-            mean = interpolate(work["mean"], now, 1 / steps)
-            return {"model": corrected}, work | {"mean": mean, "steps": steps}
+            now = gradient(work["model"], batches[0])
+            sums = {"sum": add_scaled(work["sum"], 1.0, now), "steps": work["steps"] + 1}
+            return {"model": add_scaled(now, 1.0, work["correction"])}, work | sums
 
         def end(received, work):
-            change = add_scaled(work["mean"], -1.0, work["own-control"])
-            return {"model": work["model"], "change": change}, {"own-control": work["mean"]}
+            mean = multiplied(work["sum"], 1 / work["steps"])
+            change = add_scaled(mean, -1.0, work["own-control"])
+            return {"model": work["model"], "change": change}, {"own-control": mean}
 
         def merge(server, mean):
             participation = mean.clients / context.clients
@@ -75,7 +76,7 @@ class Scaffold(FedAvg):
                 ),
                 kinds=kinds_of(
                     models="model",
-                    differences="control own-control mean change",
+                    differences="control own-control correction sum change",
                     statistics="steps",
                 ),
             )

@@ -137,7 +137,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         """
         return tuple(
             self.method.estimate(state.fresh.of(p)) if enough else None
-            for p, enough in enumerate(self._enough(state))
+            for p, enough in enumerate(self.enough(state))
         )
 
     def receive(self, state: TaskState, replies: Sequence[Reply | None]) -> TaskState:
@@ -151,7 +151,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         )
         coefs, waits = state.coefs.copy(), np.ones(len(state.fresh.y), dtype=bool)
         known = _joined(state.past, state.fresh)
-        for p, (enough, reply) in enumerate(zip(self._enough(state), replies, strict=True)):
+        for p, (enough, reply) in enumerate(zip(self.enough(state), replies, strict=True)):
             if enough and reply is not None:
                 coefs[p] = self.method.personalize(known.of(p), reply)
                 waits &= state.fresh.parameter != p
@@ -160,7 +160,8 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
             used = _joined(used, state.fresh.select(~waits))
         return TaskState(coefs, state.fresh.select(waits), used)
 
-    def _enough(self, state: TaskState) -> list[bool]:
+    def enough(self, state: TaskState) -> list[bool]:
+        """Returns whether each parameter has enough new rows for an estimate."""
         parameters, dim = state.coefs.shape
         counts = np.bincount(state.fresh.parameter, minlength=parameters)
         return [bool(count >= max(self.c_rows * dim, dim + 2)) for count in counts]
