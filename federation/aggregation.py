@@ -14,7 +14,7 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.walkers import Walker, origin_of
-from engram.privacy import concentrated_epsilon, epsilon
+from engram.privacy import concentrated_epsilon
 from engram.robust import (
     Center,
     bucketed,
@@ -23,9 +23,17 @@ from engram.robust import (
     krum,
     median,
     multi_krum,
+    nearest_mixing,
     trimmed_mean,
 )
-from federation.calibration import noise_multiplier, reach, sampling_rate
+from federation.calibration import (
+    noise_multiplier,
+    reach,
+    row_rate,
+    row_releases,
+    sampled_epsilon,
+    sampling_rate,
+)
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
@@ -61,12 +69,12 @@ class Merge:
             self.by = "clients"
         elif isinstance(merge, FromMean):
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
-        exact = settings.clip_quantile == 0 and settings.attack == "none"
+        exact = settings.clip_quantile == 0 and settings.attack == settings.compress == "none"
         self.combines = isinstance(merge, FromMean) and plain and exact
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]
         averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
-        self.bounded = not plain or (bool(settings.clip) and not averages)
-        self._checked = False
+        self.bounded = not plain or (bool(settings.update_clip) and not averages)
+        self._checked, self._clips = False, bool(settings.update_clip)
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round.
@@ -80,7 +88,7 @@ class Merge:
             mean = partial(self._private, server, server_round)
         elif e.merge != "mean":
             mean = partial(self._center, server_round)
-        if e.clip and e.privacy != "central":  # whose mean clips by itself
+        if self._clips and e.privacy != "central":  # whose mean clips by itself
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
         after = merged(self.method, server, updates, mean)
         if not self._checked:
@@ -110,6 +118,12 @@ class Merge:
             normal=lambda size: self.noise(size, Stream.SERVER_NOISE, server_round),
         )
 
+    def received(self, server: Slots, update: Update) -> Slots:
+        """Returns what the client of an update receives; of a mean, what all receive alike."""
+        if update.client is None:
+            return self.method.server.send(server, [])[0]
+        return received_by(self.method, server, update.client)
+
     def unchanged(self, server: Slots, sent: Slots) -> Slots:
         """Returns the update of a client that changed nothing; ``sent`` has names and shapes."""
         received, _ = self.method.server.send(server, [])
@@ -124,10 +138,7 @@ class Merge:
         update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t with
         a probability below exp(-t^2 / 2).
         """
-        if update.client is None:
-            received, _ = self.method.server.send(server, [])
-        else:
-            received = received_by(self.method, server, update.client)
+        received = self.received(server, update)
         size, deviation = self.walker.size(update.slots), _deviation(self.settings)
         reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
         return self.walker.clip(received, update.slots, reach)
@@ -176,6 +187,10 @@ def merge_of(
         from engram.core.adaptive_clip import adaptive  # noqa: PLC0415 - rarely needed
 
         method = adaptive(method, e.clip)
+    if e.compress != "none":
+        from federation.compression import written  # noqa: PLC0415 - rarely needed
+
+        method = written(e, method, running)
     return Merge(method, Walker(method, running), e, noise)
 
 
@@ -188,7 +203,8 @@ def _center(e: ProtectionSettings) -> Center:
         return centered_clipping
     if e.merge == "trimmed-mean":
         return partial(trimmed_mean, cut=e.num_malicious)
-    return partial(krum if e.merge == "krum" else multi_krum, malicious=e.num_malicious)
+    known = {"krum": krum, "multi-krum": multi_krum, "nearest-mixing": nearest_mixing}
+    return partial(known[e.merge], malicious=e.num_malicious)
 
 
 def _deviation(e: Experiment) -> float:
@@ -239,26 +255,25 @@ def leave_client(
     return noisy
 
 
-def spent(e: Experiment, rounds: int) -> float:
+def spent(e: Experiment, rounds: int, rows: int = 0) -> float:
     """Returns the epsilon, at ``delta``, of a client after a number of rounds.
 
-    Under Poisson sampling these are all rounds that have begun; otherwise those in which the client
-    was asked, since cohorts are no secret then. ``reach`` says what is hidden. Only a client's
+    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
+    client was asked. ``reach`` says what is hidden. Only a client's
     updates are accounted for, not the other numbers that it sends. Where aggregation is secure,
     central noise comes in shares of which no exact figure is known: see
-    ``federation.secure.noise``.
+    ``federation.secure.noise``. Where privacy is example, it is that of a row of a client with so
+    many ``rows``: those of its steps are drawn in secret.
 
     Raises:
-        Refused: As ``noise_multiplier`` and ``poisson_epsilon``.
+        Refused: As ``noise_multiplier`` and ``sampled_epsilon``.
     """
     if e.aggregation == "secure":
         return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
-    multiplier = noise_multiplier(e) / reach(e)
-    if e.sampling == "poisson":
-        from federation.amplification import poisson_epsilon  # noqa: PLC0415 - rarely needed
-
-        return poisson_epsilon(multiplier, sampling_rate(e), rounds, e.delta)
-    return epsilon(multiplier, rounds, e.delta)
+    multiplier, rate, releases = noise_multiplier(e) / reach(e), sampling_rate(e), rounds
+    if e.privacy == "example":
+        rate, releases = row_rate(e, rows), rounds * row_releases(e)
+    return sampled_epsilon(e.sampling, multiplier, rate, releases, e.delta)
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:

@@ -35,39 +35,49 @@ class Finding(NamedTuple):
         return f"{self.site}: {self.text}"
 
 
-def proposed(tables: Tables, given: Mapping[str, Any], targets: Sequence[str]) -> dict[str, Any]:
+def proposed(
+    tables: Tables, given: Mapping[str, Any], targets: Sequence[str], *, union: bool = False
+) -> dict[str, Any]:
     """Returns settings by which all sites' tables are read alike.
 
     Inputs are the columns that all sites have, in the order of their names, but for targets, the
     column of clients, and text whose values are not told. A column of text has the values of all
-    sites. Medians stand for missing values where there are some.
+    sites, those that most sites have first. Medians stand for missing values where there are some.
 
     Args:
         tables: The sites' tables.
         given: Settings by key that stay as they are.
         targets: Columns that are no inputs; if there is one, it is the target.
+        union: Whether inputs are the columns that any site has. The median of the sites' medians
+            stands for a column in tables that lack it; of text, the value that most sites have.
     """
     columns = _columns_of(given)
     settings: dict[str, Any] = {"target-column": targets[0]} if len(targets) == 1 else {}
     names = columns.inputs or [
         name
-        for name in _names(tables, len(tables))
+        for name in _names(tables, 1 if union else len(tables))
         if name not in (*targets, columns.target, columns.task) and _is_usable(tables, name)
     ]
     declared = dict(columns.values.declared)
     for name in (*names, *targets):
         there = [t.columns[name] for t in tables.values() if name in t.columns]
         if _kind(tables, name) == "text" and name not in declared:
-            values = sorted({value for column in there for value in column.values})
-            declared |= {name: tuple(values)} if _is_usable(tables, name) else {}
+            counts = Counter(value for column in there for value in column.values)
+            # Among inputs the first one is the reference of linear models.
+            order = sorted((0 if name in targets else -n, value) for value, n in counts.items())
+            values = tuple(value for _, value in order)
+            declared |= {name: values} if _is_usable(tables, name) else {}
         elif name in targets[:1] and "task" not in given:
             settings |= _classes_of(there)
     settings["input-columns"] = ",".join(names)
     if declared:
         each = (f"{name}={'|'.join(values)}" for name, values in sorted(declared.items()))
         settings["categories"] = "; ".join(each)
+    if union and (lacked := [n for n in names if any(n not in t.columns for t in tables.values())]):
+        each = (f"{name}={_usual(tables, name, declared)}" for name in lacked)
+        settings["optional-columns"] = "; ".join(each)
     missing = any(t.columns[n].missing for t in tables.values() for n in names if n in t.columns)
-    if missing and "missing" not in given:
+    if (missing or "optional-columns" in settings) and "missing" not in given:
         settings["missing"] = "median"
     return settings | {key: value for key, value in given.items() if key not in settings}
 
@@ -90,6 +100,10 @@ def findings(
     found: list[Finding] = []
     for site, table in tables.items():
         found += _of_names(tables, site, inputs, usual, columns, apart)
+        if optional := [name for name in columns.defaults if name not in table.columns]:
+            each = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
+            text = f"lacks {each}: there it is missing in all rows, as optional-columns says"
+            found.append(Finding(site, text, stops=False))
         for name in (*inputs, *targets):
             if column := table.columns.get(name):
                 texts = [*_of_cells(column, columns), *_of_type(tables, column, columns)]
@@ -127,6 +141,14 @@ def _columns_of(settings: Mapping[str, Any]) -> Columns:
     known = DataSettings.all_keys()
     own = {key: value for key, value in settings.items() if key in known}
     return Columns.of(DataSettings.model_validate(own), alone=True)
+
+
+def _usual(tables: Tables, name: str, declared: Mapping[str, Sequence[str]]) -> str:
+    """Returns the value that stands for a column where a table lacks it."""
+    if name in declared:
+        return declared[name][0]
+    there = [t.columns[name].median for t in tables.values() if name in t.columns]
+    return f"{median([m for m in there if m is not None] or [0.0]):g}"
 
 
 def _names(tables: Tables, least: int) -> list[str]:
@@ -179,10 +201,10 @@ def _of_names(
     for name in dict.fromkeys(targets):
         if name not in own and any(name in table.columns for table in tables.values()):
             yield Finding(site, f"lacks the target {_called(name)}{besides}: add or rename it")
-    if lacking := [name for name in inputs if name not in own]:
+    if lacking := [name for name in inputs if name not in own and name not in columns.defaults]:
         mend = "add or rename them, or leave them out by input-columns"
         yield Finding(site, f"lacks {few_names(lacking)}{besides}: {mend}")
-    elif out := [name for name in usual if name not in own]:
+    elif out := [name for name in usual if name not in own and name not in inputs]:
         mend = "they are left out everywhere, unless this site adds or renames them"
         yield Finding(site, f"lacks {few_names(out)}{besides}: {mend}", stops=False)
     elif alone and not columns.inputs:

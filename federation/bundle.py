@@ -6,13 +6,14 @@ round to a third of the time.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from federation.errors import Refused, brief, one_line
 from federation.flower import recorddict_from_bytes, recorddict_to_bytes
+from federation.mapped import Mapped, join
 from federation.memory_budget import MemoryBudget
 
 _ALL: Final = "engram.all"
@@ -67,7 +68,7 @@ def unbundle(content: RecordDict) -> RecordDict:
         if isinstance(record, ConfigRecord) and _PIECE in record:
             continue
         joined = isinstance(record, ConfigRecord) and _ARRAYS in record
-        found[name] = _split(_whole(content, name), budget) if joined else record
+        found[name] = _split(_pieces(content, name), budget) if joined else record
     return found
 
 
@@ -117,38 +118,40 @@ def _piece(name: str, number: int) -> str:
     return f"{name}.{number}" if number else name
 
 
-def _whole(content: RecordDict, name: str) -> Mapping[str, Any]:
-    """Returns a record with all of its pieces."""
+def _pieces(content: RecordDict, name: str) -> list[bytes]:
+    """Returns all of a record's pieces."""
     first = content.config_records[name]
     count = first.get(_PIECES, 0)
-    if not count:
-        return first
-    if type(count) is not int or not 0 < count < len(content):
+    if type(count) is not int or not 0 <= count < len(content):
         raise Refused(f"a bundle must have as many pieces as it says, got {brief(count)}")
     others = (content.config_records.get(_piece(name, i)) for i in range(1, count + 1))
     found = [first[_ARRAYS], *(other.get(_PIECE) if other else None for other in others)]
+    if not isinstance(found[0], bytes):
+        raise Refused(f"bundled arrays must be bytes, got {type(found[0]).__name__}")
     pieces = [piece for piece in found if isinstance(piece, bytes)]
     if len(pieces) < len(found):
         raise Refused(f"a bundle must have all of its {len(found)} pieces")
-    return {_ARRAYS: b"".join(pieces)}
+    return pieces
 
 
-def _split(record: Mapping[str, Any], budget: MemoryBudget) -> ArrayRecord:
-    data = record[_ARRAYS]
-    if not isinstance(data, bytes):
-        raise Refused(f"bundled arrays must be bytes, got {type(data).__name__}")
-    found, start = ArrayRecord(), data.find(b"\n") + 1
+def _split(pieces: Sequence[bytes], budget: MemoryBudget) -> ArrayRecord:
+    data, begin = join(pieces)
+    found, start = ArrayRecord(), data.find(b"\n", begin) + 1
     try:
-        line = data[:start]
+        line = data[begin:start]
         budget.take_json(line)
         for name, dtype, shape, stype, size in json.loads(line):
             sizes = [size, *shape]
             if not all(type(n) is int and n >= 0 for n in sizes) or start + size > len(data):
                 odd = f"shape {brief(shape)} and {brief(size)} bytes"
                 raise ValueError(f"{brief(name)} cannot have {odd}")
-            part = data[start : start + size]
-            found[name] = Array(dtype=dtype, shape=tuple(shape), stype=stype, data=part)
-            start += size
+            end = start + size
+            if isinstance(data, bytes):
+                part = data[start:end]
+                found[name] = Array(dtype=dtype, shape=tuple(shape), stype=stype, data=part)
+            else:
+                found[name] = Mapped(dtype, tuple(shape), stype, memoryview(data)[start:end])
+            start = end
     except (TypeError, ValueError, RecursionError) as error:
         raise Refused(f"no bundle of arrays: {one_line(str(error))}") from error
     return found

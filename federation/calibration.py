@@ -10,7 +10,15 @@ from engram.privacy import epsilon
 from federation.errors import Refused
 from federation.experiment import Experiment
 
-__all__ = ["noise_multiplier", "reach", "sampling_rate"]
+__all__ = [
+    "looks",
+    "noise_multiplier",
+    "reach",
+    "row_rate",
+    "row_releases",
+    "sampled_epsilon",
+    "sampling_rate",
+]
 
 _MOST: Final = 1e6
 """Largest noise multiplier that is solved for; with more, models are noise alone."""
@@ -26,8 +34,7 @@ def noise_multiplier(e: Experiment) -> float:
     """
     if not e.epsilon:
         return e.noise_multiplier
-    rate = sampling_rate(e) if e.sampling == "poisson" else 1.0
-    found = _solved(e.epsilon, e.delta, e.rounds, rate) * reach(e)
+    found = _solved(e.epsilon, e.delta, looks(e), e.sampling, sampling_rate(e)) * reach(e)
     if found > _MOST:
         expected = (
             f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
@@ -39,29 +46,78 @@ def noise_multiplier(e: Experiment) -> float:
 
 
 def sampling_rate(e: Experiment) -> float:
-    """Returns the probability with which a client takes part in a round of Poisson sampling."""
+    """Returns the probability with which a client is in a secret cohort; 1 without secrets."""
+    if not e.secret_cohorts:
+        return 1.0
     return min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
 
 
-def reach(e: Experiment) -> int:
+def looks(e: Experiment) -> int:
+    """Returns in how many rounds, at most, a run looks at the same data of a client."""
+    return 1 if e.own.turns and e.privacy == "example" else e.rounds
+
+
+def row_rate(e: Experiment, rows: int) -> float:
+    """Returns the probability with which a row is in a noisy sum, where privacy is example.
+
+    A client's number of rows, >= 1, is taken to be known. Methods without batches sum over all.
+    """
+    return 1.0 if "batch_size" in e.own.unread else min(1.0, e.batch_size / rows)
+
+
+def row_releases(e: Experiment) -> int:
+    """Returns how many noisy sums over rows a client makes in a round, where privacy is example."""
+    return 1 if "local_steps" in e.own.unread else e.local_steps
+
+
+def reach(e: Experiment) -> float:
     """Returns the largest influence of a client on what is noised, in multiples of ``clip``.
 
     Central privacy hides from anyone who sees the models whether a client took part at all: adding
-    or removing it moves the sum by ``clip``. Local privacy hides from the server which data a
-    client has: two clipped updates lie up to ``2 clip`` apart.
+    or removing it moves the sum by ``clip``. Where it is drawn without replacement, another client
+    would take its place; so what is hidden is which data it has, and their replacement by others
+    moves the sum by up to ``2 clip``. So it is with local privacy, which hides them from the
+    server: two clipped updates lie up to ``2 clip`` apart. Where privacy is example, it is the
+    influence of a row that is added, or of a bandit's turn that is another.
     """
-    return 2 if e.privacy == "local" else 1
+    if e.privacy == "example":
+        return math.sqrt(2) if e.own.turns else 1.0  # see engram.molar.bandits.private
+    return 2.0 if e.privacy == "local" or e.sampling == "without-replacement" else 1.0
+
+
+def sampled_epsilon(
+    sampling: str, multiplier: float, rate: float, releases: int, delta: float
+) -> float:
+    """Returns an epsilon of Gaussian releases about a sample that is drawn anew for each.
+
+    Args:
+        sampling: As the setting; samples are Poisson's unless it is ``without-replacement``.
+        multiplier: Standard deviation of the noise over the largest influence on the noised sum.
+        rate: Probability of being in a sample, in (0, 1]; at 1 epsilon is exact.
+        releases: Number of releases; >= 0.
+        delta: In (0, 1).
+
+    Raises:
+        Refused: The rate is below 1, and dp-accounting is not installed.
+    """
+    if rate == 1:
+        return epsilon(multiplier, releases, delta)
+    from federation.amplification import (  # noqa: PLC0415 - rarely needed
+        poisson_epsilon,
+        subset_epsilon,
+    )
+
+    amplified = subset_epsilon if sampling == "without-replacement" else poisson_epsilon
+    return amplified(multiplier, rate, releases, delta)
 
 
 @lru_cache
-def _solved(target: float, delta: float, rounds: int, rate: float) -> float:
+def _solved(target: float, delta: float, rounds: int, sampling: str, rate: float) -> float:
     """Returns the least multiplier, for sensitivity 1, by bisection to a relative 10^-4."""
     if rate == 1:
         # Of k releases with multiplier z, epsilon is that of one with z / sqrt(k).
         return math.sqrt(rounds) * _least(lambda z: epsilon(z, 1, delta), target, 1e-3)
-    from federation.amplification import poisson_epsilon  # noqa: PLC0415 - rarely needed
-
-    return _least(lambda z: poisson_epsilon(z, rate, rounds, delta), target, 0.1)
+    return _least(lambda z: sampled_epsilon(sampling, z, rate, rounds, delta), target, 0.1)
 
 
 def _least(cost: Callable[[float], float], target: float, low: float) -> float:

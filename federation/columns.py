@@ -51,12 +51,15 @@ class Column(NamedTuple):
         return [most if most < value < inf else value for value in values]
 
 
-def noised(column: Column) -> Column:
-    """Returns a column as nodes send it under local privacy.
+def told(column: Column, privacy: str) -> Column:
+    """Returns a column as nodes send it under the setting ``privacy``.
 
-    Bounded values have noise, by which they leave their range; of others there is none.
+    Under local privacy bounded values have noise, by which they leave their range; of others, and
+    of all where privacy is example, there is none.
     """
-    return Column(column.name, column.metric._replace(low=-inf, high=inf), optional=True)
+    if privacy == "local":
+        column = column._replace(metric=column.metric._replace(low=-inf, high=inf))
+    return column._replace(optional=column.optional or privacy in ("local", "example"))
 
 
 def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Column]:

@@ -3,51 +3,71 @@
 from typing import Final
 
 from federation.aggregation import spent
-from federation.calibration import noise_multiplier, sampling_rate
+from federation.calibration import looks, noise_multiplier, reach, sampling_rate
 from federation.experiment import Experiment
 
-__all__ = ["ADJACENCY", "guarantee", "is_weak"]
-
-ADJACENCY: Final = {
-    "central": "one client is added or removed",
-    "local": "one client's data are replaced by any others",
-}
-"""Pairs of federations that privacy makes hard to tell apart, by the setting ``privacy``."""
+__all__ = ["adjacency", "guarantee", "is_weak"]
 
 _MOST: Final = 10.0
 """Largest epsilon that protects to a reasonable degree: tier 2 of Ponomareva et al., JAIR 2023."""
+
+_SAMPLING: Final = {
+    "poisson": "Poisson sampling",
+    "without-replacement": "sampling without replacement",
+}
+
+
+def adjacency(e: Experiment) -> str:
+    """Returns in words which pairs of federations a private run makes hard to tell apart."""
+    if e.privacy == "example" and e.own.turns:
+        return "one of a client's turns is replaced by any other"
+    if e.privacy == "example":
+        return "one of a client's training rows is added or removed"
+    if reach(e) == 2:
+        return "one client's data are replaced by any others"
+    return "one client is added or removed"
 
 
 def guarantee(e: Experiment) -> str:
     """Returns the largest epsilon that the run can spend, and what that means; "" without privacy.
 
-    Without Poisson sampling it is that of a client that is asked in every round.
+    Unless cohorts are secret, it is that of a client that is asked in every round.
     """
     if e.privacy == "none":
         return ""
-    sampled = e.sampling == "poisson"
     noise = f"noise-multiplier {noise_multiplier(e):g}{' (for epsilon)' if e.epsilon else ''}"
     bound = f"clip {e.clip:g}{' at first' if e.clip_quantile else ''}"
+    if not _is_known(e):
+        return (
+            f"{e.privacy} privacy by {noise} and {bound}, where {adjacency(e)}: epsilon "
+            "follows from each client's number of rows, and the results have the largest one; "
+            "training losses are not computed, and scores are not covered"
+        )
     told = (
         f"{e.privacy} privacy by {noise} and {bound}: "
-        f"epsilon at most {spent(e, e.rounds):.4g} at delta {e.delta:g} after {e.rounds} rounds, "
-        f"where {ADJACENCY[e.privacy]}"
+        f"epsilon at most {spent(e, looks(e)):.4g} at delta {e.delta:g} after {e.rounds} rounds, "
+        f"where {adjacency(e)}"
     )
-    if sampled:
+    if e.secret_cohorts:
         told += (
-            f", amplified by Poisson sampling at rate {sampling_rate(e):.4g} against whoever sees "
-            "the models, and not who takes part"
+            f", amplified by {_SAMPLING[e.sampling]} at rate {sampling_rate(e):.4g} against "
+            "whoever sees the models, and not who takes part"
         )
     if e.privacy == "local":
         told += ", and each evaluation by sites costs as much as a round"
     elif e.validates:
         told += "; scores, and a round chosen by them, are not covered"
-    weak = (
-        "; above 10, which protects hardly anybody: raise noise-multiplier, or ask for fewer rounds"
-    )
-    return told + weak if is_weak(e) else told
+    if not is_weak(e):
+        return told
+    mended = "lower epsilon" if e.epsilon else "raise noise-multiplier, or ask for fewer rounds"
+    return f"{told}; above 10, which protects hardly anybody: {mended}"
 
 
 def is_weak(e: Experiment) -> bool:
     """Whether a run has privacy by name only: its epsilon may be above 10."""
-    return e.privacy != "none" and spent(e, e.rounds) > _MOST
+    return e.privacy != "none" and _is_known(e) and spent(e, looks(e)) > _MOST
+
+
+def _is_known(e: Experiment) -> bool:
+    """Whether epsilon follows from the settings alone, and not from clients' rows, too."""
+    return e.privacy != "example" or "batch_size" in e.own.unread

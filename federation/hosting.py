@@ -29,7 +29,7 @@ class NodeConfig(NamedTuple):
         describes: Whether it describes the columns of ``data`` to a coordinator that asks.
         policy: The file of the site's policy, or a folder that may have one; None for defaults.
         asked_by: Who asks it, as far as it can tell, in words.
-        identity: The client's folder, with its key and, in ``clients``, those of other sites.
+        identity: The client's folder, with its key and the registry of others'.
     """
 
     partition_id: int

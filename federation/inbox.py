@@ -18,6 +18,7 @@ from federation.flower import (
     runtime_pb2,
     unpack,
 )
+from federation.mapped import LARGE
 
 _SLICE: Final = 16  # parts fetched of one reply before the next reply's turn
 _LOOK: Final = 2.0  # seconds after which a poll ends, even if there is more to fetch
@@ -71,7 +72,8 @@ class Inbox:
     def replies(self, message_ids: Sequence[str], limits: Limits) -> list[Message]:
         """Returns the replies to these messages that are complete now, each once.
 
-        Replies are fetched in turns, so that a large one does not delay the others.
+        Replies are fetched in turns, so that a large one does not delay the others; of the large
+        ones, one after the other as far as they have come, so that memory holds but one of them.
 
         Args:
             message_ids: The messages replied to. Partial replies to others are discarded.
@@ -83,10 +85,14 @@ class Inbox:
         end = time.monotonic() + _LOOK
         while True:
             self._begin([n for n in message_ids if n not in self._arriving], limits)
-            found, again = [], False
+            found, again, busy = [], False, False
             for name in [n for n in message_ids if n in self._arriving]:
+                large = self._arriving[name].size > LARGE
+                if large and busy:
+                    continue
                 reply, more = self._fetch(self._arriving[name], limits)
                 again |= more
+                busy |= large and (more or reply is not None)
                 if reply is not None:
                     self._confirm(self._arriving.pop(name))
                     found.append(reply)

@@ -126,6 +126,8 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         expected = "one whose functions run on this network's slots, without values"
         raise Refused(f"method {e.method} must be {expected}, got {why}") from error
     check_client(e, shapes)
+    if e.compress != "none":
+        _check_compression(e, shapes, network)
     sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
     averaged = any(network.running & x.keys() for x in sent)
     if averaged and e.privacy != "none":
@@ -140,6 +142,22 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         )
         raise Refused(must("statistics", e.statistics, expected))
     return shapes
+
+
+def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> None:
+    """Checks that what a method sends can travel in fewer bytes.
+
+    Raises:
+        Refused: It cannot.
+    """
+    from federation.compression import shrinks  # noqa: PLC0415 - rarely needed
+
+    if flat(shapes.own):
+        expected = f"none for {e.method}, which sends each client a model of its own"
+        raise Refused(must("compress", e.compress, expected))
+    if not shrinks(shapes.method, shapes.sent, network.running):
+        expected = f"none for {e.method}, whose clients send no model"
+        raise Refused(must("compress", e.compress, expected))
 
 
 def _built(e: "Experiment", network: Network, outputs: int) -> Method:
@@ -189,7 +207,8 @@ def check_kept(experiment: "Experiment", shapes: Shapes) -> None:
     e = experiment
     clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
     what = f"what {clients} clients of {e.method} keep between rounds"
-    check_room(what, clients * _size(flat(shapes.kept)), _advice(e))
+    left = shapes.sent if e.compress != "none" else {}  # what updates have left out
+    check_room(what, clients * _size(flat(shapes.kept) | flat({"left": left})), _advice(e))
 
 
 def _size(params: Params) -> int:

@@ -12,7 +12,19 @@ from engram.models.base import Inputs, Outputs
 from federation.errors import Refused
 from federation.machine import check_room
 
-__all__ = ["PREDICTED", "Interval", "columns_of", "ends_of", "intervals_of", "outputs_of"]
+__all__ = [
+    "PREDICTED",
+    "USUAL",
+    "Interval",
+    "columns_of",
+    "coverage",
+    "ends_of",
+    "intervals_of",
+    "outputs_of",
+]
+
+USUAL: Final = 0.9
+"""The probability of intervals, unless another is asked for."""
 
 PREDICTED: Final = "predicted"
 """The column of the likeliest class, or of the value."""
@@ -49,11 +61,20 @@ def intervals_of(outputs: Tensor, targets: Tensor) -> list[Interval]:
 
     There is none for a probability for which there are too few rows; see ``engram.conformal``.
     """
-    shape = (len(targets), -1 if len(targets) else 0)
-    errors = (outputs.double().reshape(shape) - targets.double().reshape(shape)).abs()
+    errors = _errors(outputs, targets)
     if not errors.isfinite().all():
         return []
     return [Interval(level, tuple(r.tolist())) for level, r in radii(errors.numpy()).items()]
+
+
+def coverage(outputs: Tensor, targets: Tensor, interval: Interval) -> Tensor:
+    """Returns which of some rows' targets, (n, m), lie within an interval of their outputs."""
+    return _errors(outputs, targets) <= torch.tensor(interval.radii, dtype=torch.float64)
+
+
+def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    shape = (len(targets), -1 if len(targets) else 0)
+    return (outputs.double().reshape(shape) - targets.double().reshape(shape)).abs()
 
 
 def ends_of(outputs: Tensor, interval: Interval, classes: Sequence[str]) -> Columns:

@@ -19,6 +19,7 @@ from federation.wire import floats_record, read_array, read_floats, to_record
 
 ASKED: Final = "asked"  # config key, the question: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which arm to play
+MEMBERS: Final = "members"  # config key: the clients among whom the turn is drawn
 ARMS: Final = "arms"
 PREDICTIONS: Final = "predictions"
 

@@ -12,7 +12,7 @@ from federation.errors import UNNAMED, Names, brief, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.schema import MOST_ROWS, Kind, Schema, Told
 from federation.shapes import check, size
-from federation.wire import COLUMNS, ROSTER, floats_of, read_int, read_list
+from federation.wire import APPROVAL, COLUMNS, ROSTER, floats_of, read_int, read_list
 
 _T = TypeVar("_T")
 
@@ -35,6 +35,7 @@ class NodeEntry(NamedTuple):
         unscored: Its clients that train, but are not scored, and why.
         told: Moments of its training rows.
         table: Its table, where that is asked for.
+        approval: Whether its site approves each run before it takes part.
     """
 
     fingerprint: str
@@ -46,6 +47,7 @@ class NodeEntry(NamedTuple):
     unscored: Mapping[int, str] = {}
     told: Told = Told()
     table: DescribedTable | None = None
+    approval: bool = False
 
 
 class Roster(NamedTuple):
@@ -181,6 +183,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
         unscored=unscored,
         told=told,
         table=DescribedTable.from_json(str(entry[COLUMNS])) if COLUMNS in entry else None,
+        approval=bool(entry.get(APPROVAL)),
     )
 
 

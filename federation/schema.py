@@ -29,11 +29,14 @@ class Column:
         values: Those of a column of text, each of which is an input of its own; None of numbers.
         fill: The value that stands for a missing one, where ``Schema.missing`` is ``median``. It
             differs between clients that have the same schema.
+        default: The value that stands for a missing one where there is no ``fill``, such as in
+            tables that lack the column; None if every table must have it.
     """
 
     name: str
     values: tuple[str, ...] | None = None
     fill: float | str | None = field(default=None, compare=False)
+    default: float | str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,15 @@ class Schema:
         missing_values: Texts that stand for a missing value besides empty cells.
         of_arrays: Whether columns are those of arrays that name them: networks take these as they
             are, unless ``standardize`` says otherwise. Nodes with either have the same schema.
+        reference: Whether the first value of a column of text is no input of its own, but what the
+            others are compared with: beside an intercept, a linear model determines no more.
     """
 
     columns: tuple[Column, ...]
     missing: Literal["refuse", "median", "indicator"] = "refuse"
     missing_values: tuple[str, ...] = ()
     of_arrays: bool = field(default=False, compare=False)
+    reference: bool = False
 
     @classmethod
     def of_numbers(cls, names: Sequence[str], *, of_arrays: bool = False) -> Self:
@@ -78,10 +84,16 @@ class Schema:
         """Whether each input is a number, and no indicator."""
         return tuple(number for _, number in self._inputs())
 
+    def levels(self, column: Column) -> tuple[str, ...]:
+        """Returns the values of a column of text that are inputs of their own."""
+        return (column.values or ())[1 if self.reference else 0 :]
+
     def _inputs(self) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []
-        for name, values in ((column.name, column.values) for column in self.columns):
-            found += [(name, True)] if values is None else [(f"{name}={v}", False) for v in values]
+        for column in self.columns:
+            name, levels = column.name, self.levels(column)
+            text = column.values is not None
+            found += [(f"{name}={v}", False) for v in levels] if text else [(name, True)]
             found += [(f"{name} is missing", False)] if self.missing == "indicator" else []
         return found
 
@@ -160,8 +172,8 @@ class Kind(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that a method of tables has; empty for networks."""
-        return () if self.inputs or self.schema is None else self.schema.names
+        """Names of the inputs that a method of tables has; empty for networks."""
+        return () if self.inputs or self.schema is None else self.schema.inputs
 
     @property
     def class_names(self) -> list[str]:

@@ -4,7 +4,7 @@ Whatever is drawn for client 7 in round 3 is the same on every engine, whoever e
 whichever node hosts the client, and whether or not the run was resumed in between.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,9 @@ class Stream(IntEnum):
     ATTACKED_ROWS = 24
     BUCKETS = 25
     AUDIT = 26
+    CLOCK = 27
+    COMPRESSION = 28
+    SCORED = 29
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
@@ -66,6 +69,27 @@ def unseen(experiment: "Experiment", names: Mapping[int, str]) -> frozenset[int]
         return frozenset(c for c in everyone if names.get(c, str(c)) in wanted)
     drawn = generator(e.seed, Stream.UNSEEN).permutation(e.num_clients)[: e.unseen_clients]
     return frozenset(drawn.tolist())
+
+
+def scored(
+    experiment: "Experiment", clients: Sequence[int], never: Collection[int] = ()
+) -> list[int]:
+    """Returns the clients of an evaluation: some that train, drawn by the seed, and all others.
+
+    They are the same in every evaluation, and with every method.
+
+    Args:
+        experiment: The settings; of ``scored_clients`` 0, all are scored.
+        clients: Those that can be scored, ascending.
+        never: Clients that never train.
+    """
+    e = experiment
+    train = [client for client in clients if client not in never]
+    if not 0 < e.scored_clients < len(train):
+        return [*clients]
+    order = generator(e.seed, Stream.SCORED).permutation(clients[-1] + 1)
+    drawn = order[np.isin(order, train)][: e.scored_clients]
+    return sorted({*drawn.tolist(), *(client for client in clients if client in never)})
 
 
 def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:

@@ -13,11 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from engram.types import Params
 from engram.units import Standard, Units
 from federation.errors import BUSY, REFUSED, EngramError, brief
+from federation.mapped import view_of
 
 __all__ = [
+    "APPROVAL",
     "ARRAYS",
     "BUSY",
     "CLIENTS",
+    "CODE",
     "COLUMNS",
     "CONFIG",
     "DIVERGED",
@@ -32,6 +35,7 @@ __all__ = [
     "SECURE_QUERY",
     "SETTINGS",
     "TRAINING",
+    "VERSION",
     "WAYS",
     "config_of",
     "floats_of",
@@ -49,6 +53,7 @@ __all__ = [
 
 _T = TypeVar("_T", int, float, str)
 
+APPROVAL: Final = "approval"  # key of a roster entry: whether its site approves each run first
 ARRAYS: Final = "arrays"  # the name in Flower's own strategies
 COLUMNS: Final = "columns"  # config key of the roster query: whether tables are described
 CONFIG: Final = "config"
@@ -56,10 +61,12 @@ OWN: Final = "own"  # slots of which each client receives its own: a leading axi
 METRICS: Final = "metrics"
 MODEL: Final = "model"  # config key: description of a given model, which nodes are to score
 NOISE: Final = "noise-multiplier"  # key of a reply's clients: that of the noise on their scores
+CODE: Final = "code"  # name of the array of bytes, where messages are compressed
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings
 TRAINING: Final = "training"  # config key: the training whose memories to use
+VERSION: Final = "version"  # config key: version of the slots, where messages are compressed
 SECONDS: Final = "seconds"  # key of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
 SECURE_QUERY: Final = "query.secure"  # a stage of a secure round in which nobody trains
@@ -135,12 +142,13 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     if (tensor := _tensor_in(array)) is not None:
         return tensor
     header, size = _header(shape, wanted), wanted.itemsize * math.prod(shape)
-    if array.stype != _NUMPY or not array.data.startswith(header):
-        found = f"{brief(array.stype)}, {array.data[: len(header)]!r}"
+    data = view_of(array)
+    if array.stype != _NUMPY or data[: len(header)] != header:
+        found = f"{brief(array.stype)}, {bytes(data[: len(header)])!r}"
         raise TypeError(f"no array of {wanted} of {shape} in numpy's format: {found}")
-    if len(array.data) != len(header) + size:
-        raise TypeError(f"{len(array.data) - len(header)} bytes instead of {size}")
-    return _decode(array.data, len(header), shape, wanted)
+    if len(data) != len(header) + size:
+        raise TypeError(f"{len(data) - len(header)} bytes instead of {size}")
+    return _decode(data, len(header), shape, wanted)
 
 
 def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
@@ -181,14 +189,20 @@ def _tensor(array: Array) -> torch.Tensor:
         return tensor
     dtype = np.dtype(array.dtype)
     header = _header(tuple(array.shape), dtype)
-    if array.stype == _NUMPY and array.data.startswith(header):
-        return _decode(array.data, len(header), tuple(array.shape), dtype)
+    data = view_of(array)
+    if array.stype == _NUMPY and data[: len(header)] == header:
+        return _decode(data, len(header), tuple(array.shape), dtype)
     return torch.from_numpy(array.numpy())
 
 
-def _decode(data: bytes, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-    # A copy, since arrays over bytes are read-only.
-    return torch.from_numpy(np.frombuffer(data, dtype, offset=start).reshape(shape).copy())
+def _decode(
+    data: memoryview, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> torch.Tensor:
+    array = np.frombuffer(data, dtype, offset=start).reshape(shape)
+    # Those over bytes are read-only.
+    return torch.from_numpy(
+        array if array.flags.writeable and array.flags.aligned else array.copy()
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -214,10 +228,9 @@ def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
         TypeError: If it is not a list of this kind.
     """
     values = record[key]
-    items = [value for value in values if _is(value, kind)] if isinstance(values, list) else []
-    if not isinstance(values, list) or len(items) < len(values):
+    if not _are(values, kind):
         raise TypeError(f"{key} must be a list of {kind.__name__}, got {brief(values)}")
-    return items
+    return values[:]
 
 
 def floats_of(record: ConfigRecord, key: str) -> tuple[float, ...]:
@@ -262,11 +275,11 @@ def read_int(record: ConfigRecord, key: str) -> int:
 
     Raises:
         KeyError: If there is no such entry.
-        TypeError: If it is not a whole number.
+        TypeError: If it is not a whole number of 64 bits.
     """
     value = record[key]
     if not _is(value, int):
-        raise TypeError(f"{key} must be a whole number, got {brief(value)}")
+        raise TypeError(f"{key} must be a whole number of 64 bits, got {brief(value)}")
     return value
 
 
@@ -284,4 +297,17 @@ def read_float(record: ConfigRecord, key: str) -> float:
 
 
 def _is(value: object, kind: type[_T]) -> TypeGuard[_T]:
-    return isinstance(value, kind) and not isinstance(value, bool)  # a bool is an int in Python
+    return _are([value], kind)
+
+
+def _are(values: object, kind: type[_T]) -> TypeGuard[list[_T]]:
+    """Whether these are a list of a kind; by their types, since lists of others may be long."""
+    if not isinstance(values, list):
+        return False
+    types = set(map(type, values))
+    if bool in types or not all(issubclass(each, kind) for each in types):  # an int in Python
+        return False
+    if kind is not int:
+        return True
+    # Flower also carries whole numbers up to 2^64, which no array of ours holds.
+    return min(values, default=0) >= -(2**63) and max(values, default=0) < 2**63

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,13 +115,21 @@ def held_out(
         stratum += len(kinds) * own
     rng = generator(seed, Stream.DATA_SPLIT)
     held = np.zeros(len(kind), dtype=bool)
-    for value in np.unique(stratum):
+    order = np.argsort(stratum, kind="stable")
+    ends = np.flatnonzero(np.diff(stratum[order], append=-1)) + 1  # there may be a million strata
+    for some in pieces(order, ends[:-1]):
         if clients is not None:
-            at, label = divmod(int(value), len(kinds))
+            at, label = divmod(int(stratum[some[0]]), len(kinds))
             rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
-        rows = rng.permutation(np.flatnonzero(stratum == value))
+        rows = rng.permutation(some)
         held[rows[: round(fraction * len(rows))]] = True
     return held
+
+
+def pieces(rows: _Array, ends: _Array) -> list[_Array]:
+    """Returns ``np.split(rows, ends)``, which takes several times as long for a million pieces."""
+    edges = [0, *ends.tolist(), len(rows)]
+    return [rows[start:end] for start, end in pairwise(edges)]
 
 
 def _taken(leaf: Any, which: _Array) -> Any:

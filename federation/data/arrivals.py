@@ -1,7 +1,7 @@
 """Arrivals of users in a bandit between sites: one user in each turn, with arms.
 
-Every user is a client. Whose turn it is depends on the seed and the turn alone, so every site knows
-when it is its own turn.
+Every user is a client. Whose turn it is depends on the seed, the turn, and of tables on who takes
+part, so every site knows when it is its own turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,13 +32,15 @@ class Arrivals(NamedTuple):
 
     Attributes:
         dim: Features d of an arm.
-        turn: ``t -> Round`` of the client whose turn it is, t from 0; None if that client is
-            elsewhere.
+        turn: ``(t, members) -> Round`` of the client whose turn it is, t from 0; None if that
+            client is elsewhere. The members, ascending, are those among whom it is drawn; of an
+            environment that is drawn, they are all of its users, and a turn of one who is not
+            there is nobody's.
         names: What clients are called, of those that have names.
     """
 
     dim: int
-    turn: Callable[[int], Round | None]
+    turn: Callable[[int, tuple[int, ...]], Round | None]
     names: Names = UNNAMED
 
 
@@ -86,14 +88,14 @@ def drawn_environment(experiment: Experiment) -> Environment:
 def drawn_arrivals(experiment: Experiment) -> Arrivals:
     """Returns the arrivals of ``drawn_environment``, with the same errors."""
     environment = drawn_environment(experiment)
-    return Arrivals(environment.dim, environment.round)
+    return Arrivals(environment.dim, lambda t, members: environment.round(t))
 
 
 def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
     """Returns arrivals from tables whose rows are arms and whose target is the reward.
 
-    In each turn a client is drawn uniformly, and ``arms`` of its rows are offered. Regret is
-    counted by their rewards.
+    In each turn one of the members is drawn uniformly, and ``arms`` of its rows are offered. Regret
+    is counted by their rewards.
 
     Raises:
         DataError: If a number is NaN or infinite, a row is too long, or a reward is not in [0, 1].
@@ -108,9 +110,9 @@ def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
         if held[0] is not None
     }
 
-    def turn(t: int) -> Round | None:
+    def turn(t: int, members: tuple[int, ...]) -> Round | None:
         rng = drawing(e.seed, t)
-        client = int(rng.integers(e.num_clients))
+        client = members[rng.integers(len(members))]
         if client not in here:
             return None
         rows = here[client]

@@ -145,19 +145,6 @@ def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.f
         ) from error
 
 
-def matrix(path: Path, frame: Any, advice: str) -> npt.NDArray[np.float64]:
-    """Returns all columns of a frame, (n, d), as ``numbers`` does; it names all faults at once."""
-    found, faults = np.empty(frame.shape), []
-    for k, name in enumerate(frame.columns):
-        try:
-            found[:, k] = numbers(path, name, frame[name], advice)
-        except DataError as error:
-            faults += error.faults
-    if faults:
-        raise DataError(*faults)
-    return found
-
-
 def _is_number(value: Any) -> bool:
     try:
         float(value)

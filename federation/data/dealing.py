@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from engram.checks import must
-from federation.data.arrays import Arrays
+from federation.data.arrays import Arrays, pieces
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.loading import load
@@ -138,7 +138,7 @@ def _to_clients(
     task = np.zeros(num_rows, dtype=np.int64) if task is None else task
     ends = np.bincount(task, minlength=len(clients)).cumsum()[:-1]
     rows: list[RowNumbers] = [np.empty(0, dtype=np.int64) for _ in range(num_clients)]
-    for client, own in zip(clients, np.split(np.argsort(task, kind="stable"), ends), strict=True):
+    for client, own in zip(clients, pieces(np.argsort(task, kind="stable"), ends), strict=True):
         rows[client] = own
     return rows
 

@@ -1,14 +1,13 @@
 """The schema of a table fitted to its rows, and rows encoded by it."""
 
 from collections.abc import Sequence
-from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.arrays import Array, Ints
+from engram.arrays import Array, Bools, Ints
 from federation.data.cells import check_there, known, numbers, typed
 from federation.data.values import Columns, Values, row_name
 from federation.errors import DataError, few_names, refusals
@@ -48,7 +47,7 @@ def fit(path: Path, frame: Any, declared: Columns) -> Schema:
                 values = _values_of(path, name, column, declared.values)
         except DataError as error:
             faults += error.faults
-        columns.append(Column(name, values))
+        columns.append(Column(name, values, default=declared.default_of(path, name, values)))
     if faults:
         raise DataError(*faults)
     return Schema(tuple(columns), declared.missing, declared.missing_values)
@@ -60,24 +59,27 @@ def encode(schema: Schema, path: Path, frame: Any, fills: Sequence[Any] | None =
     Args:
         schema: The schema.
         path: Where the rows are, for messages.
-        frame: The rows, with these columns among others, in any order.
+        frame: The rows, with these columns among others, in any order; in one that lacks a column
+            with a ``default``, all its values are missing.
         fills: For each column, the value that stands for a missing one in each row, (n,); None
-            for each column's ``fill``.
+            for each column's ``fill``, or else its ``default``.
 
     Raises:
         DataError: A column is lacking, or values are missing, infinite, of another type, or
             unknown; it names all of these columns.
     """
-    _check_names(path, [str(name) for name in frame.columns], schema.names)
-    cells = {name: known(frame[name], schema.missing_values) for name in schema.names}
+    names = [str(name) for name in frame.columns]
+    _check_names(path, names, [c.name for c in schema.columns if c.default is None])
+    cells = _known(schema, frame)
+    needed = {name: column for name, column in cells.items() if name in names}
     refused = schema.missing == "refuse"
-    faults = refusals(lambda: check_there(path, cells, _LACKING)) if refused else []
-    fills = [column.fill for column in schema.columns] if fills is None else fills
+    faults = refusals(lambda: check_there(path, needed, _LACKING)) if refused else []
+    fills = [_stand_in(column) for column in schema.columns] if fills is None else fills
     found: list[npt.NDArray[Any]] = []
     for column, fill in zip(schema.columns, fills, strict=True):
         given = cells[column.name]
         try:
-            found += _encoded(path, column, given, fill)
+            found += _encoded(path, schema, column, given, fill)
         except DataError as error:
             faults += error.faults
         found += [given.isna().to_numpy()] if schema.missing == "indicator" else []
@@ -86,12 +88,34 @@ def encode(schema: Schema, path: Path, frame: Any, fills: Sequence[Any] | None =
     return np.stack(found, axis=1).astype(np.float64, copy=False)
 
 
+def gaps(schema: Schema, frame: Any) -> Bools:
+    """Returns which inputs are of missing values, (n, d), where these are no inputs themselves."""
+    cells = _known(schema, frame)
+    each = [
+        (cells[c.name].isna(), 1 if c.values is None else len(schema.levels(c)))
+        for c in schema.columns
+    ]
+    return np.stack([gone for gone, count in each for _ in range(count)], axis=1)
+
+
+def _known(schema: Schema, frame: Any) -> dict[str, Any]:
+    """Returns the columns of a schema, of which the frame may lack some."""
+    lacking = [name for name in schema.names if name not in frame]
+    frame = frame.assign(**dict.fromkeys(lacking, np.nan)) if lacking else frame
+    return {name: known(frame[name], schema.missing_values) for name in schema.names}
+
+
+def _stand_in(column: Column) -> float | str | None:
+    """Returns the value that stands for a missing one, of whoever has no other."""
+    return column.default if column.fill is None else column.fill
+
+
 def usual(
     schema: Schema, path: Path, frame: Any, owner: Ints, owners: int
 ) -> list[npt.NDArray[Any]]:
     """Returns for each column the median, or commonest text, of each owner's rows.
 
-    It is NaN or None where an owner has no value.
+    Where an owner has no value it is the column's own, if it has one, and else NaN or None.
 
     Args:
         schema: The schema.
@@ -100,12 +124,15 @@ def usual(
         owner: The owner of each row, (n,), from 0.
         owners: Number of owners.
     """
-    found = []
+    found, columns = [], _known(schema, frame)
     for column in schema.columns:
-        cells = _cells(path, column, known(frame[column.name], schema.missing_values))
+        cells = _cells(path, column, columns[column.name])
         groups, text = cells.groupby(owner), column.values is not None
         each = (groups.agg(_commonest) if text else groups.median()).reindex(range(owners))
-        found.append(each.to_numpy(dtype=object, na_value=None) if text else each.to_numpy())
+        values = np.array(each.to_numpy(dtype=object, na_value=None) if text else each.to_numpy())
+        if (own := _stand_in(column)) is not None:
+            values[each.isna().to_numpy()] = own
+        found.append(values)
     return found
 
 
@@ -115,10 +142,7 @@ def filled(schema: Schema, path: Path, frame: Any) -> Schema:
     A column without a value in these rows keeps its own.
     """
     everybody = np.zeros(len(frame), dtype=np.intp)
-    found = [values[0] for values in usual(schema, path, frame, everybody, 1)]
-    lacks = [value is None or (isinstance(value, float) and isnan(value)) for value in found]
-    each = zip(schema.columns, found, lacks, strict=True)
-    return schema.with_fills([c.fill if lacking else value for c, value, lacking in each])
+    return schema.with_fills([values[0] for values in usual(schema, path, frame, everybody, 1)])
 
 
 def in_order(schema: Schema, path: Path, x: Any, names: Sequence[str]) -> Any:
@@ -152,15 +176,18 @@ def _cells(path: Path, column: Column, given: Any) -> Any:
     return given.__class__(values, index=given.index)
 
 
-def _encoded(path: Path, column: Column, given: Any, fill: Any) -> list[npt.NDArray[Any]]:
+def _encoded(
+    path: Path, schema: Schema, column: Column, given: Any, fill: Any
+) -> list[npt.NDArray[Any]]:
     """Returns the inputs that a column is, each (n,): its numbers, or where it has each value."""
     cells = _cells(path, column, given)
     if column.values is None:
         fill = np.nan_to_num(0.0 if fill is None else fill)
         return [np.where(cells.isna(), fill, cells.to_numpy())]
     text = cells if fill is None else cells.where(cells.notna(), fill)
-    values = _values_of(path, column.name, text, Values({column.name: column.values}))
-    return [(text == value).fillna(False).to_numpy(dtype=bool) for value in values]
+    _values_of(path, column.name, text, Values({column.name: column.values}))
+    levels = schema.levels(column)
+    return [(text == value).fillna(False).to_numpy(dtype=bool) for value in levels]
 
 
 def _values_of(path: Path, name: str, column: Any, values: Values) -> tuple[str, ...]:

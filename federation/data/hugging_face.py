@@ -91,7 +91,7 @@ def _opened_columns(
     cut, rows = len(parts[0]), concatenate_datasets(parts)
     columns.check_task(path, rows.column_names)
     names = inputs_of(path, columns, rows.column_names)
-    kinds = {_kind(rows.features[name]) for name in names}
+    kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
     texts = "text" in kinds and targets != "tokens"
     may_miss = columns.missing != "refuse" or columns.missing_values
     if not (kinds <= {"number", "text"} and (texts or may_miss)):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engram.checks import Fault, clash
 from engram.process import filtering
 from engram.tasks import CLASSIFICATION
-from federation.data.arrays import Arrays
+from federation.data.arrays import Arrays, pieces
 from federation.data.lazy import RowNumbers
 from federation.data.shortage import shortage
 from federation.errors import DataError
@@ -113,7 +113,7 @@ def _natural(task: Any, seed: int, tasks: int) -> list[RowNumbers]:
     """Each task's rows, in a shuffled order. The library's partitioner takes minutes for 10^6."""
     order = generator(seed, Stream.PARTITION).permutation(len(task))
     ends = np.bincount(task, minlength=tasks).cumsum()[:-1]
-    return np.split(order[np.argsort(task[order], kind="stable")], ends)
+    return pieces(order[np.argsort(task[order], kind="stable")], ends)
 
 
 def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbers]:

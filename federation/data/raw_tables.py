@@ -69,16 +69,18 @@ def of_frame(
         check_there(path, {columns.task: (given := frame[columns.task])})
         truth = given.dtype.kind == "b"
         task = given.to_numpy() if truth else targets_of(columns.task, given)
-    return RawTable(path, frame[names], frame[columns.target] if y is None else y, task)
+    inputs = frame.reindex(columns=names)  # those that it may lack are missing in all rows
+    return RawTable(path, inputs, frame[columns.target] if y is None else y, task)
 
 
 def inputs_of(path: Path, columns: Columns, names: Any) -> list[str]:
-    """Returns the names of the columns of inputs.
+    """Returns the names of the columns of inputs, those among them that the table may lack.
 
     Raises:
         DataError: If there is no such column, or none of the target.
     """
-    check_columns(path, [*filter(None, [columns.target]), *columns.inputs], names)
+    needed = [name for name in columns.inputs if name not in columns.defaults]
+    check_columns(path, [*filter(None, [columns.target]), *needed], names)
     found = [name for name in names if name not in (columns.target, columns.task)]
     if not found:
         besides = f" besides {columns.target}" if columns.target else ""

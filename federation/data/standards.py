@@ -98,7 +98,9 @@ def standardized_by(e: "Experiment", data: FederatedData) -> str:
     """Returns whose rows inputs are standardized by: ``federation``, ``client`` or ``none``."""
     if e.standardize != "auto":
         return e.standardize
-    return "none" if not _is_table(data) else "federation" if e.privacy == "none" else "client"
+    if not _is_table(data) or e.privacy == "example":  # of which a row must not move others
+        return "none"
+    return "federation" if e.privacy == "none" else "client"
 
 
 def _is_table(data: FederatedData) -> bool:

@@ -1,32 +1,36 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Bools, Ints
 from engram.checks import clash, must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
-from federation.data.cells import known, matrix, numbers
+from federation.data.cells import numbers
 from federation.data.datasets import read_given
+from federation.data.encoding import encode, fit, gaps, usual
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import of_arrays, of_csv
 from federation.data.source import SPARSE, Source
-from federation.data.values import Columns, Values
+from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
 from federation.names import checked_names
+from federation.schema import Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
-_OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -34,16 +38,20 @@ class Table(NamedTuple):
     """A table as it was read.
 
     Attributes:
-        x: Features, shape (n, d), float64; they may have NaN.
+        x: Features, shape (n, d), float64; NaN where they are missing.
         y: Target, shape (n,), float64; likewise.
         task: Whose row each is, shape (n,); None if the table does not say.
         columns: What the features are called.
+        schema: The schema of its columns, if it was read from a source.
+        inputs: These columns as they were read, as a data frame; likewise.
     """
 
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
     task: _Array | None
     columns: list[str]
+    schema: Schema = Schema(())
+    inputs: Any = None
 
     @property
     def labels(self) -> _Array:
@@ -62,14 +70,33 @@ class TableData(NamedTuple):
     Attributes:
         train: Rows to learn from, of each client; None of one that is not here.
         test: Rows to be scored on; None likewise, and where there are none.
-        columns: What the features are called.
+        schema: The schema of inputs.
         names: What clients are called in the task column.
+        fills: By client, what stands for a missing value of each column in its rows, where these
+            are medians.
     """
 
     train: list[Rows | None]
     test: list[Rows | None]
-    columns: list[str]
+    schema: Schema
     names: Names = UNNAMED
+    fills: Mapping[int, Sequence[Any]] = MappingProxyType({})
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the features."""
+        return list(self.schema.inputs)
+
+    def schema_of(self, client: int | None) -> Schema:
+        """Returns the schema with what stands for a missing value in a client's rows.
+
+        Of nobody's rows, it refuses missing values that medians stand for.
+        """
+        if self.schema.missing != "median":
+            return self.schema
+        if client is None or client not in self.fills:
+            return replace(self.schema, missing="refuse")
+        return self.schema.with_fills(self.fills[client])
 
 
 def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> TableData:
@@ -95,15 +122,8 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
         raise DataError(must("num-clients", experiment.num_clients, wanted))
-    train: list[Rows | None] = []
-    test: list[Rows | None] = []
-    for client in range(len(tasks)):
-        own = np.flatnonzero(codes == client)
-        parts = _held_out(table.x[own], table.y[own], experiment, client)
-        train.append(parts[0])
-        test.append(parts[1])
     names = checked_names(dict(enumerate(map(str, tasks.tolist()))), len(tasks))
-    return TableData(train, test, table.columns, names)
+    return _dealt(table, codes, range(len(tasks)), experiment)._replace(names=names)
 
 
 def own_table(experiment: Experiment, source: Source, client: int) -> TableData:
@@ -117,38 +137,59 @@ def own_table(experiment: Experiment, source: Source, client: int) -> TableData:
 
 def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableData:
     """Loads a table of each of these clients."""
-    train: list[Rows | None] = [None] * e.num_clients
-    test: list[Rows | None] = [None] * e.num_clients
-    columns: list[str] = []
+    found: TableData | None = None
     for client in clients or [0]:  # what columns there are, a node without clients says, too
         table = read_table(source, Columns.of(e, alone=True), one_task=True, client=client)
-        columns = columns or table.columns
-        if sorted(columns) != sorted(table.columns):
-            expected = f"the columns {few_names(columns)}, as others have"
-            raise DataError(must(f"client {client}", few_names(table.columns), expected))
-        x = table.x[:, [table.columns.index(name) for name in columns]]
-        train[client], test[client] = _held_out(x, table.y, e, client)
-    return TableData(train, test, columns)
+        own = _dealt(table, np.zeros(len(table.y), dtype=np.intp), [client], e)
+        found = own if found is None else found
+        if found.columns != own.columns:
+            expected = f"the columns {few_names(found.columns)}, as others have"
+            raise DataError(must(f"client {client}", few_names(own.columns), expected))
+        found.train[client], found.test[client] = own.train[client], own.test[client]
+        found = found._replace(fills={**found.fills, **own.fills})
+    assert found is not None  # for mypy: there is a client
+    return found
 
 
-def _held_out(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], experiment: Experiment, client: int
-) -> tuple[Rows, Rows | None]:
-    """Holds out a share of a client's rows, but not all of them; the others keep their order.
+def _dealt(table: Table, codes: Ints, clients: Sequence[int], e: Experiment) -> TableData:
+    """Gives clients their rows of a table, some of which are held out.
 
-    With ``missing`` as ``median``, medians of the other rows stand for missing values.
+    With ``missing`` as ``median``, medians of a client's other rows stand for missing values.
+
+    Args:
+        table: The table.
+        codes: The position of each row's client in ``clients``, (n,).
+        clients: The clients.
+        e: The settings.
     """
-    if not len(y):
+    own = [np.flatnonzero(codes == k) for k in range(len(clients))]
+    held = np.zeros(len(table.y), dtype=bool)
+    for client, rows in zip(clients, own, strict=True):
+        held[rows] = _held_out(len(rows), e, client)
+    x, fills = table.x, dict[int, Sequence[Any]]()
+    if e.missing == "median":
+        path, frame, learned = e.source.path, table.inputs, ~held
+        each = usual(table.schema, path, frame[learned], codes[learned], len(clients))
+        x = encode(table.schema, path, frame, [values[codes] for values in each])
+        fills = {client: [values[k] for values in each] for k, client in enumerate(clients)}
+    train: list[Rows | None] = [None] * e.num_clients
+    test: list[Rows | None] = [None] * e.num_clients
+    for client, rows in zip(clients, own, strict=True):
+        learned, tested = rows[~held[rows]], rows[held[rows]]
+        train[client] = Rows(x[learned], table.y[learned])
+        test[client] = Rows(x[tested], table.y[tested]) if len(tested) else None
+    return TableData(train, test, table.schema, fills=fills)
+
+
+def _held_out(size: int, experiment: Experiment, client: int) -> Bools:
+    """Draws which of a client's rows are held out, (size,): a share of them, but not all."""
+    if not size:
         raise DataError(f"client {client} has no rows to learn from")
     rng = generator(experiment.seed, Stream.DATA_SPLIT, client)
-    held = np.zeros(len(y), dtype=bool)
-    count = min(round(experiment.test_fraction * len(y)), len(y) - 1)
-    held[rng.permutation(len(y))[:count]] = True
-    if experiment.missing == "median":
-        learned = x[~held]
-        there = np.where(np.isnan(learned).all(axis=0), 0, learned)
-        x = np.where(np.isnan(x), np.nanmedian(there, axis=0), x)
-    return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
+    held = np.zeros(size, dtype=bool)
+    count = min(round(experiment.test_fraction * size), size - 1)
+    held[rng.permutation(size)[:count]] = True
+    return held
 
 
 def read_table(
@@ -159,7 +200,7 @@ def read_table(
     one_task: bool = False,
     client: int = 0,
 ) -> Table:
-    """Reads a table.
+    """Reads a table; text is encoded as networks have it, but for its first value: see ``Schema``.
 
     Args:
         source: ``csv:PATH``, with a header; or ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and
@@ -172,16 +213,18 @@ def read_table(
         client: Whose table it is, of a user's data set whose clients are read one by one.
 
     Raises:
-        DataError: If the file is not such a table, lacks a column, or a feature is not a number.
+        DataError: If the file is not such a table, lacks a column, or a feature is neither a number
+            nor text.
     """
     path, arrays = source.path, dict[str, Any]()
-    columns = columns._replace(values=Values(needed=True))  # text is refused below, by name
+    # A task column that is missing is refused below.
+    alone = columns._replace(values=columns.values._replace(needed=True))
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
-            raw = of_csv(path, columns)
+            raw = of_csv(path, alone)
     else:
         arrays = dict(_arrays(source, client))
-        raw = of_arrays(path, arrays, columns)
+        raw = of_arrays(path, arrays, alone)
     if raw.task is None and not one_task:
         raise DataError(
             f"{path} must have a task column, {columns.task!r}, that says whose row each is; it "
@@ -191,11 +234,16 @@ def read_table(
         if name not in raw.inputs:
             has = few_names(raw.inputs.columns)
             raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
-    x = raw.inputs.drop(columns=list(drop))
-    x = x.apply(known, missing_values=columns.missing_values) if columns.missing_values else x
+    inputs = raw.inputs.drop(columns=list(drop))
+    # What is missing may be refused by name, client by client, or left to whoever reads it.
+    schema = replace(fit(path, inputs, columns._replace(missing="median")), reference=True)
+    if not schema.inputs:
+        raise DataError(f"{path} must have a column of numbers, or of text with several values")
+    x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
     y = target_of(path, raw.y, columns.target)
-    return Table(matrix(path, x, _OTHERWISE), y, task, list(x.columns))
+    schema = replace(schema, missing="refuse" if columns.missing == "refuse" else "median")
+    return Table(x, y, task, list(schema.inputs), schema, inputs)
 
 
 def _arrays(source: Source, client: int) -> Mapping[str, Any]:
@@ -246,7 +294,7 @@ def _simulated(experiment: Experiment) -> TableData:
             y = (own.random(_ROWS) < 1 / (1 + np.exp(-eta))).astype(np.float64)
         else:
             y = own.poisson(np.exp(eta)).astype(np.float64)
-        parts = _held_out(x, y, experiment, client)
-        train.append(parts[0])
-        test.append(parts[1])
-    return TableData(train, test, [f"x{k}" for k in range(_COLUMNS)])
+        held = _held_out(_ROWS, experiment, client)
+        train.append(Rows(x[~held], y[~held]))
+        test.append(Rows(x[held], y[held]) if held.any() else None)
+    return TableData(train, test, Schema.of_numbers([f"x{k}" for k in range(_COLUMNS)]))

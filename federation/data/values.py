@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from math import isfinite, nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
@@ -9,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import must
+from engram.checks import clash, must
 from federation.errors import DataError, brief, few_names
 from federation.settings.data import DataSettings
 
@@ -35,15 +36,13 @@ class Values(NamedTuple):
         Raises:
             DataError: If it is something else.
         """
-        declared: dict[str, tuple[str, ...]] = {}
-        for part in filter(str.strip, text.split(";")):
-            name, equals, listed = part.partition("=")
-            values = tuple(value.strip() for value in listed.split("|"))
-            again = name.strip() in declared or len(set(values)) < len(values)
-            if not equals or not name.strip() or not all(values) or again:
-                wanted = "columns with all their values, such as color=red|blue; size=small|large"
-                raise DataError(must("categories", text, wanted))
-            declared[name.strip()] = values
+        example = "columns with all their values, such as color=red|blue; size=small|large"
+        found = _by_column("categories", text, example)
+        declared = {
+            name: tuple(map(str.strip, values.split("|"))) for name, values in found.items()
+        }
+        if any(not all(v) or len(set(v)) < len(v) for v in declared.values()):
+            raise DataError(must("categories", text, example))
         return cls(declared, needed)
 
     def of(
@@ -101,6 +100,7 @@ class Columns(NamedTuple):
         missing_values: Texts that stand for a missing value.
         by_name: Whether columns of inputs are in the order of their names, and not in the file's,
             unless ``inputs`` gives one: files of other sites may have another.
+        defaults: By name of a column that tables may lack, the value that stands for it there.
     """
 
     target: str = "y"
@@ -110,6 +110,7 @@ class Columns(NamedTuple):
     values: Values = Values()
     missing_values: tuple[str, ...] = ()
     by_name: bool = False
+    defaults: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -120,17 +121,56 @@ class Columns(NamedTuple):
             alone: Whether the file's rows are one client's, and others may hold other values.
 
         Raises:
-            DataError: As ``Values.parse``.
+            DataError: As ``Values.parse``, or other settings do not go with optional columns.
         """
+        text, inputs = settings.optional_columns, listed(settings.input_columns, ",")
+        example = "columns that a table may lack, each with a value, such as dose=2.5; ward=north"
+        defaults = _by_column("optional-columns", text, example)
+        if defaults and settings.missing == "refuse":
+            wanted = "median or indicator where a table may lack columns"
+            raise DataError(clash("missing", settings.missing, wanted, "optional-columns"))
+        if strange := [name for name in defaults if name not in inputs]:
+            wanted = f"with all columns of inputs, {few_names(strange)} among them"
+            raise DataError(
+                clash("input-columns", settings.input_columns, wanted, "optional-columns")
+            )
         return cls(
             settings.target_column,
             settings.task_column,
-            listed(settings.input_columns, ","),
+            inputs,
             settings.missing,
             Values.parse(settings.categories, needed=alone),
             listed(settings.missing_values, "|"),
             by_name=alone,
+            defaults=defaults,
         )
+
+    def default_of(
+        self, path: Path, name: str, values: tuple[str, ...] | None
+    ) -> float | str | None:
+        """Returns the value that stands for a column where a table lacks it; None if none may.
+
+        Args:
+            path: Where the table is, for messages.
+            name: The column's name.
+            values: Those that it may have, of a column of text.
+
+        Raises:
+            DataError: The value that is set is none of its values, or no number.
+        """
+        if name not in self.defaults:
+            return None
+        given = self.defaults[name]
+        if values is not None and given in values:
+            return given
+        try:
+            number = float(given) if values is None else nan
+        except ValueError:
+            number = nan
+        if not isfinite(number):
+            wanted = "a number" if values is None else f"one of {few_names(values)}"
+            raise DataError(f"{path}: {must(f'optional-columns, of {name}', given, wanted)}")
+        return number
 
     def check_task(self, path: Path, names: Collection[str]) -> None:
         """Refuses rows that lack the column of their clients, where they are several clients'.
@@ -156,3 +196,23 @@ def row_name(label: Any) -> str:
 def listed(text: str, separator: str) -> tuple[str, ...]:
     """Returns the parts of a setting that lists some."""
     return tuple(part.strip() for part in text.split(separator) if part.strip())
+
+
+def _by_column(key: str, text: str, example: str) -> dict[str, str]:
+    """Reads a setting such as ``color=red; size=small``: by name of a column, what is said of it.
+
+    Args:
+        key: The setting.
+        text: Its value.
+        example: A description of such values, for messages.
+
+    Raises:
+        DataError: If it is something else.
+    """
+    found: dict[str, str] = {}
+    for part in filter(str.strip, text.split(";")):
+        name, _, said = (each.strip() for each in part.partition("="))
+        if not name or not said or name in found:
+            raise DataError(must(key, text, example))
+        found[name] = said
+    return found

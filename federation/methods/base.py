@@ -10,10 +10,12 @@ from engram.checks import Fault, clash, must, require
 from engram.metrics import Metric
 from federation.data.source import Source
 from federation.settings.attacks import AttackSettings
+from federation.settings.compression import CompressionSettings
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings, nearest
 from federation.settings.model import ModelSettings
 from federation.settings.shared import SharedSettings
+from federation.settings.time import TimeSettings
 from federation.settings.training import TrainingSettings
 
 NO_NETWORK = frozenset(
@@ -22,6 +24,8 @@ NO_NETWORK = frozenset(
         *TrainingSettings.model_fields,
         *EvaluationSettings.model_fields,
         *AttackSettings.model_fields,
+        *TimeSettings.model_fields,
+        *CompressionSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
         *(
             "dirichlet_alpha",
@@ -33,7 +37,7 @@ NO_NETWORK = frozenset(
             "clip",
             "privacy",
         ),
-        *("categories", "missing", "missing_values", "images", "standardize"),
+        *("categories", "missing", "missing_values", "optional_columns", "images", "standardize"),
         *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
         *("aggregation", "secure_threshold"),
     }
@@ -57,6 +61,7 @@ class Method(Settings):
         unread: Shared settings that it does not read; giving one is an error.
         decisive: Shared settings that affect its numbers, and no other method's.
         compared: Whether comparisons include it by default.
+        turns: Whether privacy is of a bandit's turns, of which each round has its own.
     """
 
     name: ClassVar[str]
@@ -67,6 +72,7 @@ class Method(Settings):
     unread: ClassVar[frozenset[str]] = frozenset()
     decisive: ClassVar[frozenset[str]] = frozenset()
     compared: ClassVar[bool] = False
+    turns: ClassVar[bool] = False
 
     def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns the data sets that ``dataset`` names."""

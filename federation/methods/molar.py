@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,11 +19,20 @@ COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True}
 """Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
 
 
+_PRIVATE = {"privacy", "clip", "noise_multiplier", "epsilon", "delta"}
+
+
 class Thresholded(Method):
-    """Settings of methods whose coefficients are shared unless a site's differ clearly."""
+    """Settings of methods whose coefficients are shared unless a site's differ clearly.
+
+    Attributes:
+        noised: Values of settings with which nothing leaves a site but noisy sums and what follows
+            from them, where privacy is example.
+    """
 
     tables = True
-    unread = NO_NETWORK
+    unread = NO_NETWORK - _PRIVATE - {"categories"}
+    noised: ClassVar[dict[str, str]]
 
     thresholding: Literal["hard", "soft"] = Field(
         "hard", description="hard (a coefficient is shared or the site's own) or soft"
@@ -32,6 +41,17 @@ class Thresholded(Method):
         1.0, ge=0, description="c, scale of the threshold; 0: every site keeps its own estimate"
     )
     intercept: bool = Field(True, description="whether models have an intercept")
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Also names what noise on a site's sums does not cover."""
+        yield from super().problems(shared)
+        yield from shared.protection_problems(shared.clients_per_round)
+        if shared.privacy not in ("none", "example"):
+            yield clash("privacy", shared.privacy, f"none or example for {self.name}")
+        for name, value in self.noised.items() if shared.privacy == "example" else ():
+            if (given := getattr(self, name)) != value:
+                key, expected = name.replace("_", "-"), f"{value} where privacy is example"
+                yield clash(key, given, expected, "privacy")
 
 
 @method
@@ -42,7 +62,8 @@ class Molar(Thresholded):
     plug_in = "molar"
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
-    unread = NO_NETWORK - {"missing", "missing_values"} | {
+    noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
+    unread = Thresholded.unread - {"missing", "missing_values", "optional_columns"} | {
         "num_rounds",
         "eval_every",
         "checkpoint_every",
@@ -83,3 +104,6 @@ class Molar(Thresholded):
             yield clash("missing", shared.missing, "refuse or median for molar")
         if self.sharing == "adaptive" and self.threshold_scale == 0:
             yield clash("threshold-scale", 0, "above 0 with sharing=adaptive", "sharing")
+        if shared.privacy == "example" and shared.missing == "median":
+            expected = "refuse where privacy is example: medians depend on each row"
+            yield clash("missing", shared.missing, expected, "privacy")

@@ -33,6 +33,9 @@ class MolarBandit(Thresholded):
     source = "Huang et al., 2024, Alg. 2 and 5"
     decisive = frozenset({"num_rounds"})  # fixes the simulated horizon, hence the data
     family: ClassVar[Literal["linear"]] = "linear"
+    turns = True
+    # With other values a turn is in several estimates, or shows in their numbers of rows.
+    noised: ClassVar[dict[str, str]] = {"bandit_model": "C", "history": "batch"}
 
     bandit_model: Literal["C", "P"] = Field(
         "C",

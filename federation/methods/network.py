@@ -16,6 +16,7 @@ from federation.columns import VALIDATION, Column, columns_of
 from federation.methods.base import METHODS, Method, check_name, check_setting
 from federation.methods.base import method as registered
 from federation.plugins import MOVING
+from federation.settings.compression import impossible_compression
 from federation.settings.fields import Float, Int, key_of, searched
 from federation.settings.shared import SharedSettings
 
@@ -40,6 +41,7 @@ class NetworkMethod(Method):
         steps: Whether its server has a step of its own, so that ``server-step`` must be replace.
         phases: Number of phases in a round, which needs at least as many steps.
         tuned: Whether the served model of a client that has trained is fine-tuned.
+        gradients: Whether clients see rows by one gradient a step, and in no other way.
         faults: Whether it checks combinations of its settings.
     """
 
@@ -52,6 +54,7 @@ class NetworkMethod(Method):
     steps: ClassVar[bool] = False
     phases: ClassVar[int] = 1
     tuned: ClassVar[bool] = False
+    gradients: ClassVar[bool] = False
     faults: ClassVar[bool] = False
 
     @property
@@ -94,7 +97,7 @@ class NetworkMethod(Method):
 
     def combines(self, shared: SharedSettings) -> bool:
         """Returns whether a node may send the mean of several clients' updates."""
-        exact = not shared.clip_quantile and shared.attack == "none"
+        exact = not shared.clip_quantile and shared.attack == shared.compress == "none"
         return not self.each and shared.merge == "mean" and exact
 
     @classmethod
@@ -129,6 +132,8 @@ class NetworkMethod(Method):
         yield from self._unsuitable(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         yield from shared.attack_problems()
+        yield from _impossible_times(shared, self)
+        yield from impossible_compression(shared)
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
@@ -147,9 +152,35 @@ class NetworkMethod(Method):
         if self.each and shared.aggregation == "secure":
             expected = f"plain for {self.name}, whose server sees every update"
             yield clash("aggregation", shared.aggregation, expected)
+        if shared.privacy == "example":
+            yield from self._beyond_rows(shared)
         if self.each and shared.privacy == "central":
             expected = f"none or local for {self.name}, whose server sees every update"
             yield clash("privacy", shared.privacy, expected)
+
+    def _beyond_rows(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields what goes beyond one gradient a step, or looks at all rows of a client at once."""
+        where = "where privacy is example"
+        if not self.gradients:
+            expected = (
+                f"none, local or central for {self.name}, whose clients look at rows in other ways "
+                "than by one gradient a step"
+            )
+            yield clash("privacy", shared.privacy, expected)
+        if shared.epsilon:
+            expected = f"0 {where}: it follows from each client's rows; give the noise-multiplier"
+            yield clash("epsilon", shared.epsilon, expected, "privacy")
+        if shared.local_epochs:
+            expected = f"0 {where}, whose batches are random samples: set local-steps"
+            yield clash("local-epochs", shared.local_epochs, expected, "privacy")
+        if shared.order == "stream":
+            yield clash("order", shared.order, f"shuffled {where}", "privacy")
+        if shared.standardize == "client":
+            expected = f"auto or none {where}: a client's own moments depend on each row"
+            yield clash("standardize", shared.standardize, expected, "privacy")
+        if shared.missing == "median":
+            expected = f"refuse or indicator {where}: medians depend on each row"
+            yield clash("missing", shared.missing, expected, "privacy")
 
 
 @dataclass_transform(frozen_default=True)
@@ -217,7 +248,7 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
     )
     for fact in ("name", "meaning", "source", "compared", "reference", "personal"):
         setattr(made, fact, entry[fact])
-    for fact in ("module", "each", "steps", "phases", "tuned", "faults"):
+    for fact in ("module", "each", "steps", "phases", "tuned", "gradients", "faults"):
         setattr(made, fact, entry[fact])
     made.tasks = tuple(entry["tasks"])
     METHODS.pop(entry["name"], None)
@@ -247,9 +278,12 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
         expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
         yield clash("patience", shared.patience, expected, "protocol", "validation-fraction")
     if shared.patience and shared.privacy != "none":
-        expected = f"0 where privacy is {shared.privacy}: it goes by scores, which have no noise"
+        why = "it goes by scores, which have no noise"
+        if shared.privacy == "local":
+            why += " in one process, and on nodes cost epsilon each time"
+        expected = f"0 where privacy is {shared.privacy}: {why}; who starts the run sets num-rounds"
         yield clash("patience", shared.patience, expected, "privacy")
-    if shared.sampling == "poisson":
+    if shared.secret_cohorts:
         yield from _impossible_samples(shared)
     if asked % shared.shards:
         divisor = f"a divisor of clients-per-round = {asked}"
@@ -260,7 +294,8 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
-    """Yields what Poisson sampling does not go with."""
+    """Yields what secret cohorts do not go with."""
+    where = f"where sampling is {shared.sampling}"
     if shared.privacy != "central":
         expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
         yield clash("sampling", shared.sampling, expected, "privacy")
@@ -268,14 +303,58 @@ def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
         expected = "fixed where aggregation is secure: sites know who takes part in a sum"
         yield clash("sampling", shared.sampling, expected, "aggregation")
     if shared.shards > 1:
-        expected = "1 where sampling is poisson, which draws each client by itself"
+        expected = f"1 {where}, which draws from all clients alike"
         yield clash("shards", shared.shards, expected, "sampling")
     if shared.participation:
-        expected = "empty where sampling is poisson, whose cohorts are secret"
+        expected = f"empty {where}, whose cohorts are secret"
         yield clash("participation", shared.participation, expected, "sampling")
     if shared.min_clients > 1:
-        expected = "at most 1 where sampling is poisson, whose rounds may have no client"
+        expected = f"at most 1 {where}: a round that stops for want of clients tells of its cohort"
         yield clash("min-clients", shared.min_clients, expected, "sampling")
+
+
+def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator[Fault]:
+    """Yields what clocks, deadlines and buffers of updates do not go with."""
+    yield from shared.time_problems()
+    asked, seen = shared.clients_per_round, shared.num_clients - shared.unseen_clients
+    if (more := shared.over_selection) and shared.asked(asked) > seen:
+        expected = f"at most what makes {seen} clients of clients-per-round = {asked}"
+        yield clash("over-selection", more, expected, "clients-per-round", "num-clients")
+    if more and shared.privacy == "central":
+        expected = "0 where privacy is central: a fast client would put a slower one out"
+        yield clash("over-selection", more, expected, "privacy")
+    if more and shared.shards > 1:
+        yield clash("over-selection", more, "0 where shards is above 1", "shards")
+    if more and shared.secret_cohorts:
+        yield clash("over-selection", more, f"0 where sampling is {shared.sampling}", "sampling")
+    if shared.clock and shared.participation:
+        expected = "empty where participation is another run's"
+        yield clash("clock", shared.clock, expected, "participation")
+    if shared.synchrony == "synchronous":
+        return
+    if method.each:
+        expected = f"synchronous for {method.name}, whose server sees every update"
+        yield clash("synchrony", shared.synchrony, expected)
+    for key, value, fits, why in (
+        ("privacy", shared.privacy, ("none", "local"), "its noise is for the mean of a cohort"),
+        ("aggregation", shared.aggregation, ("plain",), "a sum hides which updates are old"),
+        ("merge", shared.merge, ("mean",), "a buffer has updates of different models"),
+        ("attack", shared.attack, ("none",), "attackers know one cohort"),
+        ("shards", shared.shards, (1,), "each client is asked by itself"),
+        ("participation", shared.participation, ("",), "it has cohorts"),
+        ("sampling", shared.sampling, ("fixed",), "each client is asked by itself"),
+    ):
+        if value not in fits:
+            expected = (
+                f"{' or '.join(map(str, fits)) or 'empty'} where synchrony is buffered: {why}"
+            )
+            yield clash(key, value, expected, "synchrony")
+    if shared.buffer_size > asked:
+        most = f"at most clients-per-round = {asked}, which are at work at a time"
+        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round", "synchrony")
+    if shared.min_clients > shared.buffer_size:
+        most = f"at most buffer-size = {shared.buffer_size} where synchrony is buffered"
+        yield clash("min-clients", shared.min_clients, most, "buffer-size", "synchrony")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:

@@ -36,6 +36,7 @@ class Session(NamedTuple):
         bound: The norm to which each client's update is clipped; > 0.
         most: Largest weight of a client, as a number of rows; >= 1.
         multiplier: Noise multiplier z of central privacy; 0 for no noise.
+        work: Digest of the settings and the model, by which all parties are to train.
     """
 
     training: str
@@ -46,6 +47,7 @@ class Session(NamedTuple):
     bound: float
     most: int
     multiplier: float = 0.0
+    work: str = ""
 
     def check(self) -> None:
         """Raises ``ValueError`` if the terms are impossible, or protect nobody."""

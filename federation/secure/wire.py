@@ -3,16 +3,28 @@
 All entries are bytes by party, and the sender of none is trusted.
 """
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 
-from federation.errors import brief
+from federation.errors import brief, few
+from federation.experiment import Experiment
 from federation.secure.masks import SEED
 from federation.secure.session import Advert, Session, threshold
 from federation.settings.protection import ProtectionSettings
-from federation.wire import TRAINING, read_int, read_list
+from federation.wire import (
+    ARRAYS,
+    TRAINING,
+    read_int,
+    read_list,
+    units_entries,
+    units_of,
+)
 
 SECURE: Final = "secure"
 """Name of the record with a stage's entries; in a message to train, of the shares for the party."""
@@ -47,7 +59,12 @@ def read_entries(record: ConfigRecord) -> dict[int, bytes]:
         if isinstance(each, bytes) and len(each) <= _LONGEST and 0 <= party < 2**31
     }
     if len(found) < len(data):
-        raise ValueError(f"data must be at most {_LONGEST} bytes for each of different parties")
+        times = Counter(parties)
+        wrong = [party for party in times if party not in found or times[party] > 1]
+        raise ValueError(
+            f"data must be at most {_LONGEST} bytes for each of different parties, which have "
+            f"numbers from 0, got something else of {few(wrong)}"
+        )
     return found
 
 
@@ -67,9 +84,34 @@ def advert_from_bytes(party: int, data: bytes) -> Advert:
     return Advert(party, data[:SEED], data[SEED : 2 * SEED], data[2 * SEED :])
 
 
-def terms(parties: int, clients: int) -> dict[str, int]:
+def digest_of_work(content: RecordDict, e: Experiment) -> str:
+    """Returns the SHA-256 of what decides an update besides the rows, of a message to train.
+
+    A server that had all parties but one train by a step size of 0, or from a model at which
+    nothing moves, would find that one's update in the sum (Pasquini, Francati, Ateniese. Eluding
+    Secure Aggregation in Federated Learning via Model Inconsistency. CCS 2022).
+
+    Raises:
+        EngramError: The message's units are no units.
+        KeyError: It has no model.
+    """
+    units = json.dumps(units_entries(units_of(content)), sort_keys=True)
+    found = hashlib.sha256(_settings(e) + units.encode())
+    for name, array in sorted(content.array_records[ARRAYS].items()):
+        found.update(json.dumps([name, array.dtype, *array.shape]).encode())
+        found.update(array.data)
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=1)  # all parties of a process, round after round
+def _settings(e: Experiment) -> bytes:
+    same = {key: value for key, value in e.identity().items() if key != "data-dir"}
+    return json.dumps(same, sort_keys=True).encode()
+
+
+def terms(parties: int, clients: int, work: str) -> dict[str, int | str]:
     """Returns the entries of a message that tell the terms that a plain round has not."""
-    return {"parties-asked": parties, "clients-asked": clients}
+    return {"parties-asked": parties, "clients-asked": clients, "work": work}
 
 
 def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
@@ -93,4 +135,5 @@ def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
         e.clip,
         read_int(config, "most-examples"),
         e.noise_multiplier if e.privacy == "central" else 0.0,
+        str(config["work"]),
     )

@@ -72,6 +72,12 @@ class DataSettings(Settings):
         description="csv, parquet, arrow, hf, tables: the columns of inputs, by name, with commas; "
         "empty: all others",
     )
+    optional_columns: str = Field(
+        "",
+        description="those of input-columns that tables of some clients may lack, each with the "
+        "value that stands for it there, such as dose=2.5; ward=north: they are missing in all "
+        "rows of such a table",
+    )
     categories: str = Field(
         "",
         description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
@@ -101,9 +107,9 @@ class DataSettings(Settings):
         description="whether networks take columns of numbers less their mean, over their standard "
         "deviation: those of all clients' training rows (federation), of the client's own "
         "(client), or not (none); auto: federation for the columns of csv, parquet, arrow, hf and "
-        "data frames, and not for arrays; with privacy, client, since nothing is told without "
-        "noise. Targets of task regression are standardized in training by federation, unless a "
-        "loss of yours, privacy or none is set",
+        "data frames, and not for arrays; with privacy, client (example: none), since nothing is "
+        "told without noise. Targets of task regression are standardized in training by "
+        "federation, unless a loss of yours, privacy or none is set",
     )
 
     @property

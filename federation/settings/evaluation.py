@@ -62,6 +62,12 @@ class EvaluationSettings(Settings):
         description="evaluation: which clients these are, by name or number, with commas; empty: "
         "drawn by the seed",
     )
+    scored_clients: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: how many of the clients that train are scored, drawn by the seed, "
+        "the same in every evaluation; 0: all",
+    )
     patience: Int = Field(
         0,
         ge=0,

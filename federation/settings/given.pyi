@@ -50,6 +50,10 @@ class Given(TypedDict, total=False):
     input_columns: str
     """csv, parquet, arrow, hf, tables: the columns of inputs, by name, with commas; empty: all
     others."""
+    optional_columns: str
+    """those of input-columns that tables of some clients may lack, each with the value that
+    stands for it there, such as dose=2.5; ward=north: they are missing in all rows of such a
+    table."""
     categories: str
     """csv, parquet, arrow, hf, images: values that columns of text may have, such as
     color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, the
@@ -70,9 +74,9 @@ class Given(TypedDict, total=False):
     """whether networks take columns of numbers less their mean, over their standard deviation:
     those of all clients' training rows (federation), of the client's own (client), or not
     (none); auto: federation for the columns of csv, parquet, arrow, hf and data frames, and not
-    for arrays; with privacy, client, since nothing is told without noise. Targets of task
-    regression are standardized in training by federation, unless a loss of yours, privacy or
-    none is set."""
+    for arrays; with privacy, client (example: none), since nothing is told without noise.
+    Targets of task regression are standardized in training by federation, unless a loss of
+    yours, privacy or none is set."""
     model: str | Callable[..., Any]
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
     regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,
@@ -121,10 +125,11 @@ class Given(TypedDict, total=False):
     commas; empty: none."""
     clients_per_round: int
     """clients that train in a round (B)."""
-    sampling: Literal["fixed", "poisson"]
-    """how a round's cohort is drawn: fixed (clients-per-round different clients, by the seed)
-    or poisson (each client takes part with probability clients-per-round / num-clients,
-    independently and in secret, so that a round may have none)."""
+    sampling: Literal["fixed", "poisson", "without-replacement"]
+    """how a round's cohort is drawn: fixed (clients-per-round different clients, by the seed),
+    poisson (each client takes part with probability clients-per-round / num-clients,
+    independently and in secret, so that a round may have none) or without-replacement (clients-
+    per-round different ones, in secret)."""
     shards: int
     """shards of clients (client i is in shard i mod shards), from each of which the same number
     trains in a round; with as many shards as nodes, all have equal work."""
@@ -160,17 +165,55 @@ class Given(TypedDict, total=False):
     """the step size over the rounds: constant, cosine (towards 0 after the last one), step (a
     tenth after half of them, a hundredth after three quarters), or a schedule of your own, by
     its name."""
-    merge: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "centered-clipping"]
+    clock: str
+    """simulated time: drawn (each client's speed, bandwidth and hours, by the settings below)
+    or a CSV file with a line for each client; empty: none."""
+    step_seconds: float
+    """clock drawn: simulated seconds of a local step of the median client."""
+    bandwidth: float
+    """clock drawn: bytes a second of the median client, in both directions."""
+    speed_spread: float
+    """clock drawn: standard deviation of the logarithm of clients' speeds, and of their
+    bandwidths."""
+    stragglers: float
+    """clock drawn: share of clients that are slowdown times slower, in steps and bytes."""
+    slowdown: float
+    """clock drawn: how many times slower stragglers are."""
+    hours: float
+    """clock drawn: hours of a day in which a client works, from a drawn hour on."""
+    deadline: float
+    """simulated seconds after which a round goes on without the clients that have not answered;
+    0: none."""
+    over_selection: float
+    """clients asked beyond clients-per-round, as a share of it; a round on the clock ends when
+    clients-per-round have answered, and goes on without the others."""
+    synchrony: Literal["synchronous", "buffered"]
+    """whether a round waits for all that it asked (synchronous), or for any buffer-size updates
+    while clients-per-round clients are at work all the time (buffered: FedBuff; an update
+    counts 1/sqrt(1 + t) if t rounds have ended since its client began)."""
+    buffer_size: int
+    """buffered: updates that a round merges (K)."""
+    compress: Literal["none", "8-bit", "4-bit", "top-k", "low-rank"]
+    """how models travel, in both directions: none (as they are), 8-bit or 4-bit (rounded at
+    random to so many bits), top-k (the largest changes alone) or low-rank (changes as products
+    of thin matrices). Clients keep what was left out, and send it later."""
+    compress_share: float
+    """top-k: share of the changes of an array that is sent."""
+    compress_rank: int
+    """low-rank: rank of the changes of a matrix."""
+    merge: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median", "centered-clipping", "nearest-mixing"]
     """what a round's models are merged into: their mean, the median or the trimmed-mean of each
     coordinate, (krum) the one that is nearest to most others, (multi-krum) the mean of all but
-    num-malicious such ones, the geometric-median, or (centered-clipping) a mean of changes that
-    are clipped around the median; with any but the mean every client counts alike."""
+    num-malicious such ones, the geometric-median, (centered-clipping) a mean of changes that
+    are clipped around the median, or (nearest-mixing) the trimmed-mean of mixtures, each of a
+    model and all but num-malicious of the others, the nearest ones; with any but the mean every
+    client counts alike."""
     weighting: Literal["rows", "clients", "paper"]
     """what a client counts in a round's mean: its training rows (rows, as FedAvg does), the
     same as every other (clients), or what the method's paper says (paper)."""
     num_malicious: int
-    """trimmed-mean, krum, multi-krum: clients of a round that may send anything; trimmed-mean
-    leaves out as many of the lowest and as many of the highest values."""
+    """trimmed-mean, nearest-mixing, krum, multi-krum: clients of a round that may send
+    anything; the first two leave out as many of the lowest and of the highest values."""
     bucket_size: int
     """where merge is not mean: clients whose mean counts as one, drawn anew in each round, so
     that clients whose data differ are not taken for malicious ones. 1: none."""
@@ -184,17 +227,19 @@ class Given(TypedDict, total=False):
     no order."""
     clip: float
     """largest norm of a client's update (C); longer ones are scaled down to it, by the client
-    and again by the server. 0: no bound."""
+    and again by the server. With privacy=example, of the gradient of a row (in MOLAR and
+    MOLARB, of the row). 0: no bound."""
     clip_quantile: float
     """central privacy: the quantile of the norms of clients' updates that the bound follows
     from round to round, from clip on; 0: the bound stays clip."""
-    privacy: Literal["none", "local", "central"]
+    privacy: Literal["none", "local", "central", "example"]
     """differential privacy of clients: none, central (the server adds normal noise to the mean
     of clipped updates, all of which count alike) or local (each client adds it to its own
-    before it leaves, and all count alike)."""
+    before it leaves, and all count alike); or of a client's single rows: example (each client
+    adds it to the sums of its rows' clipped gradients)."""
     noise_multiplier: float
-    """privacy: standard deviation of the noise over clip, on one client's update (local) or on
-    the sum of all clients' (central)."""
+    """privacy: standard deviation of the noise over clip, on one client's update (local), on
+    the sum of all clients' (central), or on a sum over rows (example)."""
     epsilon: float
     """privacy: the epsilon that all rounds together may cost, for which noise-multiplier is
     solved; 0: noise-multiplier is as given."""
@@ -231,6 +276,9 @@ class Given(TypedDict, total=False):
     unseen: str
     """evaluation: which clients these are, by name or number, with commas; empty: drawn by the
     seed."""
+    scored_clients: int
+    """evaluation: how many of the clients that train are scored, drawn by the seed, the same in
+    every evaluation; 0: all."""
     patience: int
     """evaluation: stop after so many evaluations in a row without a better score on validation
     rows; 0: never."""
@@ -253,6 +301,9 @@ class Given(TypedDict, total=False):
     cpu_threads: int
     """torch threads of each process that trains; for small models more than 1 is slower, by far
     where processes share the cores."""
+    cores: int
+    """processes that train the clients of a round, in a run on one machine without nodes; 0: as
+    many as pay. The same numbers to the bit, whatever it is."""
     memory_budget: float
     """GiB that a process may use to train clients at once; 0: a quarter of what is free. With
     less, clients train in smaller blocks: the same numbers, to rounding."""

@@ -30,6 +30,13 @@ class MachineSettings(Settings):
         description="torch threads of each process that trains; for small models more than 1 is "
         "slower, by far where processes share the cores",
     )
+    cores: Int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="processes that train the clients of a round, in a run on one machine without "
+        "nodes; 0: as many as pay. The same numbers to the bit, whatever it is",
+    )
     memory_budget: Float = Field(
         0.0,
         ge=0,

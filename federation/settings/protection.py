@@ -20,13 +20,15 @@ class ProtectionSettings(Settings):
         "multi-krum",
         "geometric-median",
         "centered-clipping",
+        "nearest-mixing",
     ] = Field(
         "mean",
         description="what a round's models are merged into: their mean, the median or the "
         "trimmed-mean of each coordinate, (krum) the one that is nearest to most others, "
-        "(multi-krum) the mean of all but num-malicious such ones, the geometric-median, or "
-        "(centered-clipping) a mean of changes that are clipped around the median; with any but "
-        "the mean every client counts alike",
+        "(multi-krum) the mean of all but num-malicious such ones, the geometric-median, "
+        "(centered-clipping) a mean of changes that are clipped around the median, or "
+        "(nearest-mixing) the trimmed-mean of mixtures, each of a model and all but num-malicious "
+        "of the others, the nearest ones; with any but the mean every client counts alike",
     )
     weighting: Literal["rows", "clients", "paper"] = Field(
         "rows",
@@ -36,8 +38,8 @@ class ProtectionSettings(Settings):
     num_malicious: Int = Field(
         1,
         ge=0,
-        description="trimmed-mean, krum, multi-krum: clients of a round that may send anything; "
-        "trimmed-mean leaves out as many of the lowest and as many of the highest values",
+        description="trimmed-mean, nearest-mixing, krum, multi-krum: clients of a round that may "
+        "send anything; the first two leave out as many of the lowest and of the highest values",
     )
     bucket_size: Int = Field(
         1,
@@ -63,7 +65,8 @@ class ProtectionSettings(Settings):
         0.0,
         ge=0,
         description="largest norm of a client's update (C); longer ones are scaled down to it, by "
-        "the client and again by the server. 0: no bound",
+        "the client and again by the server. With privacy=example, of the gradient of a row (in "
+        "MOLAR and MOLARB, of the row). 0: no bound",
     )
     clip_quantile: Float = Field(
         0.0,
@@ -72,17 +75,18 @@ class ProtectionSettings(Settings):
         description="central privacy: the quantile of the norms of clients' updates that the bound "
         "follows from round to round, from clip on; 0: the bound stays clip",
     )
-    privacy: Literal["none", "local", "central"] = Field(
+    privacy: Literal["none", "local", "central", "example"] = Field(
         "none",
         description="differential privacy of clients: none, central (the server adds normal noise "
         "to the mean of clipped updates, all of which count alike) or local (each client adds it "
-        "to its own before it leaves, and all count alike)",
+        "to its own before it leaves, and all count alike); or of a client's single rows: example "
+        "(each client adds it to the sums of its rows' clipped gradients)",
     )
     noise_multiplier: Float = Field(
         1.0,
         ge=1e-6,
         description="privacy: standard deviation of the noise over clip, on one client's update "
-        "(local) or on the sum of all clients' (central)",
+        "(local), on the sum of all clients' (central), or on a sum over rows (example)",
     )
     epsilon: Float = Field(
         0.0,
@@ -120,13 +124,20 @@ class ProtectionSettings(Settings):
         description="universal: radius of the ball around the initial model that models stay in",
     )
 
+    @property
+    def update_clip(self) -> float:
+        """The largest norm of a client's update; 0 for no bound."""
+        return 0.0 if self.privacy == "example" else self.clip
+
     def protection_problems(self, asked: int) -> Iterator[Fault]:
         """Yields settings that no round could meet, or that would not protect anybody.
 
         ``asked`` is the number of clients asked in a round.
         """
         krum = 2 * self.num_malicious + 3
-        least = {"trimmed-mean": krum - 2, "krum": krum, "multi-krum": krum}
+        trimmed = krum - 2
+        least = {"trimmed-mean": trimmed, "nearest-mixing": trimmed}
+        least |= {"krum": krum, "multi-krum": krum}
         if -(-asked // self.bucket_size) < (buckets := least.get(self.merge, 1)):
             attackers = f"{self.merge} with num-malicious = {self.num_malicious}"
             attackers += f" and bucket-size = {self.bucket_size}" * (self.bucket_size > 1)
@@ -160,7 +171,7 @@ class ProtectionSettings(Settings):
             yield clash("clip", self.clip, f"positive {where}", "aggregation")
         if self.merge != "mean":
             yield clash("merge", self.merge, f"mean {where}", "aggregation")
-        if self.privacy == "local":
+        if self.privacy in ("local", "example"):
             expected = (
                 f"none or central {where}: single updates' noise would leave the sum's bounds"
             )

@@ -1,12 +1,14 @@
 """All settings that methods share, and the rules that join them."""
 
 from federation.settings.attacks import AttackSettings
+from federation.settings.compression import CompressionSettings
 from federation.settings.data import DataSettings
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.machine import MachineSettings
 from federation.settings.model import ModelSettings
 from federation.settings.protection import ProtectionSettings
 from federation.settings.run import RunSettings
+from federation.settings.time import TimeSettings
 from federation.settings.training import TrainingSettings
 
 GROUPS = (
@@ -14,6 +16,8 @@ GROUPS = (
     ModelSettings,
     RunSettings,
     TrainingSettings,
+    TimeSettings,
+    CompressionSettings,
     ProtectionSettings,
     AttackSettings,
     EvaluationSettings,
@@ -27,6 +31,8 @@ class SharedSettings(
     EvaluationSettings,
     AttackSettings,
     ProtectionSettings,
+    CompressionSettings,
+    TimeSettings,
     TrainingSettings,
     RunSettings,
     ModelSettings,

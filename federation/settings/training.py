@@ -13,11 +13,12 @@ class TrainingSettings(Settings):
     """Who trains in a round, on which rows, and by which steps."""
 
     clients_per_round: Int = Field(10, ge=1, description="clients that train in a round (B)")
-    sampling: Literal["fixed", "poisson"] = Field(
+    sampling: Literal["fixed", "poisson", "without-replacement"] = Field(
         "fixed",
         description="how a round's cohort is drawn: fixed (clients-per-round different clients, by "
-        "the seed) or poisson (each client takes part with probability clients-per-round / "
-        "num-clients, independently and in secret, so that a round may have none)",
+        "the seed), poisson (each client takes part with probability clients-per-round / "
+        "num-clients, independently and in secret, so that a round may have none) or "
+        "without-replacement (clients-per-round different ones, in secret)",
     )
     shards: Int = Field(
         1,
@@ -78,3 +79,8 @@ class TrainingSettings(Settings):
         "one), step (a tenth after half of them, a hundredth after three quarters), or a schedule "
         "of your own, by its name",
     )
+
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether cohorts are drawn in secret, so that each round costs every client as much."""
+        return self.sampling != "fixed"
