@@ -117,6 +117,10 @@ class RunStrategy(Strategy):
         """Returns the summary of the last evaluation, for the record of its round."""
         return {}
 
+    def unscored(self, row: Row) -> Row:
+        """Returns a round's record without what its evaluation has added."""
+        return row
+
     def client_scores(self) -> Row:
         """Returns each client's main scores in the last evaluation, in columns; may be empty."""
         return {}

@@ -8,6 +8,7 @@ apart, since the length of a model's change says nothing of the length of a stat
 from typing import Final
 
 import numpy as np
+import torch
 
 from engram.core.claims import bounded
 from engram.core.method import Slots, Update
@@ -15,7 +16,6 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, unflat
 from engram.core.walkers import origin_of
 from engram.privacy import clip
-from engram.tree import add_scaled, norm
 from engram.types import Params
 from federation.aggregation import Merge
 from strategies.screening import Accepted, TrainReplies
@@ -42,18 +42,17 @@ def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -
     updates = [update for _, reply in replies.accepted for update in reply.updates]
     if len(updates) < _LEAST:
         return replies
-    parts = [_parts(merge, server, update) for update in updates]
     lengths = [
-        {key: float(norm(add_scaled(own, -1.0, origin))) for key, (own, origin) in each.items()}
-        for each in parts
+        {key: _length(*part) for key, part in _parts(merge, server, update).items()}
+        for update in updates
     ]
     limits = {key: most * float(np.median([own[key] for own in lengths])) for key in lengths[0]}
     near, far = list[Update](), list[bool]()
-    for update, each, own in zip(updates, parts, lengths, strict=True):
-        long = {key: each[key] for key, length in own.items() if 0 < limits[key] < length}
+    for update, own in zip(updates, lengths, strict=True):
+        long = [key for key, length in own.items() if 0 < limits[key] < length]
         arrays = flat(update.slots)
-        for key, (there, origin) in long.items():
-            for path, leaf in clip(there, origin, limits[key]).items():
+        for key in long:
+            for path, leaf in clip(*_parts(merge, server, update)[key], limits[key]).items():
                 arrays[path] = leaf.to(arrays[path])
         near.append(update._replace(slots=unflat(arrays, update.slots)) if long else update)
         far.append(bool(long))
@@ -87,8 +86,17 @@ def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Param
         if merge.method.kinds[slot] == "model":
             group = "running statistics" if name in merge.walker.running else "models"
         own, begun = found.setdefault(group, ({}, {}))
-        own[path], begun[path] = leaf.double(), origin[path].double()
+        own[path], begun[path] = leaf, origin[path]
     return found
+
+
+def _length(own: Params, origin: Params) -> float:
+    """Returns the length of a change, in float64, of which memory holds but one array."""
+    squares = [
+        leaf.to(torch.float64, copy=True).sub_(origin[path]).square_().reshape(-1).sum(-1)
+        for path, leaf in own.items()
+    ]
+    return float(torch.stack(squares).sum(0).sqrt())
 
 
 def _clients_of(replies: TrainReplies, marked: list[bool]) -> tuple[int, ...]:

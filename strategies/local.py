@@ -1,7 +1,7 @@
 """Methods that train a network: the server asks a random cohort, and merges its models."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from logging import getLogger
 from typing import Any, Self
 
@@ -31,12 +31,14 @@ from strategies.base import Row, RunStrategy, strategies, widened
 from strategies.evaluation import Evaluation, center_key
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
-from strategies.rounds import LossWatch, Rounds, RowWeights
+from strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
 from strategies.screening import TrainReplies, in_numbers, warn_of
 from strategies.selection import is_selection
+from strategies.traffic import Traffic, is_traffic
 from strategies.train_replies import collect_replies
+from strategies.waves import AtWork, Sent, by_wave, is_timing, joined, pacing_of
 
 _ADVICE = "if their inputs and targets are of usual size"
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
@@ -61,6 +63,8 @@ class Federated(RunStrategy):
         loss: The metric of these losses; by default, the loss of classifiers.
         steps: The settings to lower if the run diverges, in words.
         notes: Further entries of the results.
+        pacing: Who trains when; by default, each cohort at once.
+        traffic: Compresses messages; by default, nothing does.
 
     Attributes:
         rounds: As given.
@@ -69,7 +73,7 @@ class Federated(RunStrategy):
         state: The slots that are not sent unchanged, and the scores. Set it to resume from a
             checkpoint.
         slots: The server's slots from which the last round began.
-        drawn: Its clients by node.
+        waves: The clients that train in it, and the slots from which they start.
         loss: The metric of its training losses; None if they are not wanted.
         left_out: Its clients whose updates were not merged, with reasons.
     """
@@ -85,22 +89,26 @@ class Federated(RunStrategy):
         loss: Metric = CLASSIFICATION.metric,
         steps: str = "the step size",
         notes: Row | None = None,
+        pacing: Together | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.rounds = rounds
         method = rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._weights = RowWeights(rounds.merge.by, max_weight)
-        self.meet(roster)
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
+        self.meet(roster)
         self._always_losses = losses
         self._loss = loss
         self.loss: Metric | None = loss
         self._watch = LossWatch(steps)
         self._notes = notes or {}
         self.slots: Slots = {}
-        self.drawn: Mapping[int, list[int]] = {}
-        self._cohort: list[int] = []
-        self._asked: list[tuple[Message, list[int]]] = []
+        self._pacing = pacing or Together(rounds.clients_per_round)
+        self._traffic = traffic
+        self.waves: list[Wave] = []
+        self._sent: list[Sent] = []
+        self._asked: list[tuple[Message, list[int]]] = []  # to score
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
@@ -108,12 +116,20 @@ class Federated(RunStrategy):
     @property
     def state(self) -> Params:
         """The slots that are not sent unchanged, and the scores; set it to resume."""
-        return self._state | self._scores.state
+        held = self._traffic.state if self._traffic else {}
+        return self._state | self._scores.state | self._pacing.state | held
 
     @state.setter
     def state(self, state: Params) -> None:
         self._scores.state = state
-        self._state = {name: leaf for name, leaf in state.items() if not is_selection(name)}
+        self._pacing.state = {name: leaf for name, leaf in state.items() if is_timing(name)}
+        if self._traffic:
+            self._traffic.state = state
+        self._state = {
+            name: leaf
+            for name, leaf in state.items()
+            if not (is_selection(name) or is_timing(name) or is_traffic(name))
+        }
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -144,6 +160,8 @@ class Federated(RunStrategy):
                 "%d parameters are too many for the ensemble's learners for exp-concave losses",
                 parameters,
             )
+        traffic = Traffic.of(e, rounds, len(roster.nodes))
+        start = rounds.merge.method.server.start
         return cls(
             rounds,
             roster,
@@ -153,6 +171,8 @@ class Federated(RunStrategy):
             loss=task_of(e.task, e.loss).metric,
             steps=" or ".join(e.of(NetworkMethod).step_sizes()),
             notes=notes,
+            traffic=traffic,
+            pacing=pacing_of(e, roster, rounds.shapes, start, traffic.size if traffic else None),
         )
 
     def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
@@ -177,12 +197,18 @@ class Federated(RunStrategy):
         self.roster = roster
         self._nodes = frozenset(roster.nodes)
         self._nowhere = {client for client, node in enumerate(roster.nodes) if node is None}
+        able = [c for c in range(len(roster.nodes)) if c not in roster.unscored]
+        self._scored = self._scores.scoring.drawn(able)
+        self._all_scored = len(self._scored) == len(able)
         self._weights.compare(roster.examples, roster.names)
         self.most = self._weights.most
 
     def succeed(self, before: Self, model: Params) -> Params:
         """Goes on where a strategy of fewer clients has come to; see ``Server.means``."""
         super().succeed(before, model)
+        if self._traffic:
+            self._traffic.forget()  # whose means change, too
+        self._sent = before._sent
         slots, among = self._whole(model), len(before.roster.nodes) / len(self.roster.nodes)
         means = self.rounds.merge.method.server.means
         slots |= {slot: multiplied(slots[slot], among) for slot in means}
@@ -218,9 +244,10 @@ class Federated(RunStrategy):
                 self._state[path] = self._state[path].index_copy(axis, at, begun)
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns the number of nodes that trained in each of the ``WAYS``."""
+        """Returns the number of nodes that trained in each of the ``WAYS``, and the clock."""
         del absent
-        return {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
+        ways = {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
+        return ways | self._pacing.row
 
     @property
     def evaluated(self) -> bool:
@@ -230,6 +257,15 @@ class Federated(RunStrategy):
     def scores(self) -> Row:
         """Returns the summary of the last evaluation."""
         return self._scores.scores()
+
+    def unscored(self, row: Row) -> Row:
+        """Returns a round's record without scores, and training losses if only they need them."""
+        losses = () if self._always_losses else ("train-loss", "train-loss-median")
+        return {
+            key: value
+            for key, value in row.items()
+            if key not in losses and not self._scores.is_score(key)
+        }
 
     def client_scores(self) -> Row:
         """Returns each client's main scores in the last evaluation, in columns."""
@@ -241,9 +277,10 @@ class Federated(RunStrategy):
         ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
         the only client of its node.
         """
-        del row
-        size = sum(leaf.nbytes for leaf in to_params(arrays).values())
-        return {**self._scores.results(), "client-bytes": 2 * size, **self._notes}
+        size = 2 * sum(leaf.nbytes for leaf in to_params(arrays).values())
+        if self._traffic:
+            size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, len(row["cohort"])))
+        return {**self._scores.results(), "client-bytes": size, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
@@ -274,7 +311,7 @@ class Federated(RunStrategy):
     def draw(
         self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
-        """Begins a round: its ``slots``, the clients ``drawn``, and whether losses are wanted.
+        """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted.
 
         Args:
             server_round: The round, >= 1.
@@ -283,9 +320,13 @@ class Federated(RunStrategy):
             away: Clients on nodes that cannot be asked now.
         """
         self.slots = self._whole(model)
-        absent = self._nowhere | away | self._scores.scoring.unseen
-        self._cohort = self.rounds.cohort(server_round, len(self.roster.nodes), absent)
-        self.drawn = self.roster.by_node(self._cohort)
+        absent, unseen = self._nowhere | away, self._scores.scoring.unseen
+        everyone = len(self.roster.nodes)
+
+        def drawn(number: int, count: int, busy: Collection[int]) -> Sequence[int]:
+            return self.rounds.cohort(number, everyone, absent | {*busy}, count, unseen)
+
+        self.waves = self._pacing.next(server_round, self.slots, drawn)
         self.loss = self._loss if self._always_losses or losses else None
 
     def configure_train(
@@ -293,15 +334,32 @@ class Federated(RunStrategy):
     ) -> Iterable[Message]:
         """Makes the messages to the nodes of this round's cohort, with the slots for each."""
         losses = bool(config.get("losses", True))
-        self.draw(server_round, to_params(arrays), losses=losses, away=self._absent(grid))
-        self._asked = []
-        content = outgoing(self.rounds.merge.method, self.slots)
+        if self._traffic:
+            self._traffic.messages = True
+        nodes: Collection[int] = getattr(grid, "at_work", frozenset())
+        self._pacing.working = self._working(nodes)
+        away = self._absent(grid) | {c for c, node in enumerate(self.roster.nodes) if node in nodes}
+        self.draw(server_round, to_params(arrays), losses=losses, away=away)
+        new = [Sent(wave, self.loss, self._messages(wave, config)) for wave in self.waves]
+        self._sent += new
+        return [message for sent in new for message, _ in sent.asked]
+
+    def _working(self, nodes: Collection[int]) -> set[int]:
+        """Forgets messages but to nodes that are at work; returns the clients that these ask."""
+        held = [sent.only(lambda m: m.metadata.dst_node_id in nodes) for sent in self._sent]
+        self._sent = [sent for sent in held if sent.asked]
+        return {client for sent in self._sent for _, clients in sent.asked for client in clients}
+
+    def _messages(self, wave: Wave, config: ConfigRecord) -> list[tuple[Message, list[int]]]:
+        """Makes the messages to the nodes of a wave's clients."""
+        content = outgoing(self.rounds.merge.method, wave.slots, self._traffic)
         units = units_entries(self.roster.kind.units)
-        for node, clients in self.drawn.items():
+        found = []
+        for node, clients in self.roster.by_node(wave.clients).items():
             settings = ConfigRecord(
                 {
                     **config,
-                    "server-round": server_round,
+                    "server-round": wave.server_round,
                     "fingerprint": fingerprint(),
                     "clients": clients,
                     "most-examples": self.most,
@@ -312,13 +370,14 @@ class Federated(RunStrategy):
             )
             sent = content(settings, clients)
             message = Message(sent, dst_node_id=node, message_type=MessageType.TRAIN)
-            self._asked.append((message, clients))
-        return [message for message, _ in self._asked]
+            found.append((message, clients))
+        return found
 
     @property
     def cohort(self) -> list[int]:
-        """The clients that the last round asks, ascending."""
-        return self._cohort
+        """The clients that the last round asks, ascending; twice who trained on two models."""
+        asked = [client for wave in self.waves for client in wave.clients]
+        return sorted([*asked, *self._pacing.late])
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked now."""
@@ -337,21 +396,31 @@ class Federated(RunStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merges the replies that pass screening; returns as ``learn``, in records."""
-        replied = collect_replies(
-            replies,
-            self._asked,
-            server_round=server_round,
-            shapes=self.rounds.shapes,
-            roster=self.roster,
-            most=self.most,
-            merge=self.rounds.merge,
-            loss=self.loss,
-        )
-        model, metrics = self.learn(server_round, replied)
+        came = [*replies]
+        due = self._sent
+        if isinstance(self._pacing, AtWork):
+            due, self._sent = self._pacing.due(due, came)
+        self.waves = [sent.wave for sent in due]
+        method, traffic = self.rounds.merge.method, self._traffic
+        replied = [
+            collect_replies(
+                mine,
+                sent.asked,
+                server_round=sent.wave.server_round,
+                shapes=self.rounds.shapes,
+                roster=self.roster,
+                most=self.most,
+                merge=self.rounds.merge,
+                loss=sent.loss,
+                coded=traffic.coded(method, sent.wave) if traffic else None,
+            )
+            for sent, mine in zip(due, by_wave(came, due), strict=True)
+        ]
+        model, metrics = self.learn(server_round, *replied)
         return to_record(model), MetricRecord(metrics)
 
-    def learn(self, server_round: int, replied: TrainReplies) -> tuple[Params, Row]:
-        """Merges what the clients of a round have made of its slots.
+    def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
+        """Merges what the clients of a round's waves have made of their slots.
 
         Returns:
             The next slots that are sent to all clients unchanged, and the round's metrics:
@@ -366,10 +435,18 @@ class Federated(RunStrategy):
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
         rounds, names = self.rounds, self.roster.names
-        found = rounds.screened(self.slots, replied)
-        self.left_out, rejected = {}, {}
+        traffic = self._traffic.note(self.waves, replied) if self._traffic else {}
+        current = [wave.server_round for wave in self.waves] == [server_round]
+        whole = (
+            replied[0]
+            if current
+            else joined(rounds.merge, self.slots, server_round, self.waves, replied)
+        )
+        found = rounds.screened(self.slots, whole)
+        self.left_out, rejected = dict.fromkeys(self._pacing.late, "late"), {}
         if not found.complete:
-            self.left_out, rejected = found.left_out, in_numbers(found.kinds)
+            self.left_out |= found.left_out
+            rejected = in_numbers(found.kinds)
         updates = rounds.updates(found, server_round, names)
         if not found.complete:
             found.log(server_round, names)
@@ -391,10 +468,11 @@ class Federated(RunStrategy):
             "cohort": self.cohort,
             **means,
             "clients": len(clients),
-            "left-out": found.asked - len(clients),
+            "left-out": len(self.cohort) - len(clients),
             **({"bounded": bounded} if bounded else {}),
             **({"clip": float(self.slots["clip"])} if rounds.merge.settings.clip_quantile else {}),
             **rejected,
+            **traffic,
         }
 
     def configure_evaluate(
@@ -404,14 +482,18 @@ class Federated(RunStrategy):
         present = set(grid.get_node_ids())
         self._scores.evaluation = None
         units = units_entries(self.roster.kind.units)
-        settings = ConfigRecord(
-            {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
-        )
-        content = outgoing(self.rounds.merge.method, self._whole(to_params(arrays)))
-        everyone = [c for c in range(len(self.roster.nodes)) if c not in self.roster.unscored]
+        settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
+        slots = self._whole(to_params(arrays))
+        content = outgoing(self.rounds.merge.method, slots, self._traffic)
+
+        def asking(node: int, clients: list[int]) -> Message:
+            whom = {} if self._all_scored else {"clients": clients}
+            asked = ConfigRecord({**settings, **whom})
+            return Message(content(asked, clients), node, MessageType.EVALUATE)
+
         self._asked = [
-            (Message(content(settings, clients), node, MessageType.EVALUATE), clients)
-            for node, clients in self.roster.by_node(everyone).items()
+            (asking(node, clients), clients)
+            for node, clients in self.roster.by_node(self._scored).items()
             if node in present
         ]
         return [message for message, _ in self._asked]
@@ -436,6 +518,9 @@ class Federated(RunStrategy):
             names=self.roster.names,
         )
         kinds += rejected
+        if self._traffic:
+            everyone = {client for _, clients in self._asked for client in clients}
+            self._traffic.forget(everyone - scores.keys())
         if not scores:
             return None
         evaluation = self._scores.take(server_round, scores)

@@ -29,6 +29,7 @@ from federation.predictions import (
     ARM,
     ARMS,
     ASKED,
+    MEMBERS,
     PREDICTIONS,
     Question,
     arms_record,
@@ -73,7 +74,9 @@ class MetaBanTurns(SiteStrategy):
 
     It makes the same choices as ``engram.bandits.meta_ban`` with the same seed and all users in one
     place. A site that does not reply, or sends invalid values, is warned of; its clients are in no
-    group of this turn, and if it is the turn of one of them, nobody is served.
+    group of this turn, and if it is the turn of one of them, nobody is served. Turns are those of
+    the clients that are members when they begin; of several that claim one, it is whose were
+    fewest, so that a site that claims all of them takes few from the others.
 
     Args:
         experiment: The settings.
@@ -114,7 +117,8 @@ class MetaBanTurns(SiteStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Finds out whose turn it is, and chooses an arm; the message says which."""
-        turn = _Turn(server_round, config, grid)
+        told = ConfigRecord({**config, MEMBERS: sorted(self.sites.nodes)})
+        turn = _Turn(server_round, told, grid)
         self.left_out, self._theta, self._played = {}, arrays, {}
         offer = self._offer(turn)
         self.check_enough(len(self._there()))
@@ -132,7 +136,7 @@ class MetaBanTurns(SiteStrategy):
         arm = self._choose(turn, came, served, arms, predictions, rows)
         self._played["arm"] = arm
         self.state["served"][served] += 1
-        told = ConfigRecord({**config, ARM: arm})
+        told = ConfigRecord({**turn.config, ARM: arm})
         return self._ask(turn._replace(config=told), "play", {served}, lambda clients: {})
 
     def aggregate_train(
@@ -214,7 +218,11 @@ class MetaBanTurns(SiteStrategy):
         return float((self.state["served"] - self.state["turns"])[clients].sum())
 
     def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
-        """Returns whose turn it is, and the arms; None if no client or several clients claim it."""
+        """Returns whose turn it is, and the arms; None if no client claims it.
+
+        Of several, one lies at least: it is that one's who was served least, and the others have no
+        part in it.
+        """
         offers: dict[int, Floats] = {}
 
         def read(content: RecordDict, clients: list[int]) -> None:
@@ -226,11 +234,12 @@ class MetaBanTurns(SiteStrategy):
                 offers[served[0]] = read_arms(record, len(self.sites.columns))
 
         self._exchange(turn, "offer", None, lambda clients: {}, read)
-        if len(offers) > 1:
+        ordered = sorted(offers, key=lambda client: (float(self.state["served"][client]), client))
+        if len(ordered) > 1:
             claiming = few(sorted(offers), self.sites.names)
-            self.left_out |= dict.fromkeys(offers, f"{claiming} claim the same turn")
-            return None
-        return next(iter(offers.items()), None)
+            why = f"{claiming} claim the same turn: {self.called(ordered[0])} was served least"
+            self.left_out |= dict.fromkeys(ordered[1:], why)
+        return next(((client, offers[client]) for client in ordered), None)
 
     def _predictions(
         self, turn: _Turn, came: list[int], arms: Floats

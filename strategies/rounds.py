@@ -15,14 +15,15 @@ from engram.core.shapes import Shapes
 from engram.core.slots import flat
 from engram.shares import weight_limit
 from engram.tree import is_finite
+from engram.types import Params
 from federation.aggregation import Merge, merge_of
-from federation.calibration import sampling_rate
 from federation.errors import UNNAMED, Names, RunStopped, few
 from federation.experiment import Experiment
 from federation.learning import client_axes, server_side
 from federation.noise import Noise
 from federation.schema import Kind
 from federation.streams import Stream, generator
+from strategies.base import Row
 from strategies.bounding import comparable, shortened
 from strategies.screening import TrainReplies, first_of, implausible
 
@@ -31,6 +32,49 @@ _log = getLogger("flwr.engram")
 _MOST_ROWS: Final = 2**31  # a client can only claim fewer
 _ROUNDS: Final = 5  # rounds whose mean loss is compared: single cohorts' losses differ
 _GROWTH: Final = 10
+
+
+Draw = Callable[[int, int, Collection[int]], Sequence[int]]
+"""``(number, count, busy) -> clients``: draws a cohort by a number, without those that are busy."""
+
+
+class Wave(NamedTuple):
+    """Clients that start from the same slots of the server.
+
+    Attributes:
+        server_round: The round, >= 1, that follows these slots.
+        slots: The server's slots.
+        clients: The clients, ascending.
+    """
+
+    server_round: int
+    slots: Slots
+    clients: Sequence[int]
+
+
+class Together:
+    """Rounds in which everybody who is asked trains, and time does not count.
+
+    Args:
+        wanted: Clients of a cohort.
+
+    Attributes:
+        working: Clients at work for later rounds.
+        state: What a resumed run needs; set it to resume.
+        late: Clients of the last round that were asked, and came too late.
+        row: The round's entries in the record.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self.working: Collection[int] = ()
+        self.state: Params = {}
+        self.late: Sequence[int] = ()
+        self.row: Row = {}
+
+    def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
+        """Returns who trains in a round that starts from ``slots``."""
+        return [Wave(server_round, slots, draw(server_round, self._wanted, ()))]
 
 
 class Rounds(NamedTuple):
@@ -43,9 +87,8 @@ class Rounds(NamedTuple):
         clients_per_round: Clients asked each round; at most as many as there are.
         shards: As in ``draw_cohort``.
         least: Minimum number of usable updates in a round, in clients.
-        rate: Probability with which a client is asked, for Poisson sampling; None for cohorts of
-            ``clients_per_round``.
         axes: Returns the axes of the server's arrays that have an entry for each client, by path.
+        secret: Whether cohorts are drawn in secret, and not by the seed.
     """
 
     merge: Merge
@@ -55,7 +98,7 @@ class Rounds(NamedTuple):
     shards: int = 1
     least: int = 1
     axes: Callable[[], Mapping[str, Sequence[int]]] = dict
-    rate: float | None = None
+    secret: bool = False
 
     @classmethod
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
@@ -73,17 +116,33 @@ class Rounds(NamedTuple):
         method, shapes, running = server_side(e, kind)
         merge = merge_of(e, method, running, noise)
         axes = partial(client_axes, e, kind)
-        rate = sampling_rate(e) if e.sampling == "poisson" else None
         size, least = e.clients_per_round, e.least_clients
-        return cls(merge, shapes, e.seed, size, e.shards, least, axes, rate)
+        return cls(merge, shapes, e.seed, size, e.shards, least, axes, e.secret_cohorts)
 
-    def cohort(self, server_round: int, clients: int, absent: Collection[int] = ()) -> list[int]:
-        """Draws the cohort of a round; see ``draw_cohort`` and ``poisson_cohort``."""
-        if self.rate is not None:
-            from strategies.sampling import poisson_cohort  # noqa: PLC0415 - rarely needed
+    def cohort(
+        self,
+        server_round: int,
+        clients: int,
+        absent: Collection[int] = (),
+        size: int | None = None,
+        unseen: Collection[int] = (),
+    ) -> list[int]:
+        """Draws the cohort of a round; see ``draw_cohort`` and ``secret_cohort``.
 
-            return poisson_cohort(self.rate, server_round, clients, self.merge.noise, absent)
-        size, shards = self.clients_per_round, self.shards
+        Args:
+            server_round: The round, >= 1.
+            clients: Number of clients.
+            absent: Those that cannot be asked now.
+            size: Number of clients to draw by the seed; ``clients_per_round`` by default.
+            unseen: Clients that never train.
+        """
+        if self.secret:
+            from strategies.sampling import secret_cohort  # noqa: PLC0415 - rarely needed
+
+            e, noise = self.merge.settings, self.merge.noise
+            return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
+        absent = {*absent, *unseen}
+        size, shards = size or self.clients_per_round, self.shards
         return draw_cohort(self.seed, server_round, clients, size, shards=shards, absent=absent)
 
     def screened(self, server: Slots, replies: TrainReplies) -> TrainReplies:
@@ -107,7 +166,7 @@ class Rounds(NamedTuple):
     ) -> list[Update]:
         """Returns the usable updates of a round.
 
-        Under Poisson sampling there may be none, where nobody was asked or a single client is
+        Where cohorts are secret there may be none, where nobody was asked or a single client is
         missing, which counts as one that changed nothing.
 
         Raises:
@@ -119,7 +178,7 @@ class Rounds(NamedTuple):
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
             )
-        if usable < self.least and (replies.asked > 1 or self.rate is None):
+        if usable < self.least and (replies.asked > 1 or not self.secret):
             count = f"{usable} of {self.least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
         return [update for _, reply in replies.accepted for update in reply.updates]

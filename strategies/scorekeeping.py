@@ -1,5 +1,7 @@
 """Keeps the scores of a run: the last evaluation, and the best one on validation rows."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -9,11 +11,12 @@ from engram.core.shapes import Shapes
 from engram.metrics import METRICS, Metric
 from engram.tasks import CLASSIFICATION
 from engram.types import Params
-from federation.columns import COMMON, TUNED, Column, columns_of, noised
+from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, columns_of, told
 from federation.errors import Names, RunStopped
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
 from federation.names import all_unseen
+from federation.streams import scored
 from strategies.base import Row
 from strategies.evaluation import Evaluation, Scored, outlying, summary
 from strategies.selection import Selection, selected_by
@@ -31,6 +34,7 @@ class Scoring(NamedTuple):
         validates: Whether rows are held out for validation, whose scores are columns, too.
         patience: Evaluations in a row without a better score after which a run stops; 0: none.
         unseen: Clients that never train.
+        drawn: Picks the clients of an evaluation, of those that can be scored, ascending.
     """
 
     metrics: tuple[Metric, ...]
@@ -39,6 +43,7 @@ class Scoring(NamedTuple):
     validates: bool = False
     patience: int = 0
     unseen: frozenset[int] = frozenset()
+    drawn: Callable[[Sequence[int]], list[int]] = list
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
@@ -48,16 +53,17 @@ class Scoring(NamedTuple):
             Refused: As ``all_unseen``.
         """
         e, own = experiment, experiment.of(NetworkMethod)
-        scored = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
-        models = tuple(which for which, there in scored.items() if there)
-        columns = own.columns(e, models)
+        has = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
+        models = tuple(which for which, there in has.items() if there)
+        columns, never = own.columns(e, models), all_unseen(e, names)
         return cls(
             tuple(own.metrics(e)),
-            tuple(map(noised, columns) if e.privacy == "local" else columns),
+            tuple(told(column, e.privacy) for column in columns),
             models,
             e.validates,
             e.patience,
-            all_unseen(e, names),
+            never,
+            partial(scored, e, never=never),
         )
 
     @classmethod
@@ -125,6 +131,12 @@ class Scorekeeper:
         if self.evaluation is None:
             return {}
         return summary(self.evaluation, self.scoring.metrics, self.scoring.unseen)
+
+    def is_score(self, name: str) -> bool:
+        """Whether an entry of a round's record belongs to the summary of its evaluation."""
+        column = name.removeprefix(UNSEEN).removeprefix(VALIDATION)
+        names = (metric.name for metric in self.scoring.metrics)
+        return name == "scored" or any(f"{column}-".startswith(f"{one}-") for one in names)
 
     def main(self) -> Row:
         """Returns each client's scores by the first metric, on test rows; empty if none was scored.

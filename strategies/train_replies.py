@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
@@ -18,6 +18,9 @@ from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int
 from strategies.reading import Rejected, first_answers, read_reply
 from strategies.screening import Accepted, TrainReplies, judged
 
+if TYPE_CHECKING:
+    from strategies.traffic import Coded
+
 
 def collect_replies(
     replies: Iterable[Message],
@@ -29,6 +32,7 @@ def collect_replies(
     most: int,
     merge: Merge,
     loss: Metric | None,
+    coded: "Coded | None" = None,
 ) -> TrainReplies:
     """Screens the replies to a round's messages, each by itself.
 
@@ -41,6 +45,7 @@ def collect_replies(
         most: Largest number of a client's rows that count.
         merge: The merge of their updates.
         loss: The task's loss, if clients were asked for their training losses.
+        coded: Reads replies in bytes; None if they have the slots themselves.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
     accepted, rejected, silent = [], [], []
@@ -58,6 +63,7 @@ def collect_replies(
             most=most,
             merge=merge,
             loss=loss,
+            coded=coded,
         )
         verdict = read_reply(reply, read)
         if isinstance(verdict, Accepted):
@@ -77,6 +83,7 @@ def screen(
     most: int,
     merge: Merge,
     loss: Metric | None,
+    coded: "Coded | None" = None,
 ) -> Accepted | Rejected:
     """Checks the content of a reply to a training message, for ``read_reply``.
 
@@ -96,6 +103,7 @@ def screen(
         merge: The merge, on which depends whether the reply holds a mean or each client's slots.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise; under local privacy it may have none.
+        coded: As for ``collect_replies``.
 
     Raises:
         KeyError: If an entry is missing.
@@ -112,10 +120,13 @@ def screen(
     if isinstance(details, Rejected):
         return details
     ids = details.ids
-    like, lead = flat(shapes.sent), None if merge.combines else len(ids)
+    like = coded.like if coded else flat(shapes.sent)
+    lead = None if merge.combines else len(ids)
     params = _read_params(arrays, like, lead)
     if isinstance(params, Rejected):
         return params
+    if coded:
+        params = coded.read(params)
     rows = [examples[client] for client in ids]
     way = str(content.config_records[CLIENTS].get("way"))
     slots = unflat(params, shapes.sent)
@@ -139,8 +150,8 @@ class Details(NamedTuple):
 
 
 def _keeps_losses(content: RecordDict, merge: Merge) -> bool:
-    """Returns whether a node keeps its losses to itself, as a site does under local privacy."""
-    private = merge.settings.privacy == "local"
+    """Returns whether a node keeps its losses to itself, as a site does whose noise is its own."""
+    private = merge.settings.privacy in ("local", "example")
     return private and not content.config_records[CLIENTS].get("losses")
 
 

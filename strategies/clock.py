@@ -1,0 +1,230 @@
+"""A simulated clock: how long clients take, which answer in time, and which are still at work.
+
+Nothing here looks at the machine's time: seconds are what the settings or a trace file say.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engram.checks import must
+from federation.errors import Names, Refused, few, one_line
+from federation.files import read_file
+from federation.settings.time import TimeSettings
+from federation.streams import Stream, generator
+
+_HOUR: Final = 3600.0
+_DAY: Final = 24 * _HOUR
+_NEEDED: Final = ("client", "step-seconds", "bandwidth")
+_OPTIONAL: Final = {"opens": 0.0, "hours": 24.0}
+
+
+class Pace(NamedTuple):
+    """The speed of a client.
+
+    Attributes:
+        step: Seconds of a local step; > 0.
+        bandwidth: Bytes a second, in both directions; > 0.
+        opens: Hour of the day at which it begins to work, in [0, 24].
+        hours: Hours that it works from then on, in (0, 24].
+    """
+
+    step: float
+    bandwidth: float
+    opens: float = 0.0
+    hours: float = 24.0
+
+    def ends(self, start: float, steps: int, size: int) -> float:
+        """Returns the second at which an answer has arrived.
+
+        The clock begins at midnight. Outside its hours a client does nothing: what it is asked then
+        waits, and what it has begun goes on when it opens again.
+
+        Args:
+            start: The second at which it is asked.
+            steps: Its local steps.
+            size: Bytes that it receives and sends.
+        """
+        work = steps * self.step + size / self.bandwidth
+        if self.hours >= 24:
+            return start + work
+        window, since = self.hours * _HOUR, (start - self.opens * _HOUR) % _DAY
+        if since >= window:
+            start, since = start + _DAY - since, 0.0
+        if work <= window - since:
+            return start + work
+        work -= window - since
+        days = math.ceil(work / window) - 1  # in all of whose hours it works
+        return start + (_DAY - since) + days * _DAY + work - days * window
+
+
+def drawn_paces(settings: TimeSettings, seed: int, clients: int) -> list[Pace]:
+    """Draws the clients' paces; ``stragglers`` is rounded to a number of clients."""
+    e, rng = settings, generator(seed, Stream.CLOCK)
+    factors = np.exp(e.speed_spread * rng.standard_normal((2, clients)))
+    factors[:, rng.permutation(clients)[: round(e.stragglers * clients)]] *= e.slowdown
+    opens = rng.uniform(0, 24, clients).tolist()
+    slower, narrower = factors.tolist()
+    return [
+        Pace(e.step_seconds * a, e.bandwidth / b, hour, e.hours)
+        for a, b, hour in zip(slower, narrower, opens, strict=True)
+    ]
+
+
+def traced_paces(path: Path, clients: int, names: Names) -> list[Pace]:
+    """Reads the clients' paces from a CSV file.
+
+    Its columns are ``client`` (a name, or a number where clients have none), ``step-seconds``,
+    ``bandwidth``, and, where clients have hours, ``opens`` and ``hours``.
+
+    Raises:
+        Refused: The file cannot be read, a line is impossible, or a client has no line.
+    """
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except OSError as error:
+        raise Refused(must("clock", str(path), f"a CSV file ({error.strerror})")) from error
+    except UnicodeDecodeError as error:
+        raise Refused(must("clock", str(path), "a CSV file in UTF-8")) from error
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    header = list(rows.fieldnames or ())
+    if absent := [name for name in _NEEDED if name not in header]:
+        expected = f"a CSV file with columns {', '.join(_NEEDED)} (it lacks {', '.join(absent)})"
+        raise Refused(must("clock", str(path), expected))
+    numbers = {names.get(client, str(client)): client for client in range(clients)}
+    found: dict[int, Pace] = {}
+    for row in rows:
+        where, name = f"{path}, line {rows.line_num}", (row["client"] or "").strip()
+        client = numbers.get(name)
+        if client is None or client in found:
+            expected = "a client of the federation, once"
+            raise Refused(must(f"{where}: client", name, expected))
+        found[client] = _pace(row, where)
+    if missing := sorted({*range(clients)} - found.keys()):
+        lacks = few(missing, names)
+        raise Refused(f"{path} must have a line for each of {clients} clients, lacks {lacks}")
+    return [found[client] for client in range(clients)]
+
+
+def _pace(row: Mapping[str, str | None], where: str) -> Pace:
+    """Reads a client's pace from its line."""
+    values = []
+    for key in (*_NEEDED[1:], *_OPTIONAL):
+        text, default = row.get(key), _OPTIONAL.get(key)
+        if text is None and key not in row and default is not None:
+            values.append(default)
+            continue
+        most = 24.0 if key in _OPTIONAL else math.inf
+        try:
+            value = float(text or "")
+        except ValueError:
+            value = math.nan
+        fits = 0 <= value <= most if key == "opens" else 0 < value <= most and value < math.inf
+        if not fits:
+            above = "a number from 0" if key == "opens" else "a number above 0"
+            expected = above + (" up to 24" if most == 24 else "")
+            raise Refused(must(f"{where}: {key}", one_line(text or ""), expected))
+        values.append(value)
+    return Pace(*values)
+
+
+def in_time(
+    ends: Mapping[int, float], *, now: float, wanted: int, deadline: float
+) -> tuple[list[int], float]:
+    """Returns the clients whose answers a synchronous round merges, ascending, and when it ends.
+
+    It ends when ``wanted`` have answered, or all, or ``deadline`` seconds have passed (0: never).
+
+    Args:
+        ends: When each client that is asked answers.
+        now: When they are asked.
+        wanted: Most answers that are merged.
+        deadline: Seconds.
+    """
+    last = now + deadline if deadline else math.inf
+    order = sorted((end, client) for client, end in ends.items() if end <= last)[:wanted]
+    whole = len(order) == min(wanted, len(ends))
+    end = max((end for end, _ in order), default=now) if whole else last
+    return sorted(client for _, client in order), end
+
+
+class Flight(NamedTuple):
+    """A client at work.
+
+    Attributes:
+        client: The client.
+        version: The round after which the model was that it works on.
+        lands: The second at which its answer arrives.
+    """
+
+    client: int
+    version: int
+    lands: float
+
+
+class Flights(NamedTuple):
+    """The clients at work in a buffered run.
+
+    Attributes:
+        now: The second.
+        waves: How many times clients have been asked.
+        aloft: The clients at work.
+    """
+
+    now: float = 0.0
+    waves: int = 0
+    aloft: tuple[Flight, ...] = ()
+
+    def busy(self, version: int, landed: Sequence[Flight]) -> set[int]:
+        """Returns the clients that cannot be asked: at work, or done with this very model."""
+        return {f.client for f in (*self.aloft, *(f for f in landed if f.version == version))}
+
+
+def landings(
+    flights: Flights,
+    version: int,
+    *,
+    at_work: int,
+    wanted: int,
+    draw: Callable[[int, int, Collection[int]], Sequence[int]],
+    ends: Callable[[int, float], float],
+) -> tuple[list[Flight], Flights]:
+    """Lets time pass until a buffer is full (Nguyen et al. 2022, Alg. 1).
+
+    Whenever a client has answered, another is asked, with the model of that moment. Answers of the
+    same second are counted before anybody is asked, in the order of clients; so where all take the
+    same time and ``wanted`` are ``at_work``, rounds are synchronous ones. No client works twice on
+    the same model.
+
+    Args:
+        flights: The clients at work.
+        version: The round that the model is after.
+        at_work: Clients at work at any time (M), as far as there are others to ask.
+        wanted: Updates in a buffer (K); at most ``at_work``.
+        draw: ``(wave, count, busy) -> clients`` draws that many clients, none of them busy.
+        ends: ``(client, second) -> second`` at which a client that is asked then answers.
+
+    Returns:
+        The answers in the buffer, in order of their arrival, fewer than ``wanted`` only if nobody
+        is left to be asked; and the clients still at work.
+    """
+    landed: list[Flight] = []
+    while len(landed) < wanted:
+        if (free := at_work - len(flights.aloft)) > 0:
+            now, wave = flights.now, flights.waves + 1
+            clients = draw(wave, free, flights.busy(version, landed))
+            asked = (Flight(client, version, ends(client, now)) for client in clients)
+            flights = Flights(now, wave, (*flights.aloft, *asked))
+        if not flights.aloft:
+            break
+        now = min(flight.lands for flight in flights.aloft)
+        here = sorted(flight for flight in flights.aloft if flight.lands == now)
+        here = here[: wanted - len(landed)]
+        landed += here
+        flights = flights._replace(now=now, aloft=tuple(f for f in flights.aloft if f not in here))
+    return landed, flights
