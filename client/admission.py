@@ -97,7 +97,7 @@ def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[
             f"training rows must be at least {policy.least_rows}, got {least} of client "
             f"{few(list(small))}"
         )
-    if isinstance(e.own, NetworkMethod) and e.privacy != "local":
+    if isinstance(e.own, NetworkMethod) and e.privacy not in ("local", "example"):
         at_once = math.inf if e.local_epochs else e.batch_size * e.local_steps
         drawn = min([at_once, *rows.values()])
         if drawn < policy.least_drawn:
@@ -190,8 +190,9 @@ def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
     least = policy.noise_multiplier
     if least and e.privacy != "none" and (noise := noise_multiplier(e)) < least:
         yield f"noise-multiplier must be at least {least:g}, got {noise:g}"
-    if policy.epsilon and e.privacy != "local":
-        yield f"privacy must be local where epsilon has a total, got {e.privacy}"
+    unit = "example" if policy.privacy == ("example",) else "local"  # whose rows, or a single one
+    if policy.epsilon and e.privacy != unit:
+        yield f"privacy must be {unit} where epsilon has a total, got {e.privacy}"
     if policy.secure and e.aggregation == "plain":
         yield f"aggregation must be secure, for sums of {policy.secure} sites or more, got plain"
     if policy.clip and not 0 < e.clip <= policy.clip:

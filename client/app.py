@@ -25,7 +25,7 @@ from client.admission import (
 from client.approvals import Awaited
 from client.asides import described, own_settings, visited
 from client.audit import AUDIT, Audit
-from client.covered import Covers
+from client.covered import Covers, RowCovers, covers_of
 from client.disk import DiskStore
 from client.hosts import Exchanging, Host, Opening, host_of
 from client.hosts.local import LocalHost
@@ -38,7 +38,7 @@ from client.scored import keep_scored, needs_received
 from client.sealed import read_key
 from client.spending import Account
 from client.terms import request_of, require_approval
-from client.training.outcome import ClientFailed
+from client.training.chunks import ClientFailed
 from client.training.process import training_from_now_on
 from client.trainings import prune
 from federation.bundle import bundle, bundled_size, is_bundled, unbundle
@@ -52,10 +52,12 @@ from federation.plugins import load_plugins, plugins
 from federation.roster import read_entry
 from federation.schema import Kind
 from federation.wire import (
+    APPROVAL,
     CLIENTS,
     COLUMNS,
     MODEL,
     REFUSED,
+    ROSTER,
     ROSTER_QUERY,
     SECONDS,
     TRAINING,
@@ -80,6 +82,8 @@ def roster(message: Message, context: Context) -> Message:
         described = node.host.describe(request.hosted)
         if node.covers is not None:
             described = node.covers.roster(described)
+        if node.approval:
+            described.config_records[ROSTER][APPROVAL] = True
         return _Answered(Message(described, reply_to=message))
 
     return _answer(message, context, answer)
@@ -130,6 +134,12 @@ def evaluate(message: Message, context: Context) -> Message:
     def answer(node: _Node, request: Request) -> _Answered:
         if node.covers is None:
             return _Answered(_scored(node, request))
+        if isinstance(node.covers, RowCovers):
+            reply = _scored(node, request)
+            if not reply.has_content():
+                return _Answered(reply)
+            told = Message(node.covers.scores(reply.content), reply_to=message)
+            return _Answered(told, rows=rows_of(reply))
         node.covers.check_scores()
         before = node.scores.find(message) if node.scores else None
         if before is not None:
@@ -194,8 +204,10 @@ class _Node(NamedTuple):
         keeps: Keeps what served clients when they were scored, of a message and its answer; None
             of a simulation's nodes, and of methods that train no network.
         scores: The last answer to an evaluation, where it has noise.
-        covers: Covers what answers tell, under local privacy of nodes that outlive their process.
+        covers: Covers what answers tell, under privacy by clients' own noise, of nodes that outlive
+            their process.
         account: The account that pays for answers, where the site sets a total.
+        approval: Whether the site approves each run before it takes part.
     """
 
     host: Host
@@ -205,8 +217,9 @@ class _Node(NamedTuple):
     kind: Kind | None = None
     keeps: Callable[[RecordDict, RecordDict], None] | None = None
     scores: Replies | None = None
-    covers: Covers | None = None
+    covers: Covers | RowCovers | None = None
     account: Account | None = None
+    approval: bool = False
 
     def charge(self, message: Message, run: int) -> float | None:
         """Pays for an answer; returns epsilon after it, None if the site sets no total.
@@ -365,7 +378,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     keeps = None
     if isinstance(experiment.own, NetworkMethod):
         keeps = partial(keep_scored, store, needs_received(server_side(experiment, entry.kind)[0]))
-    rows = sum(entry.clients.values())
+    rows = list(entry.clients.values())
     return _Node(
         host,
         experiment,
@@ -374,8 +387,9 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         entry.kind,
         keeps,
         Replies(folder, name="scores", key=key),
-        Covers.of(experiment),
+        covers_of(experiment),
         Account.of(config, policy, experiment, folder.name, rows),
+        policy.approval,
     )
 
 

@@ -14,13 +14,16 @@ from client.chain import Chained as Audited
 from federation.clock import now
 from federation.errors import Refused
 
-__all__ = ["ANSWERS", "AUDIT", "ENDED", "Audit", "Audited", "stamp"]
+__all__ = ["ANSWERS", "AUDIT", "ENDED", "EXPORTED", "Audit", "Audited", "stamp"]
 
 AUDIT: Final = "log"
 """The log's folder in a node's state."""
 
 ANSWERS: Final = ("approved", "refused")
 """Kinds of lines about the site's answers to requests for approval."""
+
+EXPORTED: Final = "exported"
+"""Kind of a line about a model, or a memory, that the site took out of the node's state."""
 
 ENDED: Final = "ended"
 """Kind of a line about work that did not come to its end."""

@@ -24,8 +24,9 @@ _RANGES: Final = (
 )
 _INTERVALS: Final = (
     "The target of a new row lies within this distance of the prediction with at least this "
-    "probability (split conformal prediction), provided that new rows are like the scored ones. "
-    "If the scores are by cross-validation, the probability is approximate."
+    "probability (split conformal prediction), provided that new rows are like the client's rows "
+    "from which it is known, which the model has not learned from. If the scores are by "
+    "cross-validation, the probability is approximate."
 )
 
 

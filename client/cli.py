@@ -6,6 +6,8 @@ import os
 import shlex
 import signal
 import threading
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +15,13 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from client.audit import AUDIT, EXPORTED, Audit
 from client.policy import policy_file, read_policy
 from client.sealed import new_key, read_key
 from client.site_cli import state_of
 from federation.addresses import parse_address
 from federation.console import console
-from federation.credentials import read_node
+from federation.credentials import NodeCredentials, read_node
 from federation.data.source import Source
 from federation.errors import Refused, printable
 from federation.proxies import direct
@@ -50,7 +53,13 @@ _Key = Annotated[
 
 @app.command()
 def node(
-    folder: _Folder,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="A client's folder, or several, whose nodes then share one process and memory.",
+        ),
+    ],
     state: _State = None,
     data: Annotated[
         str | None,
@@ -110,13 +119,59 @@ def node(
         ),
     ] = 0,
 ) -> None:
-    """Serve a federation as one of its clients, until it is stopped."""
+    """Serve a federation as one of its clients, or several, until it is stopped."""
+    if len(folders) > 1 and (state is not None or metrics_port):
+        raise Refused(
+            f"--state and --metrics-port must be given for one node, got {len(folders)} folders: "
+            "start it by itself"
+        )
+    own = _machine(sets or []) | {"memory-limit": memory_limit, "memory-days": memory_days}
+    if not describe:
+        own["describes"] = False
+    if data is not None:
+        own["data"] = str(_absolute(data))
+    if memory_key is not None:
+        read_key(memory_key)
+        own["memory-key"] = str(memory_key.absolute())
+    nodes = [_set_up(folder, own, state=state, policy=policy) for folder in folders]
+    from federation.logs import begin_log
+
+    begin_log(as_json=log_json)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda signum, frame: stop.set())
+    for folder, (credentials, _) in zip(folders, nodes, strict=True):
+        _tell(folder, credentials, policy)
+    from client.node import run_node
+    from client.together import run_together
+
+    run_together(
+        {
+            str(folder): partial(
+                run_node,
+                credentials,
+                Path(config["state"]),
+                config,
+                max_message=int(max_message * 2**20),
+                metrics_port=metrics_port,
+                give_up=give_up,
+                forked=len(folders) > 1,
+                stop=stop,
+            )
+            for folder, (credentials, config) in zip(folders, nodes, strict=True)
+        }
+    )
+
+
+def _set_up(
+    folder: Path, own: Mapping[str, Any], *, state: Path | None, policy: Path | None
+) -> tuple[NodeCredentials, dict[str, Any]]:
+    """Reads a client's folder; returns its credentials, and its node's configuration."""
     credentials = read_node(folder)
     from client.leaving import check_there
 
     check_there(credentials)
-    machine = _machine(sets or [])
-    config: dict[str, Any] = {
+    config = {
         "partition-id": credentials.partition_id,
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
@@ -124,25 +179,18 @@ def node(
         "asked-by": f"{credentials.superlink}, "
         + ("insecure" if credentials.insecure else "by its certificate"),
         "identity": str(folder.absolute()),
-        "memory-limit": memory_limit,
-        "memory-days": memory_days,
-        **machine,
+        **own,
     }
-    if not describe:
-        config["describes"] = False
-    if data is not None:
-        config["data"] = str(_absolute(data))
     # The machine, not the coordinator, chooses where downloads go.
     config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
-    if "data-dir" in machine and not Path(config["data-dir"]).is_dir():
+    if "data-dir" in own and not Path(config["data-dir"]).is_dir():
         raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
-    if memory_key is not None:
-        read_key(memory_key)
-        config["memory-key"] = str(memory_key.absolute())
     read_policy(policy or folder)
-    from federation.logs import begin_log
+    return credentials, config
 
-    begin_log(as_json=log_json)
+
+def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> None:
+    """Logs what a node begins with, and has it connect without a proxy."""
     _log.info(
         "policy: %s", policy_file(policy or folder) or "none of its own, so that defaults hold"
     )
@@ -154,21 +202,7 @@ def node(
         )
     superlink = parse_address(credentials.superlink, "superlink")
     os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, frame: stop.set())
-    from client.node import run_node
-
     _log.info("connecting to the SuperLink at %s", credentials.superlink)
-    run_node(
-        credentials,
-        Path(config["state"]),
-        config,
-        max_message=int(max_message * 2**20),
-        metrics_port=metrics_port,
-        give_up=give_up,
-        stop=stop,
-    )
 
 
 @app.command()
@@ -281,8 +315,12 @@ def export(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name a new one")
+    line = {"kind": EXPORTED, "training": training, "client": client}
+    line |= {"folder": str(out.absolute())}
     if out.suffix == ".safetensors":
-        _write_memory(out, _newest(folder, state, training, client, memory_key))
+        memory = _newest(folder, state, training, client, memory_key)
+        _audit(folder, state).append(line, trained=False)
+        _write_memory(out, memory)
         print(f"{out}: memory of client {client}")
         return
     from client.disk import DiskStore
@@ -296,7 +334,9 @@ def export(
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
     store = DiskStore(place, key=read_key(memory_key) if memory_key else None)
-    remembered_package(read_training(place), client, store).write(out, chosen)
+    package = remembered_package(read_training(place), client, store)
+    _audit(folder, state).append(line, trained=False)
+    package.write(out, chosen)
     print(f"{out}: model of client {client}; next: engram predict {out} ROWS")
 
 
@@ -318,7 +358,10 @@ def forget(
     ] = None,
     state: _State = None,
 ) -> None:
-    """Remove the memories of a training, or of all. The node must not be running."""
+    """Remove the memories of a training, or of all. The node must not be running.
+
+    What was exported of them, as far as the node's log says, is named, and stays.
+    """
     import shutil
 
     from client.node import only_one
@@ -333,6 +376,10 @@ def forget(
             shutil.rmtree(path)
     names = printable(", ".join(path.name for path in removed))
     print(f"forgotten: {names or 'nothing'}")
+    forgotten = {path.name for path in removed}
+    for line in _audit(folder, state).read().lines:
+        if line.get("kind") == EXPORTED and line.get("training") in forgotten:
+            print(printable(f"exported from {line['training']}, delete it, too: {line['folder']}"))
 
 
 @memory.command()
@@ -364,6 +411,10 @@ def make_key(
     """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
     new_key(out)
     print(f"{out}: keep a copy elsewhere")
+
+
+def _audit(folder: Path, state: Path | None) -> Audit:
+    return Audit(state_of(folder, state) / AUDIT)
 
 
 def _root(folder: Path, state: Path | None) -> Path:

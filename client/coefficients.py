@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from federation.methods.molar import Molar
 from federation.methods.molar_bandit import MolarBandit
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 
 
 class Coefficients(NamedTuple):
@@ -23,13 +24,13 @@ class Coefficients(NamedTuple):
 
     Attributes:
         state: Its arrays, as ``engram.models.plain.layered`` takes them.
-        columns: The names of its inputs.
+        schema: The schema of its inputs.
         outputs: The names of its outputs.
         table: The coefficients with their limits, as a CSV file; empty for networks.
     """
 
     state: Params
-    columns: list[str]
+    schema: Schema
     outputs: list[str]
     table: str = ""
 
@@ -39,39 +40,44 @@ def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficien
 
     Args:
         experiment: The settings.
-        kind: The kind of the rows, with the names of their columns.
+        kind: The kind of the rows, with the schema of their columns.
         memory: The client's memory; not empty.
 
     Raises:
         Refused: If the method has no model.
     """
-    names, family = list(kind.columns), experiment.own.plug_in
+    schema, family = kind.schema or Schema(()), experiment.own.plug_in
+    names = list(schema.inputs)
     if family == MolarBandit.plug_in:
-        return linear(names, memory["coefs"], {})
+        return linear(schema, names, memory["coefs"], {})
     if family == MetaBan.plug_in:
         layers = sorted(int(n.removeprefix("theta.")) for n in memory if n.startswith("theta."))
         state = {f"layer{k}.weight": memory[f"theta.{k}"][0] for k in layers}
-        return Coefficients(state, names, ["0"])
+        return Coefficients(state, schema, ["0"])
     if family != Molar.plug_in:
         raise Refused(f"{experiment.method} has no model to export")
     names += [INTERCEPT] * (INTERCEPT in memory)
     table = torch.stack([memory[name] for name in names], dim=1)
     headings = ("low", "high", "own", "shared")
-    return linear(names, table[0], dict(zip(headings, table[1:], strict=True)))
+    return linear(schema, names, table[0], dict(zip(headings, table[1:], strict=True)))
 
 
-def linear(names: list[str], coef: Tensor, limits: dict[str, Tensor]) -> Coefficients:
+def linear(
+    schema: Schema, names: list[str], coef: Tensor, limits: dict[str, Tensor]
+) -> Coefficients:
     """Returns a linear model.
 
     Args:
+        schema: The schema of its inputs; a column that is called as the intercept is no input.
         names: The coefficients' names, the intercept's last.
         coef: Shape (d,) or, for several outputs, (P, d).
         limits: Further columns of the table, (d,), by heading.
     """
-    rows, columns = coef.double().reshape(-1, len(names)), list(names)
+    rows = coef.double().reshape(-1, len(names))
     state = {"layer0.weight": rows}
-    if columns[-1] == INTERCEPT:
-        columns.pop()
+    if names[-1] == INTERCEPT:
+        columns = tuple(column for column in schema.columns if column.name != INTERCEPT)
+        schema = replace(schema, columns=columns)
         state = {"layer0.weight": rows[:, :-1].contiguous(), "layer0.bias": rows[:, -1].clone()}
     outputs = [str(p) for p in range(len(rows))]
     headings = [f"coef {name}" for name in outputs] if len(rows) > 1 else ["coef"]
@@ -82,4 +88,4 @@ def linear(names: list[str], coef: Tensor, limits: dict[str, Tensor]) -> Coeffic
     for k, name in enumerate(names):
         known = (float(values[k]) for values in each.values())
         writer.writerow([name, *("" if math.isnan(value) else value for value in known)])
-    return Coefficients(state, columns, outputs, file.getvalue())
+    return Coefficients(state, schema, outputs, file.getvalue())

@@ -18,11 +18,21 @@ from federation.calibration import noise_multiplier
 from federation.columns import COMMON, TUNED, Column
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream
 from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, read_list
 
-__all__ = ["Covers", "covered_roster", "covered_scores", "covered_training", "is_bounded"]
+__all__ = [
+    "Covers",
+    "RowCovers",
+    "covered_roster",
+    "covered_scores",
+    "covered_training",
+    "covers_of",
+    "is_bounded",
+    "withheld_scores",
+]
 
 _REASON: Final = "too few rows, or others than it can use: its site knows more"
 
@@ -37,14 +47,6 @@ class Covers(NamedTuple):
 
     columns: Sequence[Column]
     multiplier: float
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> "Covers | None":
-        """Returns what covers a training's answers; None if its privacy is not local."""
-        e = experiment
-        if e.privacy != "local":
-            return None
-        return cls(e.network.columns(e, (COMMON, TUNED)), noise_multiplier(e))
 
     def roster(self, content: RecordDict) -> RecordDict:
         """Returns ``covered_roster``."""
@@ -68,6 +70,44 @@ class Covers(NamedTuple):
             names = ", ".join(dict.fromkeys(column.metric.name for column in self.columns))
             expected = "some whose range has two ends, such as accuracy, where privacy is local"
             raise Refused(must("metrics", names, expected))
+
+
+class RowCovers(NamedTuple):
+    """Covers the answers of a training whose steps hide single rows.
+
+    Numbers of rows are taken to be known, and are sent. Scores have no noise, and are not.
+
+    Attributes:
+        columns: The columns of its scores; none of a host that sends no scores itself.
+    """
+
+    columns: Sequence[Column]
+
+    def roster(self, content: RecordDict) -> RecordDict:
+        """Returns a node's description as it is."""
+        return content
+
+    def training(self, content: RecordDict) -> RecordDict:
+        """Returns an answer to a round without seconds, which tell how many rows were drawn."""
+        details = dict(content.config_records[CLIENTS])
+        details.pop(SECONDS, None)
+        return RecordDict({**content, CLIENTS: ConfigRecord(details)})
+
+    def scores(self, content: RecordDict) -> RecordDict:
+        """Returns an answer to an evaluation without scores."""
+        return withheld_scores(content, self.columns) if self.columns else content
+
+
+def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
+    """Returns what covers a training's answers; None if no noise is of its clients' own."""
+    e = experiment
+    if e.privacy == "example":
+        return RowCovers(_columns(e) if isinstance(e.own, NetworkMethod) else [])
+    return Covers(_columns(e), noise_multiplier(e)) if e.privacy == "local" else None
+
+
+def _columns(e: Experiment) -> Sequence[Column]:
+    return e.network.columns(e, (COMMON, TUNED))
 
 
 def is_bounded(column: Column) -> bool:
@@ -118,24 +158,40 @@ def covered_scores(
         multiplier: The noise multiplier; > 0.
         noise: Source of the noise.
     """
-    before = content.config_records[CLIENTS]
+    before, withheld = content.config_records[CLIENTS], withheld_scores(content, columns)
+    details = dict(withheld.config_records[CLIENTS])
     clients = read_list(before, "ids", int)
-    bounded = [column for column in columns if is_bounded(column) and column.name in before]
+    bounded = [column for column in columns if is_bounded(column) and column.name in details]
     deviation = multiplier * math.sqrt(len(bounded)) / 2
-    # Missing entries, and those that nobody here knows, are not sent.
-    scores: dict[str, list[float]] = {
-        column.name: [math.nan] * len(clients) for column in columns if column.name in before
-    }
+    scores: dict[str, list[float]] = {}
     drawn = noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
     for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
         low, high = column.metric.low, column.metric.high
         values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
         values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
         scores[column.name] = (values + deviation * (high - low) * normal).tolist()
-    details = {"server-round": before["server-round"], "ids": clients, NOISE: multiplier, **scores}
     return RecordDict(
         {
             METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),
+            CLIENTS: ConfigRecord({**details, NOISE: multiplier, **scores}),
+        }
+    )
+
+
+def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDict:
+    """Returns an answer to an evaluation with NaN for scores, and one row for each client.
+
+    Columns that it lacks, and those that nobody here knows, are not sent.
+    """
+    before = content.config_records[CLIENTS]
+    clients = read_list(before, "ids", int)
+    missing: dict[str, list[float]] = {
+        column.name: [math.nan] * len(clients) for column in columns if column.name in before
+    }
+    details = {"server-round": before["server-round"], "ids": clients, **missing}
+    return RecordDict(
+        {
+            METRICS: MetricRecord({"num-examples": len(clients)}),
             CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients)}),
         }
     )

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from client.card import ScoreEstimate, mean_of, scored
 from client.coefficients import Coefficients
+from client.confidence import of_proportion
 from client.training.rows import query_rows
 from engram.arrays import Array
 from engram.metrics import fitted
@@ -17,13 +18,16 @@ from engram.models.plain import layered
 from engram.molar.families import FAMILIES
 from engram.molar.site import Rows
 from engram.tasks import TASKS
-from federation.data.federated import FederatedData
+from federation.data.federated import FederatedData, Split
+from federation.data.lazy import RowNumbers
 from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.experiment import Experiment
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
-from federation.predicted import Interval, intervals_of, outputs_of
+from federation.predicted import USUAL, Interval, coverage, intervals_of, outputs_of
 from federation.schema import Schema
+
+_ENOUGH: Final = 9  # rows by which intervals of the usual probability are known
 
 
 class Evidence(NamedTuple):
@@ -44,11 +48,11 @@ class Evidence(NamedTuple):
         cls,
         scores: dict[str, list[ScoreEstimate]],
         x: Array,
-        names: Sequence[str],
+        schema: Schema,
         intervals: Sequence[Interval],
     ) -> Self:
         """Returns figures, the ranges of a table's columns, and intervals."""
-        found = inputs_in(torch.from_numpy(x), Schema.of_numbers(names))
+        found = inputs_in(torch.from_numpy(x), schema)
         return cls(scores, ranges_of(found), intervals)
 
 
@@ -57,9 +61,12 @@ def of_client(
 ) -> Evidence:
     """Returns what a client's rows say of its network.
 
+    Its intervals are by its validation rows, if these are enough, and hold as its test rows say;
+    else they are by its test rows.
+
     Args:
         e: The settings.
-        data: The rows.
+        data: The rows; those for validation are None if they have chosen the network.
         module: The network.
         client: The client's number.
         schema: The schema of inputs, where these are columns with names.
@@ -67,12 +74,50 @@ def of_client(
     ranges = ranges_of(inputs_in(some_of(data.train, data.train.rows[client]), schema))
     if client in data.unscored:
         return Evidence({}, ranges)
-    x, y = data.test.take(torch.from_numpy(query_rows(e, data.test, client)))
-    outputs = outputs_of(partial(called, module), x, len(y))
+    tested = _answered(data.test, query_rows(e, data.test, client), module)
+    count = f"its {len(tested.y)} test rows"
+    scores = {count: _scored_on(e, data, client, tested)}
+    held_out = data.validation
+    if held_out is None or len(kept := held_out.rows[client]) < _ENOUGH:
+        return Evidence(scores, ranges, intervals_on(e, *tested))
+    intervals = intervals_on(e, *_answered(held_out, kept, module))
+    for interval in intervals:
+        if interval.level == USUAL:
+            inside = coverage(*tested, interval).double().mean(dim=1)
+            share = float(inside.mean())
+            ends = of_proportion(float(inside.sum()), len(inside))
+            what = f"its intervals of {USUAL:g}, by its {len(kept)} validation rows, on {count}"
+            scores |= {what: [ScoreEstimate("coverage", share, *ends)]}
+    return Evidence(scores, ranges, intervals)
+
+
+class _Answered(NamedTuple):
+    """A model's outputs on rows, and their targets, (n, ...)."""
+
+    outputs: Outputs
+    y: Tensor
+
+
+def _answered(split: Split, rows: RowNumbers, module: nn.Module) -> _Answered:
+    x, y = split.take(torch.from_numpy(rows))
+    return _Answered(outputs_of(partial(called, module), x, len(y)), y)
+
+
+def on_test_rows(
+    e: Experiment, data: FederatedData, module: nn.Module, client: int
+) -> tuple[int, list[ScoreEstimate]]:
+    """Returns a client's number of test rows, and a network's scores on them."""
+    tested = _answered(data.test, query_rows(e, data.test, client), module)
+    return len(tested.y), _scored_on(e, data, client, tested)
+
+
+def _scored_on(
+    e: Experiment, data: FederatedData, client: int, tested: _Answered
+) -> list[ScoreEstimate]:
+    """Returns scores of outputs on a client's rows."""
     name = data.names.get(client, client)
     metrics = [metric.of(name) for metric in e.of(NetworkMethod).metrics(e)]
-    scores = {f"its {len(y)} test rows": scored(metrics, outputs, y)}
-    return Evidence(scores, ranges, intervals_on(e, outputs, y))
+    return scored(metrics, tested.outputs, tested.y)
 
 
 def of_test(

@@ -3,7 +3,10 @@
 Every answer is a Gaussian release of sensitivity mu to the change of all data of a client: for
 ``privacy=local``, two clipped updates lie up to 2 C apart and have noise z C, so that mu = 2 / z.
 Releases add up as ``mu^2 = sum mu_i^2``, whatever a server asks for next, and epsilon is a function
-of that sum (``engram.privacy.epsilon_of``).
+of that sum (``engram.privacy.epsilon_of``). For ``privacy=example`` the steps of an answer are
+Poisson-subsampled Gaussian releases to the change of one row, which are counted by multiplier and
+rate (``federation.amplification.composed_epsilon``). A ledger that is deleted, or put back as it
+was, is noticed by its head beside it (``client.head``).
 
 What an answer costs is on the disk before its noise is drawn, so that a node that is killed at any
 instant may have noted too much, and never too little. An account is of rows, not of paths: data are
@@ -16,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from json import JSONDecoder
 from logging import getLogger
@@ -24,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from client.audit import stamp
 from client.chain import NOTHING, Chain, Fields
+from client.head import Head, read_head, write_head
 from federation.clock import now
 from federation.errors import Refused
 from federation.files import read_file, replace_file
@@ -39,7 +44,13 @@ ACCEPTED: Final = "accepted"
 OTHERS: Final = "others"
 """Kind of a line by which the next data that are not known yet get an account of their own."""
 
+_KEY: Final = re.compile(r"[0-9.e+-]+ at [0-9.e-]+")
+
 _log = getLogger("flwr.engram")
+
+
+Steps = Mapping[str, int]
+_NO_STEPS: Final[Steps] = {}
 
 
 class Spent(NamedTuple):
@@ -47,11 +58,23 @@ class Spent(NamedTuple):
 
     Attributes:
         total: The sum of mu^2.
-        epsilon: Epsilon of that sum.
+        epsilon: Epsilon of that sum, and of the steps.
+        steps: Numbers of Poisson-subsampled Gaussian releases, by ``key_of``.
     """
 
     total: float
     epsilon: float
+    steps: Mapping[str, int] = {}
+
+    @property
+    def fields(self) -> Fields:
+        """The entries of a line; steps only where there are some."""
+        return {k: v for k, v in self._asdict().items() if k != "steps" or v}
+
+
+def key_of(multiplier: float, rate: float) -> str:
+    """Returns the name of a Poisson-subsampled Gaussian release in a ledger."""
+    return f"{multiplier!r} at {rate!r}"
 
 
 class Books(NamedTuple):
@@ -64,6 +87,7 @@ class Books(NamedTuple):
         accounts: The account of each data set, by digest.
         totals: The sum of mu^2 of each account.
         others: Whether the next data set that is not known yet gets an account of its own.
+        steps: The sampled releases of each account.
     """
 
     lines: list[dict[str, Any]]
@@ -72,6 +96,7 @@ class Books(NamedTuple):
     accounts: dict[str, int]
     totals: dict[int, float]
     others: bool
+    steps: Mapping[int, Steps] = {}
 
     def account(self, data: str) -> int:
         """Returns the account to which a data set is charged."""
@@ -99,26 +124,29 @@ class Ledger:
     def __init__(self, folder: Path, epsilon: float, delta: float) -> None:
         self.folder, self.epsilon, self.delta = folder, epsilon, delta
         self._chain = Chain(folder, LEDGER)
+        self._head = folder.with_name(f"{folder.name}.head")
 
-    def require(self, data: str, cost: float) -> Spent:
+    def require(self, data: str, cost: float, steps: Steps = _NO_STEPS) -> Spent:
         """Returns the account of a data set after an answer of this cost, which is not noted.
 
         Args:
             data: Digest of the data set.
             cost: mu^2 of the answer.
+            steps: Its sampled releases.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be read.
         """
-        return self._after(self.sound(), data, cost)
+        return self._after(self.sound(), data, cost, steps)
 
-    def spend(self, data: str, cost: float, fields: Fields) -> Spent:
+    def spend(self, data: str, cost: float, fields: Fields, steps: Steps = _NO_STEPS) -> Spent:
         """Notes an answer's cost, and waits until that is on the disk.
 
         Args:
             data: Digest of the data set.
             cost: mu^2 of the answer.
             fields: What the line says of the answer.
+            steps: Its sampled releases.
 
         Returns:
             The account after it.
@@ -129,8 +157,8 @@ class Ledger:
         try:
             with self._chain.alone():
                 books = self.sound()
-                after, account = self._after(books, data, cost), books.account(data)
-                line = {**fields, "data": data, "account": account, "cost": cost, **after._asdict()}
+                after, account = self._after(books, data, cost, steps), books.account(data)
+                line = {**fields, "data": data, "account": account, "cost": cost, **after.fields}
                 line |= {"delta": self.delta}
                 self._extend(line, books)
         except OSError as error:
@@ -149,9 +177,12 @@ class Ledger:
         key = _state_of(self._chain.file)
         if key is not None and key == _read.get(self._chain.file, (None,))[0]:
             return _read[self._chain.file][1]
+        head = read_head(self._head)  # before the ledger, which may grow meanwhile
         lines, fault, last = self._chain.read()
-        fault = fault or self._unclosed() or _changed(lines)
+        fault = fault or self._unclosed() or _changed(lines) or head.behind(lines, last)
         books = _added(Books([], fault, NOTHING, {}, {}, False), lines, last)
+        if fault:
+            books = _at_least(books, head)
         if key is not None and not fault:
             _read[self._chain.file] = key, books
         return books
@@ -160,10 +191,8 @@ class Ledger:
         """Returns epsilon of each account, at the site's delta."""
         if not books.totals:
             return {}
-        from engram.privacy import epsilon_of  # noqa: PLC0415 - torch, which a command need not have
-
         found = sorted(books.totals.items())
-        return {account: epsilon_of(math.sqrt(total), self.delta) for account, total in found}
+        return {a: _epsilon(total, books.steps.get(a, {}), self.delta) for a, total in found}
 
     def in_words(self, books: Books) -> list[str]:
         """Returns a line for each account: what of how much it has spent, with how many data."""
@@ -213,7 +242,8 @@ class Ledger:
         """Begins a damaged ledger anew, with the most that any of its lines knows as spent.
 
         Returns:
-            The damaged file, under its new name; None if the ledger is whole.
+            The damaged file, under its new name, or the new ledger, where that was deleted; None if
+            the ledger is whole.
 
         Raises:
             OSError: It cannot be written.
@@ -222,32 +252,35 @@ class Ledger:
             books, file = self.read(), self._chain.file
             if not books.fault:
                 return None
-            aside = _free(file)
-            os.link(file, aside)  # and then replaced at once, so that there is always a ledger
+            aside = _free(file) if file.exists() else file
+            if aside != file:
+                os.link(file, aside)  # and then replaced at once, so that there is always a ledger
             fields = {
                 "kind": ACCEPTED,
                 "why": books.fault,
                 "accounts": books.accounts,
                 "totals": {str(account): total for account, total in books.totals.items()},
+                "steps": {str(account): steps for account, steps in books.steps.items()},
             }
             line = {"line": 1, "before": NOTHING, **_sealed(stamp(now()) | fields)}
-            replace_file(file, json.dumps(line).encode() + b"\n")
+            raw = json.dumps(line).encode()
+            replace_file(file, raw + b"\n")
+            write_head(self._head, _head_of(books, 1, hashlib.sha256(raw).hexdigest()))
             return aside
 
-    def _after(self, books: Books, data: str, cost: float) -> Spent:
-        from engram.privacy import epsilon_of  # noqa: PLC0415 - torch, which a command need not have
-
-        spent = books.total(data)
-        after = epsilon_of(math.sqrt(spent + cost), self.delta)
+    def _after(self, books: Books, data: str, cost: float, steps: Steps) -> Spent:
+        spent, before = books.total(data), books.steps.get(books.account(data), {})
+        all_ = {key: before.get(key, 0) + steps.get(key, 0) for key in {**before, **steps}}
+        after = _epsilon(spent + cost, all_, self.delta)
         if not after <= self.epsilon:
-            so_far = epsilon_of(math.sqrt(spent), self.delta)
+            so_far = _epsilon(spent, before, self.delta)
             raise Refused(
                 f"this site's privacy budget is spent: epsilon {so_far:.4g} of {self.epsilon:g} at "
                 f"delta {self.delta:g}, and {after:.4g} after this answer; the run may add more "
                 "noise (noise-multiplier), or the site's operator allow more (epsilon in "
                 "policy.toml)"
             )
-        return Spent(spent + cost, after)
+        return Spent(spent + cost, after, all_)
 
     def _extend(self, fields: Fields, books: Books) -> None:
         def follow(last: Fields, lost: str) -> Fields:
@@ -258,6 +291,7 @@ class Ledger:
         _read.pop(self._chain.file, None)  # unless all that follows succeeds
         added = self._chain.extend(follow)
         books = _added(books, [line for line, _ in added], added[-1][1])
+        write_head(self._head, _head_of(books, len(books.lines), books.last))
         if (key := _state_of(self._chain.file)) is not None:
             _read[self._chain.file] = key, books
 
@@ -284,6 +318,19 @@ _read: Final[dict[Path, tuple[tuple[int, ...] | None, Books]]] = {}
 """Ledgers that this process has found whole, with the state of the file: most answers are alike."""
 
 
+def _epsilon(total: float, steps: Steps, delta: float) -> float:
+    """Returns epsilon of Gaussian releases with this sum of mu^2, and of sampled ones."""
+    if not steps:
+        from engram.privacy import epsilon_of  # noqa: PLC0415 - torch, which commands can do without
+
+        return epsilon_of(math.sqrt(total), delta)
+    from federation.amplification import composed_epsilon  # noqa: PLC0415 - rarely needed
+
+    parts = [[float(x) for x in key.split(" at ")] for key in steps]
+    each = {(z, q): n for (z, q), n in zip(parts, steps.values(), strict=True)}
+    return composed_epsilon(total, each, delta)
+
+
 def _state_of(file: Path) -> tuple[int, ...] | None:
     try:
         found = file.stat()
@@ -294,7 +341,7 @@ def _state_of(file: Path) -> tuple[int, ...] | None:
 
 def _added(books: Books, lines: list[dict[str, Any]], last: str) -> Books:
     """Returns books with further lines; of a damaged ledger, the most that any line says."""
-    accounts, totals, others = books.accounts, books.totals, books.others
+    accounts, totals, others, steps = books.accounts, books.totals, books.others, {**books.steps}
     for line in lines:
         kind = line.get("kind")
         if kind == OTHERS:
@@ -302,13 +349,34 @@ def _added(books: Books, lines: list[dict[str, Any]], last: str) -> Books:
         elif kind == ACCEPTED and _is_sealed(line):
             accounts |= line["accounts"]
             totals |= {int(account): total for account, total in line["totals"].items()}
-        elif (known := _charge(line)) is not None:
-            data, account, total = known
+            steps |= {int(account): some for account, some in line.get("steps", {}).items()}
+        elif (charge := _charge(line)) is not None:
+            data, account, total = charge
             others = others and data in accounts
             accounts[data] = account
             totals[account] = max(total, totals.get(account, 0.0))
+            if told := _steps(line):
+                steps[account] = _most(told, steps.get(account, {}))
     books.lines.extend(lines)
-    return books._replace(last=last, others=others)
+    return books._replace(last=last, others=others, steps=steps)
+
+
+def _head_of(books: Books, line: int, last: str) -> Head:
+    return Head(line, last, books.accounts, books.totals, books.steps)
+
+
+def _at_least(books: Books, head: Head) -> Books:
+    """Returns the books of a damaged ledger, with what its head knows besides."""
+    accounts, totals, steps = head.accounts | books.accounts, dict(books.totals), dict(books.steps)
+    for account, total in head.totals.items():
+        totals[account] = max(total, totals.get(account, 0.0))
+    for account, known in head.steps.items():
+        steps[account] = _most(known, steps.get(account, {}))
+    return books._replace(accounts=accounts, totals=totals, steps=steps)
+
+
+def _most(one: Steps, other: Steps) -> Steps:
+    return {key: max(one.get(key, 0), other.get(key, 0)) for key in {**one, **other}}
 
 
 def _charge(line: Mapping[str, Any]) -> tuple[str, int, float] | None:
@@ -316,6 +384,14 @@ def _charge(line: Mapping[str, Any]) -> tuple[str, int, float] | None:
     if isinstance(data, str) and isinstance(account, int) and isinstance(total, float):
         return (data, account, total) if math.isfinite(total) else None
     return None
+
+
+def _steps(line: Mapping[str, Any]) -> Steps:
+    """Returns the sampled releases that a line says, as far as it is whole."""
+    told = line.get("steps")
+    if not isinstance(told, dict):
+        return {}
+    return {k: n for k, n in told.items() if _KEY.fullmatch(k) and isinstance(n, int) and n > 0}
 
 
 def _sealed(fields: Fields) -> Fields:

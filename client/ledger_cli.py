@@ -68,7 +68,8 @@ def _accept(book: Ledger) -> None:
         return
     why = f"it was damaged, and its site has accepted what is known of it: see {aside.name}"
     Audit(book.folder.parent / AUDIT).append({"kind": "ledger", "why": why}, trained=False)
-    print(f"the damaged ledger is kept as {aside}; a new one has what is known of it:")
+    was = f"damaged ledger is kept as {aside}" if aside.suffix != ".jsonl" else "ledger was gone"
+    print(f"the {was}; a new one has what is known of it:")
     for text in book.in_words(book.read()):
         print(text)
 

@@ -6,6 +6,7 @@ for its party.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,9 @@ from client.parties import Identity, Parties
 from client.requests import Request
 from engram.checks import must
 from engram.core.slots import unflat
-from federation.errors import EngramError, Refused, one_line
+from federation.errors import EngramError, Refused, few, one_line
 from federation.files import read_file, replace_file
+from federation.registry import REGISTRY
 from federation.secure.client import (
     Advertised,
     Agreed,
@@ -45,6 +47,7 @@ from federation.secure.wire import (
     STAGE,
     advert_from_bytes,
     advert_to_bytes,
+    digest_of_work,
     read_entries,
     session_of,
     to_entries,
@@ -83,7 +86,7 @@ class MaskingHost:
         noted: Path | None = None,
         noise: Callable[[int, int], Entropy] = lambda server_round, party: os.urandom,
     ) -> None:
-        self._host, (self._identity, self._registry) = host, parties
+        self._host, (self._identity, self._registry, self._learn) = host, parties
         self._least, self._noted, self._noise = least, noted, noise
         self._states: dict[int, tuple[Session, Any]] = {}
         self._unmasked: dict[int, int] = {}
@@ -136,13 +139,10 @@ class MaskingHost:
         return session_of(config_of(request.message.content), e)
 
     def _keys(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
-        del request
-        last = self._last(own.party)
-        if session.number <= last:
-            raise Refused(
-                f"round must be above {last}, whose sum client-{own.party} has helped to unmask, "
-                f"got {session.number}: who sums a round twice, over other sites, learns more"
-            )
+        records = request.message.content.config_records
+        told = records[SECURE].get(REGISTRY) if SECURE in records else None
+        self._learn(told if isinstance(told, bytes) else b"")
+        self._require_later(own.party, session)
         if session.threshold < self._least:
             raise Refused(
                 f"this site's policy is against it: sums must be of {self._least} sites or more, "
@@ -165,6 +165,11 @@ class MaskingHost:
         state = self._take(own.party, session, Shared)
         if not config_of(request.message.content).get("combine", True):
             raise Refused("combine must be true where aggregation is secure: only sums leave")
+        if digest_of_work(request.message.content, self._host.trainer.experiment) != session.work:
+            raise Refused(
+                f"settings and model must be those of which all sites of round {session.number} "
+                "were told the digest, got others: a site that trains otherwise can be told apart"
+            )
         return session, open_shares(state, _entries(request))
 
     def _masked(
@@ -199,6 +204,9 @@ class MaskingHost:
     def _survivors(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
         state = self._take(own.party, session, Masked)
         named = read_list(request.message.content.config_records[SECURE], "parties", int)
+        if len({*named}) < len(named):
+            twice = few([party for party, times in Counter(named).items() if times > 1])
+            raise Refused(f"survivors must be named once each, got parties {twice} more often")
         agreed, signature = agree(state, frozenset(named), own.key)
         self._states[own.party] = session, agreed
         return to_entries({own.party: signature})
@@ -219,6 +227,14 @@ class MaskingHost:
             )
         return state
 
+    def _require_later(self, party: int, session: Session) -> None:
+        last = self._last(party)
+        if session.number <= last:
+            raise Refused(
+                f"round must be above {last}, whose sum client-{party} has helped to unmask, "
+                f"got {session.number}: who sums a round twice, over other sites, learns more"
+            )
+
     def _last(self, party: int) -> int:
         """Returns the last round of this training that a party has helped to unmask; 0 if none."""
         if self._noted is None:
@@ -231,6 +247,7 @@ class MaskingHost:
             raise Refused(f"this site cannot read {self._noted.name}: remove it") from error
 
     def _note(self, party: int, session: Session) -> None:
+        self._require_later(party, session)  # than what another process of the site has unmasked
         self._unmasked[party] = session.number
         if self._noted is None:
             return

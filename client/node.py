@@ -38,6 +38,7 @@ def run_node(
     max_message: int = 0,
     metrics_port: int = 0,
     give_up: float | None = None,
+    forked: bool = False,
     stop: threading.Event,
 ) -> None:
     """Answers messages until it is stopped.
@@ -49,6 +50,7 @@ def run_node(
         max_message: Most bytes of a message; 0 for an eighth of the free memory.
         metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
         give_up: Seconds without a SuperLink after which to end; None for never.
+        forked: As for ``Worker``.
         stop: Event that ends the node.
 
     Raises:
@@ -61,7 +63,7 @@ def run_node(
         counters = Counters(COUNTED)
         serve_counters(counters, metrics_port, lambda: silence(state))
         fleet = Fleet(credentials, on_beat=lambda: _touch(state), max_message=max_message)
-        worker = Worker(node_config, counters)
+        worker = Worker(node_config, counters, forked=forked)
         try:
             policy = Path(node_config["policy"]) if "policy" in node_config else None
             audit = Audit(state / AUDIT)

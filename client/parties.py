@@ -1,10 +1,11 @@
 """The parties of secure rounds: in one process each client, and between machines each node.
 
-A node signs with the key of its folder, and knows the others by the public keys in ``clients``
-there. These come from the other sites, or from whoever made the federation: from the server's
-operator they would be worth nothing, since it is the operator whom secure aggregation keeps out.
+A node signs with the key of its folder, and knows the others by the registry there. The first one
+comes with a round, by way of the server, signed by the federation's authority; from then on it is
+the site's own, which no server changes: whoever made up a member later is found out.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,13 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.requests import Request
-from federation.errors import Refused
-from federation.keys import read_node_key, read_public_key
+from federation.errors import Refused, few_names
+from federation.files import replace_file
+from federation.keys import read_certificates, read_node_key, same_key
+from federation.registry import REGISTRY, fingerprint, is_signed, keys_in, own_registry
 from federation.secure.session import Registry
+
+_log = logging.getLogger("flwr.engram")
 
 
 class Identity(NamedTuple):
@@ -36,10 +41,12 @@ class Parties(NamedTuple):
     Attributes:
         identity: Returns the party that a request is for.
         registry: The registered keys of all parties.
+        learn: Takes the server's registry, or refuses it.
     """
 
     identity: Callable[[Request], Identity]
     registry: Registry
+    learn: Callable[[bytes], None] = lambda data: None
 
 
 def of_process() -> Parties:
@@ -62,7 +69,7 @@ def of_node(folder: Path | None, party: int) -> Parties:
     """Returns the one party of a node.
 
     Args:
-        folder: The client's folder: its key, and in ``clients`` those of the others.
+        folder: The client's folder: its key, and its registry of the others'.
         party: The number of its client.
 
     Raises:
@@ -71,10 +78,10 @@ def of_node(folder: Path | None, party: int) -> Parties:
     if folder is None:
         raise Refused(
             "aggregation must be plain on this node, which was started without identity: secure "
-            "aggregation needs `engram node FOLDER`, with the others' keys in FOLDER/clients"
+            "aggregation needs `engram node FOLDER`, with the client's key in FOLDER"
         )
     own = Identity(party, read_node_key(folder / "client.key"))
-    return Parties(lambda request: own, partial(registered, folder))
+    return Parties(lambda request: own, partial(registered, folder), partial(learn, folder))
 
 
 def registered(folder: Path, party: int) -> ec.EllipticCurvePublicKey:
@@ -83,10 +90,50 @@ def registered(folder: Path, party: int) -> ec.EllipticCurvePublicKey:
     Raises:
         Refused: It has none.
     """
-    path = folder / "clients" / f"client-{party}.pub"
-    if not path.is_file():
-        raise Refused(
-            f"this site has no key of client-{party}, and cannot tell it from the server: bring "
-            f"its client.pub, not by way of the server, as clients/client-{party}.pub"
-        )
-    return read_public_key(path)
+    path, data = folder / REGISTRY, own_registry(folder)
+    key = keys_in(data, path).get(party) if data else None
+    if key is None:
+        named = f"its registry, {fingerprint(data)}" if data else "a registry"
+        raise Refused(f"this site has no key of client-{party} in {named}")
+    return key
+
+
+def learn(folder: Path, data: bytes) -> None:
+    """Takes the registry that a server sends, if a site has none; it must fit the one that it has.
+
+    Args:
+        folder: The client's folder.
+        data: The registry; empty if the server has none.
+
+    Raises:
+        Refused: The site has none, and the authority has not signed this one; or it has a member's
+            key otherwise than the site's, or that of another member. Nothing is written then.
+    """
+    path, sent = folder / REGISTRY, Path("the server's registry")
+    known = own_registry(folder)
+    if not known:
+        roots = folder / "ca.crt"
+        if not (roots.is_file() and is_signed(data, read_certificates(roots))):
+            got = "one that is not" if data else "none"
+            raise Refused(
+                f"a registry of keys signed by this federation's authority must come first, got "
+                f"{got}: where the authority's key is, engram renew SERVER_FOLDER signs it"
+            )
+        number = len(keys_in(data, sent))
+        try:
+            replace_file(path, data)
+        except OSError as error:
+            raise Refused(
+                f"{path.name} of this site cannot be written: {error.strerror}"
+            ) from error
+        told = "engram status FOLDER shows it, which must be alike at all sites"
+        _log.info("this site's registry has keys of %d, %s: %s", number, fingerprint(data), told)
+    elif data:
+        ours, theirs = keys_in(known, path), keys_in(data, sent)
+        new = [n for n, key in theirs.items() if n not in ours or not same_key(key, ours[n])]
+        if new:
+            raise Refused(
+                f"the server's registry, {fingerprint(data)}, has other keys than this site's, "
+                f"{fingerprint(known)}, of {few_names([f'client-{n}' for n in sorted(new)])}: the "
+                f"site compares it with other sites', and takes it by removing its file {path.name}"
+            )

@@ -65,8 +65,8 @@ class Policy(Settings):
         1, ge=1, description="fewest rows behind each figure or value that engram schema is told"
     )
     evaluate: bool = Field(True, description="whether its rows score models")
-    privacy: tuple[Literal["none", "local", "central"], ...] = Field(
-        ("none", "local", "central"), description="settings of privacy that will do"
+    privacy: tuple[Literal["none", "local", "central", "example"], ...] = Field(
+        ("none", "local", "central", "example"), description="settings of privacy that will do"
     )
     noise_multiplier: Float = Field(
         0, ge=0, description="least noise-multiplier where there is privacy"
@@ -76,7 +76,8 @@ class Policy(Settings):
         0,
         ge=0,
         description="most epsilon that all answers together spend of its data, over all runs; 0: "
-        "no total. With a total, it answers what it can account for: privacy=local",
+        "no total. With a total, it answers what it can account for: privacy=local; or of single "
+        'rows, privacy=example, where privacy is ["example"]',
     )
     delta: Float = Field(1e-05, gt=0, lt=1, description="delta of that epsilon")
     secure: Int = Field(

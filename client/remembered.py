@@ -28,7 +28,7 @@ from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for
 from federation.data.standards import own_units
-from federation.data.tables import own_table, table_data
+from federation.data.tables import TableData, own_table, table_data
 from federation.errors import UNNAMED, DataError, Refused
 from federation.exported import Exported
 from federation.learning import server_side
@@ -68,9 +68,12 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
                 "yet; once a round has been scored, or it has trained, there is one"
             )
         scored = Scored(newest, {}, store.read(client, newest))
+    settings = e.to_config()
+    if training.own:  # where a site has its rows is nobody's business
+        del settings["dataset"]
     known: dict[str, Any] = {
         "what": f"personal model of {client}",
-        "settings": e.to_config(),
+        "settings": settings,
         "client": str(client),
         "source": training.source,
     }
@@ -106,29 +109,26 @@ def _table(
     e = training.experiment
     found = remembered(e, training.kind, memory)
     module = layered(found.state, getattr(e.own, "family", "linear"))
-    known |= {"kind": Kind.of_table(found.columns), "classes": found.outputs}
-    known |= {"form": "layers", "outputs": "values"}
-    evidence, notes = Evidence({}), list[str]()
+    evidence, notes, schema = Evidence({}), list[str](), _without_medians(found.schema)
     if e.own.plug_in == Molar.plug_in:
         try:
-            evidence = _of_rows(training, client, found)
+            data = own_table(e, e.source, client) if training.own else table_data(e, [client])
+            evidence = _of_rows(training, client, found, data)
+            schema = data.schema_of(client)
         except DataError as error:
             notes.append(_WITHOUT_ROWS.format(error))
+    known |= {"kind": Kind(schema=schema), "classes": found.outputs}
+    known |= {"form": "layers", "outputs": "values"}
     return _packed(training, known, module, evidence, made, notes)._replace(table=found.table)
 
 
-def _of_rows(training: Training, client: int, found: Coefficients) -> Evidence:
-    """Returns what a client's rows say of its coefficients.
-
-    Raises:
-        DataError: If they cannot be read.
-    """
+def _of_rows(training: Training, client: int, found: Coefficients, data: TableData) -> Evidence:
+    """Returns what a client's rows say of its coefficients."""
     e = training.experiment
-    data = own_table(e, e.source, client) if training.own else table_data(e, [client])
     scores, intervals = of_test(e, found, data.test[client])
     train = data.train[client]
     assert train is not None  # for mypy: it has rows here
-    return Evidence.of_table(scores, train.x, found.columns, intervals)
+    return Evidence.of_table(scores, train.x, found.schema, intervals)
 
 
 # --- Networks ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from engram.checks import must
 from federation.errors import EngramError, few, one_line
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint, source_root
-from federation.wire import REFUSED, SETTINGS, config_of, read_list
+from federation.wire import REFUSED, SETTINGS, config_of, read_int, read_list
 
 _T = TypeVar("_T")
 
@@ -107,11 +107,15 @@ def durable_of(content: RecordDict) -> int:
 
 
 def read_whole(config: ConfigRecord, key: str, default: int) -> int:
-    """Returns a whole number from a message's config, or the default if it is missing."""
-    value = config.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise EngramError(f"{key} must be a whole number, got {value!r}")
-    return value
+    """Returns a whole number from a message's config, or the default if it is missing.
+
+    Raises:
+        EngramError: It is something else.
+    """
+    try:
+        return read_int(config, key) if key in config else default
+    except TypeError as error:
+        raise EngramError(str(error)) from error
 
 
 def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from flwr.app import Error, Message, MessageType
 
-from client.audit import ANSWERS, ENDED, Audit
+from client.audit import ANSWERS, ENDED, EXPORTED, Audit
 from client.requests import round_of
 from federation.errors import AWAITED, REFUSED, EngramError, few, one_line
 from federation.wire import CLIENTS, COLUMNS, METRICS, MODEL, ROSTER_QUERY, config_of
@@ -122,6 +122,9 @@ def in_words(fields: Mapping[str, Any]) -> str:
     begin += f", {fields['method']}" if "method" in fields else ""
     if fields["kind"] in ANSWERS:
         return f"{begin}: {fields['kind']} by this site"
+    if fields["kind"] == EXPORTED:
+        told = f"client {fields['client']} of training {fields['training']}"
+        return f"{begin}: what {told} remembers was exported to {fields['folder']}"
     if "why" in fields:
         return f"{begin}: {_REFUSED.get(fields['kind'], 'refused')}: {fields['why']}"
     if fields["kind"] in _TOLD:

@@ -1,16 +1,16 @@
 """Costs of a node's answers, and the account that is charged before they leave."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from flwr.app import Message, MessageType
 
-from client.ledger import LEDGER, Ledger, Spent
+from client.ledger import LEDGER, Ledger, Spent, Steps, key_of
 from client.policy import Policy
 from client.requests import round_of
-from federation.calibration import noise_multiplier
+from federation.calibration import noise_multiplier, reach, row_rate, row_releases
 from federation.data.source import Source
 from federation.errors import EngramError, Refused, few
 from federation.experiment import Experiment
@@ -19,15 +19,22 @@ from federation.wire import CLIENTS, config_of
 
 __all__ = ["Account", "cost_of", "digest_of"]
 
-_REACH: Final = 2.0
-"""Norm, in ``clip``, by which a client's update can move where it has any other data."""
-
 _BLOCK: Final = 2**20  # bytes that are read at once
 
 
-def cost_of(experiment: Experiment) -> float:
-    """Returns mu^2 of an answer under local privacy, of training as of scores."""
-    return (_REACH / noise_multiplier(experiment)) ** 2
+def cost_of(experiment: Experiment, rows: int) -> tuple[float, Steps]:
+    """Returns mu^2 of an answer, and its sampled releases.
+
+    Args:
+        experiment: The settings; privacy is local, whose training and scores cost alike, or
+            example, whose scores are not sent or cost nothing.
+        rows: Training rows of the client that has fewest.
+    """
+    e, z = experiment, noise_multiplier(experiment) / reach(experiment)
+    if e.privacy != "example":
+        return 1 / z**2, {}
+    rate, count = row_rate(e, rows), row_releases(e)
+    return (count / z**2, {}) if rate == 1 else (0.0, {key_of(z, rate): count})
 
 
 class Account(NamedTuple):
@@ -41,7 +48,7 @@ class Account(NamedTuple):
         data: Digest of the data.
         experiment: The settings of the training.
         training: The name of its memories.
-        rows: Training rows of the node's clients.
+        rows: Training rows of each of the node's clients.
         by: Who asks, as far as the node can tell.
     """
 
@@ -49,12 +56,21 @@ class Account(NamedTuple):
     data: str
     experiment: Experiment
     training: str
-    rows: int
+    rows: Sequence[int]
     by: str
+
+    @property
+    def _cost(self) -> tuple[float, Steps]:
+        return cost_of(self.experiment, min(self.rows, default=1))
 
     @classmethod
     def of(
-        cls, config: NodeConfig, policy: Policy, experiment: Experiment, training: str, rows: int
+        cls,
+        config: NodeConfig,
+        policy: Policy,
+        experiment: Experiment,
+        training: str,
+        rows: Sequence[int],
     ) -> "Account | None":
         """Returns a node's account; None if its site sets no total.
 
@@ -77,7 +93,7 @@ class Account(NamedTuple):
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged.
         """
-        self.ledger.require(self.data, cost_of(self.experiment))
+        self.ledger.require(self.data, *self._cost)
 
     def charge(self, message: Message, run: int) -> Spent:
         """Notes the cost of an answer, before any of its noise is drawn.
@@ -106,12 +122,13 @@ class Account(NamedTuple):
             "clients": few([c for c in asked if isinstance(c, int)])
             if isinstance(asked, list)
             else "all",
-            "rows": self.rows,
+            "rows": sum(self.rows),
             "noise-multiplier": noise_multiplier(e),
             "clip": e.clip if message.metadata.message_type == MessageType.TRAIN else None,
             "by": self.by,
         }
-        return self.ledger.spend(self.data, cost_of(e), line)
+        cost, steps = self._cost
+        return self.ledger.spend(self.data, cost, line, steps)
 
 
 def digest_of(sources: Iterable[Source]) -> str:

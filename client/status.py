@@ -11,6 +11,7 @@ from client.trainings import Kept, kept
 from federation.clock import now
 from federation.credentials import NodeCredentials, read_node
 from federation.files import is_locked
+from federation.registry import fingerprint, own_registry
 
 __all__ = ["SiteStatus", "site_status"]
 
@@ -31,6 +32,7 @@ class SiteStatus(NamedTuple):
         log: The last lines of the log, and whether it is whole.
         spent: Epsilon of each account of its ledger.
         budget: The same in words, and of how much; empty if the site has neither.
+        registry: Fingerprint of the registry by which it knows other sites; "" if it has none.
     """
 
     credentials: NodeCredentials
@@ -43,6 +45,7 @@ class SiteStatus(NamedTuple):
     log: Audited
     spent: dict[int, float]
     budget: list[str]
+    registry: str
 
     def rules(self) -> dict[str, Any]:
         """Returns the policy's rules, by their keys."""
@@ -65,6 +68,7 @@ class SiteStatus(NamedTuple):
             "spent": {str(account): epsilon for account, epsilon in self.spent.items()},
             "log": self.log.lines,
             "fault": self.log.fault,
+            "registry": self.registry,
         }
 
 
@@ -82,7 +86,7 @@ def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteSt
     where, rules = state or folder / "state", policy or folder
     audit, limits = Audit(where / AUDIT), read_policy(rules)
     log, book = audit.read(), Ledger(where / LEDGER, limits.epsilon, limits.delta)
-    books = book.read()
+    books, registry = book.read(), own_registry(folder)
     budget = [books.fault] if books.fault else book.in_words(books)
     return SiteStatus(
         read_node(folder),
@@ -94,5 +98,6 @@ def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteSt
         list(kept(where / "memory")),
         log._replace(lines=log.lines[-_LAST:]),
         book.spent(books),
-        budget if limits.epsilon or books.lines else [],
+        budget if limits.epsilon or books.lines or books.fault else [],
+        fingerprint(registry) if registry else "",
     )

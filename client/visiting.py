@@ -13,8 +13,7 @@ from torch import nn
 
 from client.card import ScoreEstimate
 from client.coefficients import Coefficients
-from client.evidence import of_client, of_test
-from client.training.rows import query_rows
+from client.evidence import of_test, on_test_rows
 from engram.units import Units
 from federation.data.dealing import federated_data, own_data
 from federation.data.federated import FederatedData
@@ -26,7 +25,7 @@ from federation.files import parse_json
 from federation.hosting import NodeConfig, hosted_clients
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 from federation.wire import ARRAYS, CLIENTS, MODEL, config_of, to_params
 
 _log = getLogger("flwr.engram")
@@ -125,8 +124,7 @@ def _network(visit: Visit, module: nn.Module) -> _Scores:
         if client in data.left_out or client in data.unscored:
             found[client] = 0, []
             continue
-        (estimates,) = of_client(e, data, module, client, data.schema).scores.values()
-        found[client] = len(query_rows(e, data.test, client)), estimates
+        found[client] = on_test_rows(e, data, module, client)
     return found
 
 
@@ -156,7 +154,7 @@ def _in_words(kind: Kind) -> str:
 def _coefficients(visit: Visit, module: nn.Module) -> _Scores:
     e, exported, found = visit.experiment, visit.exported, _Scores()
     columns, state = list(exported.kind.columns), dict(module.state_dict())
-    model = Coefficients(state, columns, list(exported.classes))
+    model = Coefficients(state, exported.kind.schema or Schema(()), list(exported.classes))
     for client in hosted_clients(e.num_clients, visit.config):
         tables = _tables(visit, client)
         if tables.columns != columns:

@@ -43,6 +43,7 @@ COUNTED: Final = {
 }
 
 _PATIENCE = 5.0  # seconds that a process may take to end
+_SHARED = ["client.shared"]  # modules that forked processes have in common
 _FIRST_TO_GO = "500"  # Linux's oom_score_adj, up to 1000
 
 
@@ -64,9 +65,20 @@ class Worker:
     Args:
         node_config: The node's configuration, for the ClientApp.
         counters: Where messages are counted, if anywhere.
+        forked: Whether the process is forked from one that has loaded PyTorch, for all workers of
+            this process that are, and shares its memory, until one of them writes to it.
     """
 
-    def __init__(self, node_config: Mapping[str, Any], counters: Counters | None = None) -> None:
+    def __init__(
+        self,
+        node_config: Mapping[str, Any],
+        counters: Counters | None = None,
+        *,
+        forked: bool = False,
+    ) -> None:
+        method = "forkserver" if forked else "spawn"
+        self._context: Any = multiprocessing.get_context(method)
+        self._context.set_forkserver_preload(_SHARED)
         self._counters = counters
         self._node_config = dict(node_config)
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -75,9 +87,9 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._pipe, other = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(other, self._node_config), daemon=True)
+        self._pipe, other = self._context.Pipe()
+        args = other, self._node_config
+        self._process = self._context.Process(target=_serve, args=args, daemon=True)
         with safe_path():
             self._process.start()
         other.close()

@@ -18,8 +18,10 @@ from client.training.scoring import Scores
 from client.training.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
+from engram.types import Params
 from engram.units import Units
 from federation.data.dealing import federated_data, own_data
+from federation.data.federated import FederatedData
 from federation.data.standards import told, warn_of_scales
 from federation.errors import EngramError, brief
 from federation.methods.network import NetworkMethod
@@ -28,10 +30,12 @@ from federation.trained import Trained
 from federation.wire import (
     ARRAYS,
     CLIENTS,
+    CODE,
     DIVERGED,
     METRICS,
     OWN,
     REFUSED,
+    VERSION,
     config_of,
     to_params,
     to_record,
@@ -80,8 +84,9 @@ class LocalHost:
         def train(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             most = _most_examples(config_of(first))
-            trained = self.in_units(units_of(first)).train(
-                _slots(first, ARRAYS),
+            trainer, version = self.in_units(units_of(first)), _version(first)
+            trained = trainer.train(
+                unflat(self._brought(first, group, before=round_of(first))),
                 list(group.values()),
                 own=_own(requests, group),
                 server_round=round_of(first),
@@ -89,6 +94,7 @@ class LocalHost:
                 combine=most,
                 losses=_wants_losses(config_of(first)),
                 way=str(config_of(first).get("way", "")),
+                version=version,
             )
             for i, result in zip(group, trained, strict=True):
                 yield _train_reply(requests[i].message, result, most)
@@ -96,14 +102,26 @@ class LocalHost:
         aside = self.trainer.data.left_out
         return _in_groups(requests, train, aside, self.trainer.received)
 
+    def _brought(self, content: RecordDict, group: dict[int, list[int]], *, before: int) -> Params:
+        """Returns the slots, by path, that a message brings to all of a group's clients alike."""
+        arrays = to_params(content.array_records[ARRAYS])
+        clients = [client for some in group.values() for client in some]
+        version = _version(content) or 0
+        return self.trainer.brought(arrays, version, clients, server_round=before)
+
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Scores the clients of all requests with the same model in one call."""
 
         def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             everyone = [client for clients in group.values() for client in clients]
-            scores = self.in_units(units_of(first)).evaluate(
-                _slots(first, ARRAYS),
+            trainer, before = self.in_units(units_of(first)), round_of(first) + 1
+            common = self._brought(first, group, before=before)
+            if CODE in first.array_records[ARRAYS]:  # so that the site keeps the slots themselves
+                for i in group:
+                    requests[i].message.content[ARRAYS] = to_record(common)
+            scores = trainer.evaluate(
+                unflat(common),
                 everyone,
                 own=_own(requests, group),
                 server_round=round_of(first),
@@ -128,7 +146,12 @@ def _open(opening: Opening) -> LocalHost:
         else federated_data(e, named=opening.named, hosted=opening.hosted)
     )
     opening.admit(data.kind)
-    store, engine, noise = opening.store, opening.engine, opening.noise
+    return hosted_by(opening, data)
+
+
+def hosted_by(opening: Opening, data: FederatedData) -> LocalHost:
+    """Returns the host of an opening's clients, whose data have been loaded."""
+    e, store, engine, noise = opening.experiment, opening.store, opening.engine, opening.noise
     return LocalHost(Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers))
 
 
@@ -138,7 +161,7 @@ def _in_groups(
     aside: Collection[int],
     received: Received,
 ) -> list[Message]:
-    """Answers requests in groups with the same round and the same record of the model.
+    """Answers requests in groups with the same round and the same record, or version, of the model.
 
     Args:
         requests: The requests.
@@ -154,8 +177,9 @@ def _in_groups(
             clients = asked_clients(request._replace(hosted=_without(aside, request.hosted)))
             _check(content, len(clients), received)
             config = config_of(content)
+            version = _version(content)  # the same slots, whatever they are written as
             key = (
-                id(content.array_records[ARRAYS]),
+                id(content.array_records[ARRAYS]) if version is None else version,
                 round_of(content),
                 _most_examples(config),
                 _wants_losses(config),
@@ -177,7 +201,7 @@ def _check(content: RecordDict, clients: int, received: Received) -> None:
     if ARRAYS not in records:
         raise EngramError(f"a message must hold slots, as an array record {ARRAYS!r}")
     found, wanted = _shapes(records[ARRAYS]), received.common
-    if found != wanted:
+    if found != wanted and found.keys() != {CODE}:  # which is checked as it is read
         name = min(n for n in found | wanted if found.get(n) != wanted.get(n))
         shape = f"of shape {wanted[name]}" if name in wanted else "in no message"
         got = f"shape {brief(found[name])}" if name in found else "none"
@@ -202,6 +226,12 @@ def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
 def _slots(content: RecordDict, name: str) -> Slots:
     records = content.array_records
     return unflat(to_params(records[name])) if name in records else {}
+
+
+def _version(content: RecordDict) -> int | None:
+    """Returns the version of a message's slots; None where nothing is compressed."""
+    config = config_of(content)
+    return read_whole(config, VERSION, 2**63 - 1) if VERSION in config else None
 
 
 def _most_examples(config: ConfigRecord) -> int | None:

@@ -25,13 +25,14 @@ from engram.bandits.replay import kept_rows
 from engram.bandits.site import UserSiteState, recalled, remembered
 from engram.types import Params
 from federation.data.arrivals import Arrivals, drawn_arrivals, table_arrivals
-from federation.errors import EngramError, one_line
+from federation.errors import EngramError, brief, one_line
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from federation.predictions import (
     ARM,
     ARMS,
     ASKED,
+    MEMBERS,
     PREDICTIONS,
     Question,
     arms_record,
@@ -42,7 +43,7 @@ from federation.predictions import (
 )
 from federation.roster import describe_node
 from federation.schema import Kind
-from federation.wire import ARRAYS, CLIENTS, config_of, read_int
+from federation.wire import ARRAYS, CLIENTS, config_of, read_int, read_list
 
 __all__ = ["UserSites"]
 
@@ -80,9 +81,11 @@ class UserSites:
         self._versions: dict[int, int] = {}
         self.turn = lru_cache(maxsize=4)(arrivals.turn)
 
-    def offer(self, clients: Sequence[int], server_round: int) -> Round | None:
+    def offer(
+        self, clients: Sequence[int], members: Sequence[int], server_round: int
+    ) -> Round | None:
         """Returns the arms offered in this round, if it is the turn of one of these clients."""
-        found = self.turn(server_round - 1)
+        found = self.turn(server_round - 1, tuple(members))
         return found if found is not None and found.user in clients else None
 
     def predictions(
@@ -107,8 +110,17 @@ class UserSites:
             raise ValueError("the server asks about rows that are not there")
         return self._site.gradients(self._state, question.weights, drawn)
 
-    def play(self, client: int, arm: int, *, server_round: int, durable: int) -> Floats:
+    def play(
+        self, client: int, members: Sequence[int], arm: int, *, server_round: int, durable: int
+    ) -> Floats:
         """Plays an arm of this round, trains the client's network, and stores it.
+
+        Args:
+            client: The client.
+            members: The clients among whom the turn is drawn.
+            arm: The arm.
+            server_round: The round.
+            durable: As for ``MemoryStore.save``.
 
         Returns:
             Numbers of turns, rewards and regrets since the last report; 0 until there are enough
@@ -118,7 +130,7 @@ class UserSites:
             ValueError: If it is not the client's turn, or there is no such arm.
             MemoryFull: If there is no space to store the network, which then is unchanged.
         """
-        offer = self.offer([client], server_round)
+        offer = self.offer([client], members, server_round)
         if offer is None:
             raise ValueError(f"round {server_round} is not its turn")
         if not 0 <= arm < len(offer.arms):
@@ -200,8 +212,7 @@ def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict
 
 
 def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
-    del content
-    found = host.offer(clients, number)
+    found = host.offer(clients, _members(content), number)
     served = [] if found is None else [found.user]
     records = {} if found is None else {ARMS: arms_record(found.arms)}
     return _reply(number, records, served=served)
@@ -226,9 +237,21 @@ def _play(host: UserSites, content: RecordDict, clients: list[int], number: int)
     (client,) = clients
     arm = read_int(config_of(content), ARM)
     turns, reward, regret = host.play(
-        client, arm, server_round=number, durable=durable_of(content)
+        client, _members(content), arm, server_round=number, durable=durable_of(content)
     ).tolist()
     return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)
+
+
+def _members(content: RecordDict) -> list[int]:
+    """Returns the clients among whom a turn is drawn.
+
+    Raises:
+        ValueError: They are none, or not in ascending order.
+    """
+    found = read_list(config_of(content), MEMBERS, int)
+    if not found or found != sorted(set(found)):
+        raise ValueError(f"{MEMBERS} must be clients in ascending order, got {brief(found)}")
+    return found
 
 
 def _reply(number: int, records: Mapping[str, ArrayRecord], **details: Any) -> RecordDict:

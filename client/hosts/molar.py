@@ -18,16 +18,20 @@ from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
 from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import Intervals, own_interval, site_interval
+from engram.molar.private import estimate_of, noisy_statistics, statistics_size
 from engram.molar.shrinkage import Shared
 from engram.molar.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.molar.tables import check_finite
+from federation.calibration import noise_multiplier
 from federation.data.tables import TableData
 from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, read_told, site_record
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
+from federation.noise import Noise, secret_noise
 from federation.roster import describe_node
 from federation.schema import Kind
+from federation.streams import Stream
 from federation.wire import CLIENTS, METRICS
 
 __all__ = ["TableSites"]
@@ -44,19 +48,31 @@ class TableSites:
         experiment: The settings.
         data: The clients' rows.
         store: Where personal coefficients are kept.
+        noise: Source of the noise where privacy is example.
+        covers: Whether then nothing leaves that has no noise.
 
     Raises:
         DataError: If a column has the name of the intercept.
     """
 
-    def __init__(self, experiment: Experiment, data: TableData, store: MemoryStore) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: TableData,
+        store: MemoryStore,
+        noise: Noise = secret_noise,
+        *,
+        covers: bool = False,
+    ) -> None:
         self.own = experiment.of(Molar)
         if self.own.intercept and INTERCEPT in data.columns:
             text = f"no column may be called {INTERCEPT}, unless intercept is false"
             raise DataError(Fault(("intercept",), text))
         self.experiment = experiment
         self.data = data
-        self._store = store
+        self._store, self._noise = store, noise
+        self._private = experiment.privacy == "example"
+        self.covers = covers and self._private
         self._estimates: dict[int, SiteEstimate] = {}
 
     @property
@@ -93,15 +109,28 @@ class TableSites:
             return site, None
         return site, why_undetermined(rows, self.names, family=self.own.family)
 
-    def answer(self, client: int, told: Told | None) -> tuple[SiteEstimate, str | None]:
+    def answer(
+        self, client: int, told: Told | None, server_round: int
+    ) -> tuple[SiteEstimate, str | None]:
         """Returns a client's own estimate; for adaptive sites, its estimate around the shared one.
 
-        For the note and errors see ``estimate``.
+        Where privacy is example, it is one with noise, new at each call. For the note and errors
+        see ``estimate``.
         """
         site, note = self.estimate(client)
+        if self._private:
+            return self._noised(client, server_round), None
         if self.own.sharing == "adaptive":
             site, _ = self._told(client, told)
         return site, note
+
+    def _noised(self, client: int, server_round: int) -> SiteEstimate:
+        e, rows = self.experiment, self._rows(client)
+        size = statistics_size(rows.x.shape[1])
+        normal = self._noise(size, Stream.CLIENT_NOISE, server_round, client).double().numpy()
+        z = noise_multiplier(e)
+        noisy = noisy_statistics(rows, bound=e.clip, multiplier=z, normal=normal)
+        return estimate_of(noisy, len(rows.y), z * e.clip**2)
 
     def _told(self, client: int, told: Told | None) -> tuple[SiteEstimate, Array]:
         reach = REACH * self.own.threshold_scale
@@ -150,7 +179,7 @@ class TableSites:
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
         self._store.save(client, memory, server_round=server_round, durable=0)
         held_out = self.data.test[client]
-        if held_out is None:
+        if held_out is None or self.covers:  # losses have no noise
             return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
         test = held_out.with_ones() if m.intercept else held_out
         loss = FAMILIES[m.family].loss
@@ -167,7 +196,7 @@ class TableSites:
         """Describes the clients' numbers of rows, and their columns."""
         held = [(client, self.data.train[client]) for client in hosted]
         clients = {client: len(rows.y) for client, rows in held if rows is not None}
-        return describe_node(clients, Kind.of_table(self.data.columns), self.data.names)
+        return describe_node(clients, Kind(schema=self.data.schema), self.data.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Sends the clients' own estimates: see ``federation.estimates``."""
@@ -180,16 +209,24 @@ class TableSites:
 
 @hosts(Molar.plug_in)
 def _open(opening: Opening) -> TableSites:
-    return TableSites(opening.experiment, read_tables(opening), opening.store)
+    return TableSites(
+        opening.experiment,
+        read_tables(opening),
+        opening.store,
+        opening.noise,
+        covers=opening.covers,
+    )
 
 
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
-    told = _read_told(host, content)
-    found, failed = by_client(clients, lambda client: host.answer(client, told))
+    told, number = _read_told(host, content), round_of(content)
+    found, failed = by_client(clients, lambda client: host.answer(client, told, number))
+    if host.covers:
+        failed = dict.fromkeys(failed, "its log says why")
     sites = [site for site, _ in found.values()]
     notes = {client: one_line(note) for client, (_, note) in found.items() if note is not None}
-    details = split(round_of(content), found, failed, notes)
+    details = split(number, found, failed, notes)
     return RecordDict(
         {
             SITES: site_record(sites, len(host.names)),

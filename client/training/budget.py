@@ -25,8 +25,8 @@ def block_of(
     train: Split,
     size: int,
     rows: int,
-) -> int:
-    """Returns the number of clients to train at once.
+) -> tuple[int, int]:
+    """Returns the number of clients to train at once, and how many bytes one of them takes.
 
     Args:
         experiment: The settings.
@@ -48,14 +48,17 @@ def block_of(
     else:
         numbers += (step if e.local_epochs else rows) * train.numbers + 16 * learner.size
     numbers += 4 * learner.size if learner.optimizer.remembers else 0
-    numbers += 10 * learner.size if e.clip else 0  # clipping copies in float64
+    numbers += 10 * learner.size if e.update_clip else 0  # clipping copies in float64
+    if learner.private is not None:  # a gradient of each row, unless they are products
+        products = learner.model.dense_layers and learner.model.features is None
+        numbers += learner.size * (2 if products else 2 * step)
     block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
     if "vmap" not in ways and "dense" not in ways:
-        return 1
+        return 1, 4 * numbers
     if e.device != "cpu":
-        return block
+        return block, 4 * numbers
     useful = _BLOCK if learner.model.features is None else 8 * _BLOCK
-    return min(block, max(1, useful // numbers))
+    return min(block, max(1, useful // numbers)), 4 * numbers
 
 
 def block_size(each: int, budget: int, *, device: str) -> int:

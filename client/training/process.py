@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -25,6 +26,20 @@ def training(threads: int) -> Iterator[None]:
     """Context in which clients are trained: on so many threads, keeping freed memory."""
     with on_threads(threads), _KEEPING():
         yield
+
+
+def others_train() -> bool:
+    """Returns whether this process trains clients in several threads at once."""
+    return _KEEPING.inside > 1
+
+
+def threads_of_grpc() -> bool:
+    """Returns whether gRPC has threads in this process, as far as Linux says."""
+    names = []
+    for each in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # the thread has ended
+            names.append(each.read_text())
+    return any(name.startswith(("grpc_", "event_engine")) for name in names)
 
 
 @contextmanager

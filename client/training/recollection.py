@@ -17,7 +17,7 @@ from engram.core.optimizers import State
 from engram.core.slots import flat, over_slots, unflat
 from engram.types import Params
 
-_KEPT, _OPTIMIZER = "kept", "optimizer"
+_KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside"
 
 
 class Memory(NamedTuple):
@@ -68,7 +68,8 @@ class Recollection:
         found = self.store.load(client, before=before)
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
-        arrays: Params = over_slots(methodcaller("to", self.device), dict(sorted(found.items())))
+        mine = {path: leaf for path, leaf in sorted(found.items()) if not _is_beside(path)}
+        arrays: Params = over_slots(methodcaller("to", self.device), mine)
         tree, form = unflat(arrays), _form(arrays)
         kept = unflat({}, self.method.client.start) | tree.get(_KEPT, {})
         if form not in self._checked:
@@ -77,6 +78,15 @@ class Recollection:
         by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
         phases = range(len(self.method.client.phases)) if by_phase else ()
         return Memory(kept, [by_phase.get(str(at), {}) for at in phases], True, form)
+
+    def beside(self, client: int, *, before: int) -> Params:
+        """Returns what a client keeps beside the method's slots, by path, on the CPU."""
+        found = self.store.load(client, before=before) or {}
+        return {
+            path.removeprefix(f"{_BESIDE}/"): leaf
+            for path, leaf in found.items()
+            if _is_beside(path)
+        }
 
     @cached_property
     def _begun(self) -> Memory:
@@ -111,7 +121,14 @@ class Recollection:
             if exact and (found := difference(x, like, whole=begun is not None)):
                 raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
 
-    def keep(self, done: Outcome, clients: Sequence[int], server_round: int, durable: int) -> None:
+    def keep(
+        self,
+        done: Outcome,
+        clients: Sequence[int],
+        server_round: int,
+        durable: int,
+        beside: Sequence[Params] = (),
+    ) -> None:
         """Stores the memories of clients after a round, but for those that became non-finite.
 
         Args:
@@ -119,6 +136,7 @@ class Recollection:
             clients: The clients, by position in ``done``.
             server_round: The round.
             durable: As ``MemoryStore.save``.
+            beside: What each client keeps beside the method's slots, by path, if anything.
         """
         fine = [i for i in range(len(clients)) if i not in done.broken]
         kept = done.kept.of(fine) if done.broken else done.kept
@@ -129,10 +147,16 @@ class Recollection:
                 for at, state in enumerate(done.states)
             }
         arrays = over_slots(Tensor.cpu, flat(tree))
-        for row, i in enumerate(fine if arrays else []):
+        for row, i in enumerate(fine if arrays or beside else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
+            if beside:
+                memory |= {f"{_BESIDE}/{path}": leaf for path, leaf in beside[i].items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
 
 
 def _form(arrays: Params) -> Hashable:
     return tuple((path, leaf.shape) for path, leaf in arrays.items())
+
+
+def _is_beside(path: str) -> bool:
+    return path.startswith(f"{_BESIDE}/")

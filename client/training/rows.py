@@ -46,10 +46,11 @@ def padded(
     split: Split, rows: Sequence[RowNumbers] | Mapping[int, RowNumbers], clients: Sequence[int]
 ) -> Queries:
     """Returns the clients' rows, padded to the same number for each."""
-    width = max(len(rows[client]) for client in clients)
-    counted = np.arange(width) < np.array([[len(rows[client])] for client in clients])
-    filled = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]
-    arrays = (torch.from_numpy(array) for array in (np.stack(filled), counted))
+    counts = np.array([[len(rows[client])] for client in clients])
+    place = np.arange(counts.max())
+    at = counts.cumsum()[:, None] - counts + np.minimum(place, counts - 1)
+    filled = np.concatenate([rows[client] for client in clients])[at]
+    arrays = map(torch.from_numpy, (filled, place < counts))
     return Queries(split, *(array.to(split.y.device) for array in arrays))
 
 

@@ -19,6 +19,7 @@ from federation.streams import Stream, generator
 
 if TYPE_CHECKING:
     from federation.experiment import Experiment
+    from federation.noise import Noise
 
 
 class Sampler:
@@ -30,6 +31,8 @@ class Sampler:
         client: The client's part of the method.
         network: The network.
         augment: The augmentation that changes rows at random; None if there is none.
+        noise: Source of the samples where privacy is example, and of the noise of steps.
+        parameters: Numbers in the network's parameters.
     """
 
     def __init__(
@@ -39,12 +42,15 @@ class Sampler:
         client: Client,
         network: Model,
         augment: Augmentation | None,
+        noise: "Noise | None" = None,
+        parameters: int = 0,
     ) -> None:
         self._experiment = experiment
         self._train = train
         self._client = client
         self._network = network
         self._augment = augment
+        self._noise, self._parameters = noise, parameters
         self._batches = client.phases[0].batches
         self._last: tuple[tuple[list[int], int], Draws] | None = None
 
@@ -55,6 +61,8 @@ class Sampler:
         cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round
+        if self._experiment.privacy == "example":
+            return self._sampled(*asked)  # anew each time, as its noise is
         if self._last is None or self._last[0] != asked:
             self._last = asked, self._draw(*asked)
         return self._last[1]
@@ -88,6 +96,39 @@ class Sampler:
             keys=self._keys(clients, server_round, 1 + batches) if self._network.noisy else None,
             sizes=sizes,
             starts=np.array([first_steps(self._client.phases, h) for h in steps]),
+        )
+
+    def _sampled(self, clients: Sequence[int], server_round: int) -> Draws:
+        """Draws Poisson samples, which are padded to the same size."""
+        from client.training.samples import row_samples  # noqa: PLC0415 - rarely needed
+        from federation.noise import secret_noise  # noqa: PLC0415 - rarely needed
+
+        e, noise = self._experiment, self._noise or secret_noise
+        rows, size, sample = row_samples(
+            e, self._train, clients, server_round, noise, self._parameters
+        )
+        seeds = None
+        if self._augment is not None:
+            drawn = [
+                generator(e.seed, Stream.AUGMENTATION, server_round, client).integers(
+                    2**32, size=rows.shape[1]
+                )
+                for client in clients
+            ]
+            seeds = torch.from_numpy(np.stack(drawn)).to(e.device)
+        return Draws(
+            split=self._train,
+            rows=torch.from_numpy(rows).to(e.device),
+            initial=0,
+            batches=1,
+            size=size,
+            augment=self._augment,
+            seeds=seeds,
+            keys=self._keys(clients, server_round, 1 + e.local_steps)
+            if self._network.noisy
+            else None,
+            starts=np.array([first_steps(self._client.phases, e.local_steps)] * len(clients)),
+            sample=sample,
         )
 
     def _fill_rows(

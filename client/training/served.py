@@ -284,12 +284,12 @@ class ServedModels:
 
     def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:
         count, drawn = support.rows.shape
-        coordinates = make_coordinates(w[FIRST], count, drawn)
+        coordinates = make_coordinates([w[FIRST]], count, drawn)
         _, y = support.split.take(support.rows, out=coordinates.drawn)
         rows, targets = coordinates.see(0, drawn), self._targets(y)
         if alike:
             w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
-        w = w | {FIRST: rows.fit(coordinates.origin())}
+        w = w | {FIRST: rows.fit(coordinates.base(0))}
         batches = (Examples(rows.narrow(*at), targets[:, slice(*at)]) for at in support.edges)
         tuned = self._personalize(w, *batches)
         layers, standard = self._network.dense_layers, self._standard

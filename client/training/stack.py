@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from client.training.outcome import Group, failed
+from client.training.chunks import failed, outcome_of
 from client.training.trainer import Trainer
-from engram.cohort.dense import origin
+from engram.cohort.dense import first_base
 from engram.cohort.draws import Draws
 from engram.cohort.round import ClientRaised, Cohort, Outcome, joined
 from engram.core.method import Slots
@@ -169,9 +169,9 @@ class Stack:
                 outcome = mine[0][0] if len(mine) == 1 else joined(*zip(*mine, strict=True))
                 common, own = slots[i]
                 left = trainer.finish(outcome, common, own, some, server_round, durable=0)
-                group = Group(combine[i], trainer.data, trainer.experiment.device)
-                group.add(list(range(len(some))), left, some, server_round, {})
-                found.append(group.trained(trainer.way))
+                how: dict[str, Any] = {"data": trainer.data, "way": trainer.way}
+                how["combine"] = combine[i]
+                found.append(outcome_of(range(len(some)), left, some, server_round, {}, **how))
         return found
 
     def _at_once(self, cohorts: Sequence[Sequence[int]]) -> int:
@@ -224,9 +224,8 @@ class Stack:
                 raise
             self._apart = True  # from now on each run trains alone, and raises its own errors
             return None
-        method = self._trainers[0].method
         return [
-            done.narrow(slice(start, end), origin(method, part.cohort.common))
+            done.narrow(slice(start, end), first_base(part.cohort.common))
             for part, start, end in zip(parts, [0, *ends], ends, strict=False)
         ]
 

@@ -8,7 +8,8 @@ same pure functions client by client, and an error says which client failed, and
 
 import math
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 from logging import getLogger
@@ -19,20 +20,34 @@ from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_of
-from client.training.outcome import ClientFailed, Group, failed
+from client.training.chunks import (
+    Asked,
+    Chunk,
+    ClientFailed,
+    Group,
+    Parts,
+    Share,
+    deal,
+    failed,
+    in_order,
+    outcome_of,
+)
 from client.training.recollection import Recollection
 from client.training.sampler import Sampler
 from client.training.trial import on_rows
 from client.training.ways import Learner
 from engram.augmentations import AUGMENTATIONS, check_augmentation
+from engram.checks import must
 from engram.cohort.problem import network_of
 from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, joined, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Served, Slots
 from engram.core.optimizers import State, check_optimizer, optimizer_of
+from engram.core.shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.steps import step_factors
 from engram.tasks import Task, task_of
+from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
@@ -43,7 +58,9 @@ from federation.streams import Stream, torch_generator, unseen
 from federation.trained import Trained
 
 if TYPE_CHECKING:
+    from client.training.fewer_bytes import FewerBytes
     from client.training.scoring import Scorer, Scores
+    from engram.core.examples import ByExamples
     from federation.experiment import Experiment
     from federation.noise import Noise
 
@@ -86,10 +103,13 @@ class Trainer:
         data: The same, after a check of its tokens, with inputs as the network takes them.
         method: The method.
         received: What clients receive.
+        fewer: Writes and reads what travels in fewer bytes; None if nothing does.
         sampler: Draws the rows of each round.
         ways: Names of the ways to train a cohort of which one may be the fastest.
         way: The one that trains; empty until the first cohort has shown which is the fastest.
+        store: As given, until others are lent.
         block: The largest number of clients that are trained at once.
+        bytes_each: Bytes that training one client takes.
 
     Raises:
         Refused: The network, the loss, a metric or the augmentation does not fit the data, or the
@@ -108,8 +128,9 @@ class Trainer:
     ) -> None:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
-        self._store, self._noise, self._engine = store, noise, engine
+        self.store, self._noise, self._engine = store, noise, engine
         self._covers = covers and e.privacy == "local"
+        self._private, self._clips = e.privacy == "example", bool(e.update_clip)
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -127,6 +148,9 @@ class Trainer:
             metrics = self._own.metrics(e)
             mixed = shapes.served.weights is not None
             self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
+            if self._private and (model.statistics is not None or model.least_rows > 1):
+                expected = "one without batch norm, such as norm group, where privacy is example"
+                raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
@@ -142,6 +166,7 @@ class Trainer:
                 generator=lambda: torch_generator(e.seed, Stream.HYPERNETWORK),
                 optimizer=optimizer,
                 standard=self._standard,
+                private=_mechanism(e),
             )
             self.method: Method = self.learner.method(self._task)
             users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
@@ -154,7 +179,8 @@ class Trainer:
             {path: tuple(leaf.shape) for path, leaf in flat(shapes.common).items()},
             {path: tuple(leaf.shape[1:]) for path, leaf in flat(shapes.own).items()},
         )
-        self.sampler = Sampler(e, self.data.train, self.method.client, model, augment)
+        how: dict[str, Any] = {"noise": noise, "parameters": self.learner.size}
+        self.sampler = Sampler(e, self.data.train, self.method.client, model, augment, **how)
         self._memories = Recollection(
             store,
             self.method,
@@ -177,9 +203,10 @@ class Trainer:
                 keeps=self._memories.moments,
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
+        self.fewer = _fewer_bytes(e, shapes, self.learner.network.running)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
-        self.block = block_of(
+        self.block, self.bytes_each = block_of(
             e, self.learner, self.method.client, self.ways, self.data.train, self._size, self._rows
         )
         self._vectorized = vectorized
@@ -192,6 +219,10 @@ class Trainer:
         e, vectorized = self.experiment, self._vectorized
         return Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
 
+    def lend(self, store: MemoryStore) -> None:
+        """Keeps clients' memories in another store from now on."""
+        self.store, self._memories = store, replace(self._memories, store=store)
+
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
         given = self.given._replace(units=units)
@@ -200,7 +231,7 @@ class Trainer:
             "noise": self._noise,
             "covers": self._covers,
         }
-        found = type(self)(self.experiment, given, self._store, **options)
+        found = type(self)(self.experiment, given, self.store, **options)
         found.way = self.way
         return found
 
@@ -229,11 +260,13 @@ class Trainer:
         combine: int | None = None,
         losses: bool = True,
         way: str = "",
+        version: int | None = None,
+        share: Share = in_order,
     ) -> list[Trained]:
         """Runs one local round of each client.
 
-        Clients are trained in blocks. Slots of a block are stored before the next one is trained:
-        after an error, earlier clients are as if their replies had been lost.
+        Clients are trained in chunks. Memories of a chunk are stored before the next one is
+        trained: after an error, earlier clients are as if their replies had been lost.
 
         Args:
             common: The slots that all clients receive alike.
@@ -247,6 +280,9 @@ class Trainer:
             losses: Whether training losses are computed, by a forward pass for each client.
             way: The way in which an earlier process trained this run, so that what it did is
                 repeated to the bit; empty if there was none.
+            version: Version of the slots where a message brought them, whose answer is in bytes if
+                ``compress`` says so; None in one process.
+            share: Trains the chunks; by default one after the other, in this process.
 
         Raises:
             MemoryMismatch: A client's memory is that of another method or network.
@@ -255,18 +291,28 @@ class Trainer:
         common, own = self._empty | self.receive(common), self.receive(own)
         if self._covers and combine is not None:
             combine = 1  # how many rows one client has must not weigh the others
-        results = [Group(combine, self.data, self.experiment.device) for _ in groups]
         self.way = self.way or way
-        queue = [(number, client) for number, group in enumerate(groups) for client in group]
-        for start in range(0, len(queue), self.block):
-            at = slice(start, start + self.block)
-            numbers, clients = zip(*queue[at], strict=True)
-            mine: Slots = tree_map(lambda leaf, at=at: leaf[at], own)
-            done, causes = self._block(common, mine, clients, server_round, losses)
-            done = self.finish(done, common, mine, clients, server_round, durable=durable)
-            for number, some in groupby(range(len(clients)), key=numbers.__getitem__):
-                results[number].add(list(some), done, clients, server_round, causes)
+        asked = Asked(common, server_round, durable, combine, losses, version)
+        results = [Group(combine) for _ in groups]
+        chunks = deal(groups, own, self.block)
+        shared = len(chunks) > 1 or getattr(share, "cuts", False)
+        for parts in (share if shared else in_order)(self, asked, chunks):
+            for number, part in parts:
+                results[number].add(part)
         return [result.trained(self.way) for result in results]
+
+    def chunk(self, asked: Asked, chunk: Chunk) -> Parts:
+        """Trains a chunk of a round's clients, and stores their memories; see ``train``."""
+        common, server_round, durable, combine, losses, version = asked
+        numbers, clients, own = chunk
+        done, causes = self._block(common, own, clients, server_round, losses)
+        left: dict[str, Any] = {"durable": durable, "version": version}
+        done = self.finish(done, common, own, clients, server_round, **left)
+        how: dict[str, Any] = {"combine": combine, "data": self.data, "way": self.way}
+        return [
+            (number, outcome_of(list(some), done, clients, server_round, causes, **how))
+            for number, some in groupby(range(len(clients)), key=numbers.__getitem__)
+        ]
 
     def _block(
         self,
@@ -276,10 +322,10 @@ class Trainer:
         server_round: int,
         losses: bool,
     ) -> tuple[Outcome, dict[int, str]]:
-        """Trains a block; returns its outcome, and causes of non-finite slots by position."""
+        """Trains clients at once; returns their outcome, and causes of what broke by position."""
         parts, places, causes = [], [], dict[int, str]()
         for some, asked, _, drawn in self.cohorts(common, own, clients, server_round):
-            cohort = drawn._replace(losses=losses)
+            cohort = drawn._replace(losses=losses and not self._private)
             try:
                 part = self.run(cohort, server_round, asked)
             except ClientRaised as error:
@@ -378,14 +424,40 @@ class Trainer:
         server_round: int,
         *,
         durable: int,
+        version: int | None = None,
     ) -> Outcome:
-        """Stores the memories of clients, and clips and noises the slots that they send."""
-        self._memories.keep(done, clients, server_round, durable)
-        if not self.experiment.clip or self.experiment.clip_quantile:  # the server clips
+        """Stores the memories of clients, and clips, noises and compresses what they send.
+
+        Args:
+            done: The outcome of their training.
+            common: The slots that all of them received alike.
+            own: Those that each received of its own.
+            clients: The clients.
+            server_round: The round.
+            durable: As for ``train``, as are all others.
+            version: Likewise.
+        """
+        left, beside = self._protected(done, common, own, clients, server_round), list[Params]()
+        if self.fewer is not None:
+            memories = self._memories
+            left, beside = self.fewer.leave(left, common, clients, server_round, memories, version)
+        self._memories.keep(done, clients, server_round, durable, beside)
+        return left
+
+    def _protected(
+        self,
+        done: Outcome,
+        common: Slots,
+        own: Slots,
+        clients: Sequence[int],
+        server_round: int,
+    ) -> Outcome:
+        """Clips and noises the slots that clients send."""
+        if not self._clips or self.experiment.clip_quantile:  # the server clips
             return done
         from engram.core.walkers import Walker  # noqa: PLC0415 - not always needed
         from federation.aggregation import leave_client  # noqa: PLC0415 - likewise
-        from federation.noise import secret_noise  # noqa: PLC0415 - likewise
+        from federation.noise import secret_noise  # noqa: PLC0415 - rarely needed
 
         walker = Walker(self.method, self.learner.network.running)
         how: dict[str, Any] = {"clients": clients, "server_round": server_round}
@@ -412,6 +484,8 @@ class Trainer:
         from client.training.diagnosis import cause_for  # noqa: PLC0415 - rarely needed
 
         name = self.data.names.get(client, client)
+        if self._private:
+            return "its noise may be too large, or its step size"
         named, kinds = self._task.of(name), self.method.kinds
         found = cause_for(self.learner, named, self.data, kinds, cohort.of([i]), client) or (
             "its inputs, targets, statistics and loss are finite and of usual size before the "
@@ -448,6 +522,20 @@ class Trainer:
         common = self._empty | self.receive(common)
         return self._scorer.scores(common, self.receive(own), clients, memories)
 
+    def brought(
+        self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int
+    ) -> Params:
+        """Returns the slots, by path, that a message brings to clients before a round.
+
+        Raises:
+            EngramError: It brings changes of slots that none of them holds.
+        """
+        if self.fewer is None:
+            return arrays
+        found = self.fewer.received(arrays, version, clients, self._memories, server_round)
+        # In the order of all other rounds, since sums over slots follow it.
+        return {path: found[path] for path in self.received.common}
+
     def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
         """Returns the models that serve a client of a method without own slots.
 
@@ -463,6 +551,24 @@ class Trainer:
     def settled(self, served: Served, client: int) -> Served:
         """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
         return self._scorer.models.settled(served, client)
+
+
+def _mechanism(e: "Experiment") -> "ByExamples | None":
+    """Returns the mechanism of steps that hide single rows; None of other runs."""
+    if e.privacy != "example":
+        return None
+    from engram.core.examples import ByExamples  # noqa: PLC0415 - runs without privacy need none
+
+    return ByExamples(e.clip, e.noise_multiplier)
+
+
+def _fewer_bytes(e: "Experiment", shapes: Shapes, running: Set[str]) -> "FewerBytes | None":
+    """Returns what writes and reads messages in fewer bytes; None where they stay as they are."""
+    if e.compress == "none":
+        return None
+    from client.training.fewer_bytes import FewerBytes  # noqa: PLC0415 - rarely needed
+
+    return FewerBytes(e, shapes, running)
 
 
 def _first(stack: Any) -> Any:

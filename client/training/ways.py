@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch import Generator, Tensor
 
@@ -29,6 +29,9 @@ from engram.tasks import Task
 from engram.types import Batch, Params
 from engram.units import Standard
 
+if TYPE_CHECKING:
+    from engram.core.examples import ByExamples
+
 Way = Callable[[Cohort], Outcome]
 
 _LARGE: Final = 2**18  # networks with more parameters are trained client by client on a CPU
@@ -46,6 +49,7 @@ class Learner(NamedTuple):
         generator: As ``Context.generator``.
         optimizer: The optimizer of local steps.
         standard: Standardization of targets before the loss; None for targets as they are.
+        private: The mechanism of a step that hides single rows; None for plain gradients.
     """
 
     settings: Any
@@ -56,6 +60,7 @@ class Learner(NamedTuple):
     generator: Callable[[], Generator]
     optimizer: Optimizer
     standard: Standard | None
+    private: "ByExamples | None" = None
 
     @property
     def size(self) -> int:
@@ -74,6 +79,16 @@ class Learner(NamedTuple):
         """Returns the loss that clients minimize, with its derivatives for a way to train."""
         learned = standardized_loss(task, self.standard)
         loss = mean_loss(self.model, learned)
+        if self.private is not None:
+            from engram.core.examples import (  # noqa: PLC0415 - rarely needed
+                by_examples,
+                dense_sums,
+                summed,
+            )
+
+            layers = self.model.dense_layers if self.model.features is None else 0
+            sums = dense_sums(learned.loss, layers) if layers else summed(loss)
+            return by_examples(sums, self.private)
 
         def criterion(outputs: Tensor, batch: Batch) -> Tensor:
             return learned.loss(outputs, batch[1])
@@ -160,6 +175,8 @@ class Learner(NamedTuple):
             whole: Whether a round is a number of epochs, whose steps differ between clients.
             keeps: Whether clients keep the optimizer's states.
         """
+        if self.private is not None:
+            return ("in-turn",) if self.size > _LARGE and device == "cpu" else ("vmap",)
         model, phases = self.model, shapes.method.client.phases
         affine = all(phase.affine for phase in phases) and self.optimizer.affine
         # The loss that is reported is of what serves; a mixture's is not written out.

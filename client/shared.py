@@ -1,0 +1,10 @@
+"""The modules that the workers of nodes in one process share: see ``client.worker.Worker``."""
+
+import gc
+
+import sklearn.datasets  # noqa: F401 - loaded by most data, with what it is made of
+
+import client.app  # noqa: F401
+
+gc.collect()
+gc.freeze()  # a later collection would write to all of it, and so make each worker a copy
