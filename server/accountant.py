@@ -1,8 +1,9 @@
 """The privacy accountant: how much privacy a run has spent."""
 
+import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from federation.aggregation import spent
 from federation.calibration import noise_multiplier, sampling_rate
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
-from federation.guarantee import ADJACENCY
+from federation.guarantee import adjacency
 
 
 class PrivacyAccountant:
@@ -27,6 +28,7 @@ class PrivacyAccountant:
             round has the same noise, and so releases nothing new.
         rows: The metrics of the rounds that are done, whose cohorts count where there is no file.
             A round whose metrics were lost counts for every client.
+        examples: Returns each client's number of training rows.
 
     Raises:
         Refused: If the file is damaged.
@@ -38,11 +40,13 @@ class PrivacyAccountant:
         done: int,
         file: Path | None,
         rows: Sequence[Mapping[str, Any]] = (),
+        examples: Callable[[], Sequence[int]] = tuple,
     ) -> None:
+        self._examples = examples
         self._experiment = experiment
         self._file = file
         self._asked: Counter[int] = Counter()
-        self._rounds = done
+        self._rounds, self._repeated = done, 0
         e = experiment
         if file is None:
             cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
@@ -55,7 +59,7 @@ class PrivacyAccountant:
                     self._asked.update(int(client) for client in line.split())
             except (OSError, ValueError) as error:
                 raise Refused(f"{file} is damaged: {error}") from error
-            self._rounds = len(lines)
+            self._rounds, self._repeated = len(lines), len(lines) - done
             if len(lines) < done:
                 raise Refused(f"{file} is damaged: it has {len(lines)} of {done} rounds")
 
@@ -86,18 +90,43 @@ class PrivacyAccountant:
             )
 
     def _cost(self, asked: Counter[int], rounds: int) -> float:
-        sampled = self._experiment.sampling == "poisson"
-        return spent(self._experiment, rounds if sampled else max(asked.values(), default=0))
+        if self._experiment.privacy == "example":
+            return self._of_rows(asked)
+        secret = self._experiment.secret_cohorts
+        return spent(self._experiment, rounds if secret else max(asked.values(), default=0))
+
+    def _of_rows(self, asked: Counter[int]) -> float:
+        """Returns the largest epsilon of a row: it grows with rounds, and falls with rows."""
+        examples, most, least = self._examples(), 0.0, math.inf
+        for client, times in asked.most_common():
+            if examples[client] < least:
+                least = examples[client]
+                most = max(most, spent(self._experiment, self._looks(times), least))
+        return most
+
+    def _looks(self, times: int) -> int:
+        """Returns how often a client's rows were looked at, which was asked so many times."""
+        return min(times, 1 + self._repeated) if self._experiment.own.turns else times
 
     @property
     def spent(self) -> dict[str, float]:
-        """The ``epsilon`` of the client that was asked most often, and its ``delta``.
+        """The ``epsilon`` of the client that was asked most often, or of any row; and ``delta``.
 
         Every other client's epsilon is at most this one. Cohorts do not depend on data, so that
-        rounds without a client cost it nothing. Under Poisson sampling, where they are secret, each
-        round costs every client the same.
+        rounds without a client cost it nothing. Where they are secret, each round costs every
+        client the same.
         """
         return {"epsilon": self._cost(self._asked, self._rounds), "delta": self._experiment.delta}
+
+    def row(self, clients: Sequence[int]) -> dict[str, Any]:
+        """The entries of a round's metrics: ``spent``, and the rows of its clients by which it is.
+
+        ``training-rows`` are there where epsilon is of single rows.
+        """
+        if self._experiment.privacy != "example":
+            return self.spent
+        examples = self._examples()
+        return self.spent | {"training-rows": {str(c): examples[c] for c in clients}}
 
     @property
     def claim(self) -> dict[str, Any]:
@@ -107,10 +136,10 @@ class PrivacyAccountant:
         there where epsilon is amplified by sampling.
         """
         e = self._experiment
-        rate = {"sampling-rate": sampling_rate(e)} if e.sampling == "poisson" else {}
+        rate = {"sampling-rate": sampling_rate(e)} if e.secret_cohorts else {}
         return {
             **self.spent,
-            "adjacency": ADJACENCY[e.privacy],
+            "adjacency": adjacency(e),
             "noise-multiplier": noise_multiplier(e),
             **rate,
         }

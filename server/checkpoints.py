@@ -39,6 +39,10 @@ class DamagedCheckpoint(EngramError):
     """A checkpoint is not what was written, or does not belong to this run."""
 
 
+class OtherModel(DamagedCheckpoint):
+    """A checkpoint is what was written, and of another model than the run's settings make now."""
+
+
 def there(root: Path) -> dict[int, Path]:
     """Returns the checkpoints in a folder, by round in ascending order."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("round-*"))
@@ -122,7 +126,12 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def tensors_of(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":
-    """Returns a checkpoint's tensors, whose names, shapes and types must be like ``like``'s."""
+    """Returns a checkpoint's tensors, whose names, shapes and types must be like ``like``'s.
+
+    Raises:
+        OtherModel: They are others.
+        DamagedCheckpoint: It holds none.
+    """
     from federation.tensors import difference, tensors_from_bytes  # noqa: PLC0415 - loads torch
 
     try:
@@ -133,5 +142,5 @@ def tensors_of(files: Mapping[str, bytes], name: str, like: "Params | None") -> 
         raise DamagedCheckpoint(f"{name}: {one_line(str(error))}") from error
     wrong = None if like is None else difference(found, like)
     if wrong is not None:
-        raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
+        raise OtherModel(f"{name}: {one_line(wrong)}")
     return found

@@ -15,6 +15,7 @@ from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
 from federation.logs import VARIABLE
+from federation.registry import REGISTRY
 from server.certificates import DAYS
 from server.identity import add_client, init_federation, new_client_key
 from server.invitations import admit, invite, join
@@ -26,6 +27,7 @@ from server.launch import (
     warnings,
 )
 from server.registration import register_clients, remove_client
+from server.registry import sign_registry
 from server.renewal import move_node, renew_server
 from server.stopping import stop_run
 
@@ -256,6 +258,8 @@ def renew(
         return
     tls = renew_server(folder, host or [], days, superlink=address, authority=authority)
     print(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
+    if registry := sign_registry(folder):
+        print(f"{folder / REGISTRY}: {registry}, by which sites know each other")
     print(_renewed(folder, moved=address is not None, authority=authority))
 
 
@@ -335,7 +339,7 @@ def _joined(folder: Path, fingerprint: str) -> str:
 def _renewed(folder: Path, *, moved: bool, authority: bool) -> str:
     lines = [
         "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
-        f"another machine, bring server.crt, ca.crt and federation.toml of {folder} there"
+        f"another machine, bring server.crt, ca.crt, federation.toml and registry of {folder} there"
     ]
     if moved:
         lines.append(

@@ -89,6 +89,14 @@ class ScoresRow(_Columns):
     ids: _Clients
 
 
+class ExportRow(Stored):
+    """A line of ``exports.jsonl``: a model that was exported, and the last round it learned in."""
+
+    round: Count
+    folder: str
+    what: str
+
+
 class _Picked(Stored):
     round: Count
     clients: _Columns

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from logging import getLogger
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size
@@ -66,6 +66,9 @@ class PatientGrid(Grid):
         busy: What busy nodes say that they are doing.
         suspensions: Nodes that are left out because their replies were unusable.
         progress: Each node's traffic and time so far. Set it to one that keeps a file.
+        enough: Clients whose usable replies end a round of training, while the others go on: their
+            replies count in later rounds, until ``timeout`` has passed since they were asked, or
+            they are off line. 0: rounds wait for all.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
@@ -87,6 +90,9 @@ class PatientGrid(Grid):
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
         self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
+        self.enough = 0
+        self._aloft: dict[str, Asked] = {}  # messages to train that later rounds wait for
+        self._expire: dict[int, float] = {}  # when these are given up, by node
         self._again: dict[int, float] = {}  # when busy ones among them are asked again
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
         """Cost of the last ``send_and_receive``."""
@@ -101,6 +107,11 @@ class PatientGrid(Grid):
     def run(self) -> Run:
         """The run that the grid operates in."""
         return self._grid.run
+
+    @property
+    def at_work(self) -> frozenset[int]:
+        """Nodes with a message to train that a later round waits for."""
+        return frozenset(asked.node for asked in self._aloft.values())
 
     @property
     def stopping(self) -> bool:
@@ -191,28 +202,29 @@ class PatientGrid(Grid):
     ) -> Iterable[Message]:
         """Sends messages and returns the replies, in the order in which they came.
 
-        Returns when all replies have come; when those of ``least`` clients have and the other
-        nodes are offline; or when ``timeout`` seconds have passed. A node that is busy with
-        another run is asked again until then. A reply that is too large, unreadable or incomplete
-        is replaced by a message with an error.
+        Returns when all replies have come, or those of ``enough`` clients; when those of ``least``
+        clients have and the other nodes are offline; or when ``timeout`` seconds have passed. A
+        node that is busy with another run is asked again until then. A reply that is too large,
+        unreadable or incomplete is replaced by a message with an error.
         """
         start, self._sent = time.monotonic(), 0
         end = start + (timeout if timeout is not None else math.inf)
         asked_for, kind = self._opened_by(messages)
         # A roster query outlives its exchange: a node may have to load data first.
         lives, told = (math.inf, None) if kind == ROSTER_QUERY else (end, set[int]())
-        waiting = self._send(asked_for, lives)
+        enough = self.enough if self.enough and kind == MessageType.TRAIN else math.inf
+        waiting = self._send(asked_for, lives) | self._joining(asked_for, end, enough)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
         found: list[Message] = []
         busy: list[Asked] = []
-        received, latencies, training = 0, dict[int, float](), dict[int, float]()
+        received, usable, latencies, training = 0, 0, dict[int, float](), dict[int, float]()
         pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
         pauses.begin()
         while (waiting or busy) and time.monotonic() < end:
             time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
             # At the end, a reply that has been in transit for half of the round is given up.
-            late = time.monotonic() >= end
-            patience = max(_SHORTEST, (end - start) / 2) if late else math.inf
+            half = max(_SHORTEST, (end - start) / 2)
+            patience = half if time.monotonic() >= end else math.inf
             for sealed in self._arrived(waiting, patience):
                 asked = waiting.pop(sealed.metadata.reply_to_message_id)
                 received += self._weigh(sealed, asked.node)
@@ -225,7 +237,7 @@ class PatientGrid(Grid):
                 if not self._is_usable(reply, asked):
                     continue
                 self.busy.pop(node, None)
-                wanted -= asked.clients
+                usable += asked.clients
                 latencies[node] = time.monotonic() - start
                 training[node] = trained_for(reply, latencies[node])
                 self.progress.answered(node, latencies[node], training[node])
@@ -234,20 +246,42 @@ class PatientGrid(Grid):
             if due := self._due(busy):
                 waiting |= self._send(due, end)
             others = [*waiting.values(), *busy]
-            if wanted <= 0 and all(map(self._is_off_line, others)):  # or there are none
+            if usable >= min(wanted, enough) and (
+                usable >= enough or all(map(self._is_off_line, others))  # or there are none
+            ):
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, lives)
                 self._tell(waiting.values(), time.monotonic() - start, told)
+        waiting = self._set_aside(waiting, enough)
         self.progress.end(late.node for late in [*waiting.values(), *busy])
         barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
-        self._gone.clear()
-        seconds = time.monotonic() - start
-        out = self.suspensions.current()
-        self.last = Exchange(seconds, latencies, training, self._sent, received, out)
+        self._gone &= self._aloft.keys()
+        costs = time.monotonic() - start, latencies, training, self._sent, received
+        self.last = Exchange(*costs, self.suspensions.current())
         self.spent.update(self.last.costs())
         return found
+
+    def _joining(self, asked: list[Asked], end: float, enough: float) -> dict[str, Asked]:
+        """Returns messages of former rounds that a round waits for; notes when its own expire."""
+        if enough == math.inf:
+            return {}
+        self._expire |= {each.node: end for each in asked}
+        return self._aloft
+
+    def _set_aside(self, waiting: dict[str, Asked], enough: float) -> dict[str, Asked]:
+        """Keeps what later rounds wait for; returns the messages that are given up."""
+        if enough == math.inf:
+            return waiting
+        now, barred = time.monotonic(), self._barred()
+        late = {
+            name: asked
+            for name, asked in waiting.items()
+            if asked.node in barred or self._is_off_line(asked) or self._expire[asked.node] <= now
+        }
+        self._aloft = {name: asked for name, asked in waiting.items() if name not in late}
+        return late
 
     def _tell(self, waiting: Iterable[Asked], seconds: float, told: set[int] | None) -> None:
         """Logs the nodes that are waited for, once each, if they are off line or take long.

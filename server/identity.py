@@ -3,7 +3,8 @@
     FEDERATION/
       ca.crt ca.key       its own certificate authority; the key stays with its maker
       server/             for the coordinator's machine: federation.toml, ca.crt, server.crt,
-                          server.key, and in clients/ every client's public key
+                          server.key, in clients/ every client's public key, and these in
+                          registry, as the authority has signed them
       client-0/           for that client's machine: node.toml, ca.crt, client.key, client.pub
       client-1/ ...
 
@@ -20,9 +21,11 @@ from federation.addresses import parse_address
 from federation.credentials import FederationSettings, read_federation
 from federation.errors import Refused, brief
 from federation.keys import read_public_key
+from federation.registry import REGISTRY, signed_registry
 from federation.settings.fields import Scalar
 from federation.settings.files import read_settings, to_toml
 from server.certificates import (
+    Authority,
     all_hosts,
     certificate_pem,
     check_days,
@@ -32,6 +35,7 @@ from server.certificates import (
     node_key_files,
 )
 from server.folders import make_folder, replace_file
+from server.registry import sign_registry
 
 NodeSettings = dict[str, Scalar]
 
@@ -71,12 +75,16 @@ def init_federation(
     address = parse_address(superlink, "superlink")
     names = all_hosts([address.host, *hosts])
     common: NodeSettings = {"federation": name, "superlink": str(address)}
-    files = {} if insecure else _server(name, names, days)
+    authority = None if insecure else new_authority(name)
+    files = {} if authority is None else _server(authority, names, days)
+    keys = dict[int, bytes]()
     files["server/federation.toml"] = to_toml(common | {"clients": clients, "insecure": insecure})
     for number in range(clients):
         own = _client(common, number, clients, files.get("ca.crt"))
         files |= {f"client-{number}/{path}": data for path, data in own.items()}
-        files[f"server/clients/client-{number}.pub"] = own["client.pub"]
+        files[f"server/clients/client-{number}.pub"] = keys[number] = own["client.pub"]
+    if authority is not None:
+        files[f"server/{REGISTRY}"] = signed_registry(keys, authority.key)
     make_folder(folder, files)
 
 
@@ -105,6 +113,7 @@ def add_client(folder: Path) -> Path:
             replace_file(node, to_toml(read_settings(node) | {"num-partitions": number + 1}))
     content = to_toml(settings._replace(clients=number + 1)._asdict())
     replace_file(folder / "server" / "federation.toml", content)
+    sign_registry(folder / "server")
     return new
 
 
@@ -131,15 +140,16 @@ def new_client_key(folder: Path, number: int) -> Path:
         make_folder(own, files)
     public = folder / "server" / "clients" / f"client-{number}.pub"
     replace_file(public, files["client.pub"])
+    sign_registry(folder / "server")
     return own
 
 
 # --- Contents ------------------------------------------------------------------------------
 
 
-def _server(name: str, hosts: Sequence[str], days: int) -> dict[str, bytes]:
+def _server(authority: Authority, hosts: Sequence[str], days: int) -> dict[str, bytes]:
     """Returns the certificates and keys of a federation's authority and server."""
-    authority, key = new_authority(name), new_key()
+    key = new_key()
     root = certificate_pem(authority.certificate)
     return {
         "ca.crt": root,

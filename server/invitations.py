@@ -22,6 +22,7 @@ from federation.keys import public_key_of
 from federation.settings.files import to_toml
 from server.certificates import node_key_files
 from server.folders import make_folder, replace_file
+from server.registry import sign_registry
 
 _LARGEST = 2**16  # bytes of an invitation or a request
 _INVITATION = {"federation": str, "superlink": str, "client": int, "insecure": bool, "ca": str}
@@ -123,6 +124,7 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
             f"first, or invite the site of {request} anew"
         )
     replace_file(public, key)
+    sign_registry(folder)
     return name, fingerprint_of(key)
 
 

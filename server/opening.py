@@ -5,6 +5,7 @@ from pathlib import Path
 
 from engram.checks import must
 from engram.types import Params
+from federation.calibration import noise_multiplier
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.noise import Noise
@@ -50,7 +51,10 @@ def strategy_of(experiment: Experiment, roster: Roster, noise: Noise) -> RunStra
     if clients != e.num_clients:
         asked = clients if e.clients_per_round == e.num_clients else e.clients_per_round
         asked = min(asked, clients)
-        e = e.model_copy(update={"num_clients": clients, "clients_per_round": asked})
+        # The noise stays what the accountant counts with: more clients would ask for less of it.
+        noised = {"epsilon": 0.0, "noise_multiplier": noise_multiplier(e)} if e.epsilon else {}
+        changed = {"num_clients": clients, "clients_per_round": asked, **noised}
+        e = e.model_copy(update=changed)
     return STRATEGIES[e.own.plug_in].build(e, roster, noise)
 
 

@@ -2,8 +2,9 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round), ``scores.jsonl``
 (each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
-(once it is finished). These have checksums. A run on nodes also has ``progress.json`` (see
-``server.progress``), and a private one ``clients-asked.txt`` (see ``server.accountant``).
+(once it is finished), ``exports.jsonl`` (one line an exported model). These have checksums. A run
+on nodes also has ``progress.json`` (see ``server.progress``), and a private one
+``clients-asked.txt`` (see ``server.accountant``).
 """
 
 import json
@@ -22,13 +23,14 @@ from federation.files import read_json
 from federation.stored import of_kind
 from server.checkpoints import (
     DamagedCheckpoint,
+    OtherModel,
     drop_checkpoint,
     read_checkpoint,
     tensors_of,
     there,
     write_checkpoint,
 )
-from server.contents import MetricsRow, Results, ScoresRow
+from server.contents import ExportRow, MetricsRow, Results, ScoresRow
 from server.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class RunRecord(RunFolder):
 
     Attributes:
         append: Adds a round's metrics.
+        exports: The models that were exported.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,6 +94,7 @@ class RunRecord(RunFolder):
         self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
         self._scores = Journal(folder / "scores.jsonl", ScoresRow)
         self.append = self._metrics.append
+        self.exports = Journal(folder / "exports.jsonl", ExportRow)
         self._told = 0  # number of lost rounds that was warned of
 
     @property
@@ -204,9 +208,33 @@ class RunRecord(RunFolder):
             if journal.path.exists():
                 journal.replace(row for row in journal.rows() if row["round"] <= server_round)
 
+    def forget_scores(
+        self, server_round: int, unscored: Callable[[Row], Row] | None = None
+    ) -> None:
+        """Deletes each client's scores after a round.
+
+        Args:
+            server_round: The round.
+            unscored: Returns its metrics without the evaluation, of which nothing stays then; None
+                if they stay, since the evaluation is repeated.
+        """
+        if self._scores.path.exists():
+            self._scores.replace(row for row in self.scores() if row["round"] != server_round)
+        if unscored is None:
+            return
+        rows = self.rows()
+        self._metrics.replace(
+            unscored(row) if row["round"] == server_round else row for row in rows
+        )
+        for root in (self.folder / _PICKED).glob("*"):
+            if picked := there(root).get(server_round):
+                drop_checkpoint(picked)
+
     def finish(self, results: Mapping[str, Any]) -> None:
-        """Writes the results."""
-        self._write("results.json", json.dumps(summed(results), indent=2, allow_nan=False))
+        """Writes the results, a key a line: those of many clients take no line for each number."""
+        pairs = summed(results).items()
+        lines = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in pairs)
+        self._write("results.json", "{\n" + ",\n".join(lines) + "\n}")
 
     # --- Checkpoints -----------------------------------------------------------------------
 
@@ -268,14 +296,15 @@ class RunRecord(RunFolder):
                 state must have; None to take any.
 
         Raises:
-            Refused: If all checkpoints are damaged.
+            Refused: If all checkpoints are damaged, or of another model.
         """
-        found, damaged = self.checkpoints(), {}
+        found, damaged, intact = self.checkpoints(), dict[str, str](), False
         for number in reversed(found):
             try:
                 checkpoint = self._load(number, found[number], like)
             except DamagedCheckpoint as error:
                 damaged[f"round-{number}"] = str(error)
+                intact = intact or isinstance(error, OtherModel)
                 continue
             for name, reason in damaged.items():
                 _log.warning("%s: checkpoint %s is damaged: %s", self.folder, name, reason)
@@ -286,6 +315,12 @@ class RunRecord(RunFolder):
             return None
         reasons = "; ".join(f"{name}: {reason}" for name, reason in damaged.items())
         root = self.folder / "checkpoints"
+        if intact:
+            raise Refused(
+                f"{self.folder} was begun with another model than its settings and plug-ins make "
+                f"now ({reasons}): resume it with the network that it was begun with, or begin a "
+                "new run"
+            )
         raise Refused(
             f"each checkpoint in {root} is damaged ({reasons}): restore one from a backup, or "
             f"remove {root}, and the run begins anew when it is resumed"

@@ -277,6 +277,12 @@ class Attendance:
             if some
         }
 
+    @property
+    def approving(self) -> list[int]:
+        """Clients whose sites approve each run before they take part in it, ascending."""
+        entries = self._answers.entries
+        return sorted(client for client, node in self._hosts.items() if entries[node].approval)
+
     def absent(self) -> dict[int, str]:
         """Returns the clients that cannot be asked now, and why."""
         away = self._nodes.difference(self._grid.get_node_ids())

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -102,6 +102,14 @@ def run(
     if experiment.participation and not isinstance(grid, Staged):
         raise Refused(must("participation", experiment.participation, "empty on nodes"))
     e, training, way, open_ = experiment, secrets.token_hex(8), "", None
+    simulated = not isinstance(grid, PatientGrid) or grid.fixed
+    if e.clock and not simulated:
+        raise Refused(must("clock", e.clock, "empty on nodes, whose time passes by itself"))
+    if e.synchrony == "buffered" and simulated and not e.clock:
+        expected = "drawn, or a CSV file, for buffered rounds of a simulation"
+        raise Refused(must("clock", e.clock, expected))
+    if e.synchrony == "buffered" and not simulated and e.resume:
+        _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
             record = RunRecord.open(folder)
@@ -126,6 +134,7 @@ def run(
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
+            grid.enough = 0 if simulated or e.synchrony == "synchronous" else e.buffer_size
         course = _Run(
             grid,
             strategy,
@@ -172,7 +181,7 @@ class _Run:
         asked = record.folder / ASKED if self.noise is secret_noise else None
         e, rows, accountant = self.experiment, record.rows(), None
         if e.privacy != "none":
-            accountant = PrivacyAccountant(e, checkpoint.server_round, asked, rows)
+            accountant = PrivacyAccountant(e, checkpoint.server_round, asked, rows, self._examples)
             for clients in self.unpaid:
                 accountant.note(clients)
             self.accountant = accountant
@@ -205,7 +214,11 @@ class _Run:
             self.members = {*(deque(told, maxlen=1) or [{}])[0].get("members", self.members)}
         if self.memories is not None:
             self.memories.restore(checkpoint.memories or b"")
-        record.forget_after(checkpoint.server_round, checkpoint.damaged)
+        record.forget_after(last := checkpoint.server_round, checkpoint.damaged)
+        if strategy.over or last >= self.experiment.rounds:
+            record.forget_scores(last)  # it is scored again
+        elif last % self.experiment.eval_every:  # scored, if at all, since the run ended there
+            record.forget_scores(last, strategy.unscored)
         if checkpoint.server_round == 0 and strategy.scored_from == 0 and not record.rows():
             return self._begin_anew()  # the scores of the initial model were lost
         return checkpoint
@@ -319,7 +332,7 @@ class _Run:
         metrics |= {
             "absent": {str(client): reason for client, reason in absent.items()},
             "ms": (time.perf_counter() - start) * 1000,
-            **(accountant.spent if accountant else {}),
+            **(accountant.row(strategy.cohort) if accountant else {}),
         }
         if patient:
             spent = patient.spent
@@ -372,6 +385,9 @@ class _Run:
 
     def _roster(self) -> Roster:
         return self.attendance.roster(self.clients)
+
+    def _examples(self) -> Sequence[int]:
+        return self._roster().examples
 
     def _admit(self, model: Params) -> Params:
         """Goes on with a strategy of more clients, if some have come; returns the model."""

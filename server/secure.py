@@ -4,8 +4,9 @@ Nothing of a single client's update is in what it receives: see ``federation.sec
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
+from logging import getLogger
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +16,8 @@ from flwr.serverapp import Grid
 
 from engram.core.method import Update
 from engram.types import Params
-from federation.errors import Refused, RunStopped, brief
+from federation.errors import Refused, RunStopped, few
+from federation.registry import REGISTRY
 from federation.secure.quantize import Words, restore
 from federation.secure.server import unmask
 from federation.secure.session import Advert
@@ -27,6 +29,7 @@ from federation.secure.wire import (
     Stage,
     advert_from_bytes,
     advert_to_bytes,
+    digest_of_work,
     read_entries,
     session_of,
     terms,
@@ -43,11 +46,14 @@ from federation.wire import (
     read_list,
     to_record,
 )
+from server.membership import membership_of
 from server.run import Round
 from strategies.local import Federated
 from strategies.reading import Kind, Rejected, first_answers, read_reply
 from strategies.screening import Accepted, TrainReplies
 from strategies.train_replies import Details, read_clients
+
+_log = getLogger("flwr.engram")
 
 T = TypeVar("T")
 
@@ -112,15 +118,15 @@ class _Exchange:
         self._messages = {message.metadata.dst_node_id: message for message in messages}
         configs = {node: config_of(m.content) for node, m in self._messages.items()}
         self._clients = {node: read_list(c, CLIENTS, int) for node, c in configs.items()}
-        told = terms(len(messages), sum(map(len, self._clients.values())))
+        e, among = strategy.rounds.merge.settings, sum(map(len, self._clients.values()))
+        told = terms(len(messages), among, digest_of_work(messages[0].content, e))
         for config in configs.values():
             config.update(told)
         self._configs = {node: dict(config) for node, config in configs.items()}
         self._nodes: dict[int, int] = {}  # by party
         self._lost: dict[int, Rejected | None] = {}  # by node; None: no reply
         self._others: Counter[Kind] = Counter()
-        e, config = strategy.rounds.merge.settings, configs[min(configs)]
-        self._session = session_of(config, e)
+        self._session = session_of(configs[min(configs)], e)
         try:
             self._session.check()
         except ValueError as error:
@@ -152,13 +158,17 @@ class _Exchange:
 
     def _keys(self) -> dict[int, Advert]:
         """Asks all sites for their keys; from here on they are parties by number."""
-        asked = {node: self._message("keys", node, {}) for node in self._messages}
+        told = _registry(self._grid)
+        asked = {node: self._message("keys", node, told) for node in self._messages}
         found: dict[int, Advert] = {}
 
         def read(node: int, content: RecordDict) -> int:
-            ((party, data),) = read_entries(content.config_records[SECURE]).items()
-            if party in found:
-                raise ValueError(f"another site is client-{party}, too")
+            entries = read_entries(content.config_records[SECURE])
+            hosted = {c for c, host in enumerate(self._strategy.roster.nodes) if host == node}
+            if len(entries) != 1 or not entries.keys() <= hosted:
+                got = few(sorted(entries))
+                raise ValueError(f"keys must be of one client that the site hosts, got of {got}")
+            ((party, data),) = entries.items()
             found[party] = advert_from_bytes(party, data)
             self._nodes[party] = node
             return party
@@ -184,8 +194,14 @@ class _Exchange:
 
         def read(party: int, content: RecordDict) -> dict[int, bytes]:
             data = read_entries(content.config_records[SECURE])
-            if data.keys() != ({party} if about is None else {*about}):
-                raise ValueError(f"its {stage} are of other parties: {brief(sorted(data))}")
+            named = {party} if about is None else {*about}
+            lacks, others = sorted(named - data.keys()), sorted(data.keys() - named)
+            if lacks or others:
+                whom = f"client-{party}" if about is None else f"all {len(named)} parties"
+                raise ValueError(
+                    f"the answer to stage {stage} must be of {whom}, got none of {few(lacks)}, and "
+                    f"others of {few(others)}"
+                )
             return data
 
         asked = {p: self._message(stage, self._nodes[p], mine) for p, mine in entries.items()}
@@ -262,8 +278,22 @@ class _Exchange:
         accepted = Accepted(ids, [update], [], failed, ways.pop() if len(ways) == 1 else "")
         nodes = {self._nodes[party] for party in trained}
         everyone = sorted(client for node in nodes for client in self._clients[node])
+        self._warn_of_later_answers(nodes)
         lost = {node: why for node, why in self._lost.items() if node not in nodes}
         return self._left_out(lost)._replace(accepted=[(everyone, accepted)])
+
+    def _warn_of_later_answers(self, nodes: Set[int]) -> None:
+        """Warns of sites whose updates are in the sum, and whose later answers are not as asked."""
+        for node, why in sorted(self._lost.items()):
+            if node in nodes and why is not None:
+                _log.warning(
+                    "round %d: the update of clients %s is in the sum, and their answer after it "
+                    "is left out (%s): %s",
+                    self._session.number,
+                    few(self._clients[node], self._strategy.roster.names),
+                    why.kind,
+                    why.reason,
+                )
 
     def _left_out(self, lost: Mapping[int, Rejected | None]) -> TrainReplies:
         """Returns the sites that are left out, in the order of their clients."""
@@ -271,3 +301,10 @@ class _Exchange:
         rejected = [(clients, why) for clients, why in found if why is not None]
         silent = [clients for clients, why in found if why is None]
         return TrainReplies([], rejected, silent, self._others)
+
+
+def _registry(grid: Grid) -> dict[str, bytes]:
+    """Returns the entry of a message with the federation's registry; none where there is none."""
+    membership = membership_of(grid)
+    path = None if membership is None else membership.folder / REGISTRY
+    return {} if path is None or not path.is_file() else {REGISTRY: path.read_bytes()}

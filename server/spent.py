@@ -14,7 +14,9 @@ ASKED = "clients-asked.txt"
 def spent_by_client(record: RunRecord) -> dict[int, float]:
     """Returns epsilon of each client that was asked, at the run's ``delta``.
 
-    It is empty without privacy, and for a run of a network or a loss that is not known here.
+    It is empty without privacy, and for a run of a network or a loss that is not known here. Where
+    it is of single rows, it is that of the fewest rows that a client had; of one whose rounds were
+    all lost, nothing is known of its rows, and its epsilon is that of a client with one.
 
     Other runs cost a client as well, which its site's ledger knows.
 
@@ -30,7 +32,7 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
         return {}
     from federation.aggregation import spent  # noqa: PLC0415 - torch, which most runs do not need
 
-    releases: list[list[int]] = []
+    releases, rows = list[list[int]](), record.rows()
     file = record.folder / ASKED
     if file.is_file():
         try:
@@ -38,8 +40,16 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
         except (OSError, ValueError) as error:
             raise Refused(f"{file} is damaged: {error}") from error
     else:
-        releases = [row.get("cohort", []) for row in record.rows()]
-    if e.sampling == "poisson":  # where every round tells as much of those that were not drawn
+        releases = [row["cohort"] for row in rows if "cohort" in row]  # round 0 asks nobody
+    if e.secret_cohorts:  # where every round tells as much of those that were not drawn
         return dict.fromkeys(range(e.num_clients), spent(e, len(releases)))
     asked = Counter(client for clients in releases for client in clients)
-    return {client: spent(e, count) for client, count in sorted(asked.items())}
+    if e.own.turns:  # of which each round has its own, so that only repeated ones look again
+        known = sum(row["round"] > 0 for row in rows)
+        most = 1 + max(0, len(releases) - known)
+        asked = Counter({client: min(times, most) for client, times in asked.items()})
+    least: dict[int, int] = {}
+    for row in rows:
+        for client, count in row.get("training-rows", {}).items():
+            least[int(client)] = min(count, least.get(int(client), count))
+    return {c: spent(e, count, least.get(c, 1)) for c, count in sorted(asked.items())}

@@ -35,6 +35,7 @@ _LARGEST = (
 )  # bytes of a message to or from a node: app bundles have 10 MB, pieces of models less
 _DATABASE = {  # for each connection, of which a SuperLink has some ten
     "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
+    "busy_timeout": "60000",  # ms for a lock; with Flower's 5,000, calls fail on a busy machine
     "cache_size": "-8000",  # KiB
     "mmap_size": "0",
 }

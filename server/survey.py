@@ -42,12 +42,14 @@ class Survey(NamedTuple):
         silent: Why the others' nodes do not.
         rows: Number of training rows of each client that can take part; None if that was not asked.
         absent: Why the others cannot, likewise.
+        approving: Clients whose sites approve each run before they take part in it.
     """
 
     tables: dict[int, DescribedTable]
     silent: dict[int, str]
     rows: dict[int, int] | None = None
     absent: dict[int, str] | None = None
+    approving: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Returns what ``from_json`` reads."""
@@ -58,12 +60,13 @@ class Survey(NamedTuple):
     def from_json(cls, text: str) -> "Survey":
         """Reads what ``to_json`` returned."""
         found: dict[str, Any] = json.loads(text)
+        approving = tuple(found.pop("approving"))
         given = {
             key: part and {int(client): value for client, value in part.items()}
             for key, part in found.items()
         }
         tables = {c: DescribedTable.from_json(each) for c, each in given.pop("tables").items()}
-        return cls(tables, **given | {"silent": given["silent"] or {}})
+        return cls(tables, **given | {"silent": given["silent"] or {}}, approving=approving)
 
 
 def survey(
@@ -102,7 +105,7 @@ def survey(
         _log.debug("too few clients: %s", error)
     absent, roster = attendance.absent(), attendance.roster()
     rows = {c: n for c, n in enumerate(roster.examples) if c not in absent}
-    return Survey(tables, silent, rows, absent)
+    return Survey(tables, silent, rows, absent, tuple(attendance.approving))
 
 
 @app.main()

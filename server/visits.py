@@ -12,7 +12,6 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from federation.errors import Refused, brief
-from federation.experiment import Experiment
 from federation.exported import Exported, load_model, read_exported
 from federation.files import read_json, replace_file
 from federation.fingerprint import fingerprint
@@ -92,8 +91,6 @@ def _public(exported: Exported) -> Exported:
     settings = dict(exported.settings)
     for key in ("data-dir", "out", "resume"):
         settings.pop(key, None)
-    if Experiment.from_config(settings).source.is_file:  # nodes have files of their own
-        del settings["dataset"]
     kind = exported.kind._replace(schema=schema)
     return exported._replace(settings=settings, kind=kind, ranges=(), intervals=())
 
