@@ -12,9 +12,11 @@ from federation.interrupts import end_at_once
 from simulations.arguments import arguments
 from simulations.comparison import BENCHMARK, contestants, read_benchmark
 from simulations.console import out as console
+from simulations.joining import join
 from simulations.options import (
     SEE_SETTINGS,
     Json,
+    OnRay,
     Out,
     Processes,
     Resume,
@@ -58,6 +60,7 @@ def benchmark(
     out: Out = None,
     resume: Resume = None,
     processes: Processes = None,
+    ray: OnRay = None,
     list_only: Annotated[
         bool, typer.Option("--list", help="List the federations, and run nothing.")
     ] = False,
@@ -87,13 +90,15 @@ def benchmark(
     with end_at_once():
         from simulations.run_cli import in_this_process
         from simulations.suite.benchmark import begin, run
+    if ray is not None:
+        join(ray)
     if resume is None:
         whom = contestants(methods or ())
         counts = {"seeds": given.seeds, "trials": given.trials}
         begin(folder, chosen, whom, overrides_of(None, sets), **counts)
     stopped = run(
         folder,
-        lambda name, engine: in_this_process(engine, None, name),
+        lambda name, engine: in_this_process(engine, None, name, ray),
         f"engram benchmark --resume {folder}",
         given.processes,
     )

@@ -240,7 +240,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "node": Command(
             _CLIENT,
-            "Serve a federation as one of its clients, until it is stopped.",
+            "Serve a federation as one of its clients, or several, until it is stopped.",
             ("engram node fed/client-0", "engram node fed/client-0 --data rows.npz"),
         ),
         "approve": Command(

@@ -13,7 +13,6 @@ from federation.credentials import read_server
 from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, read_by
 from federation.interrupts import end_at_once
-from federation.methods import METHODS
 from federation.plugins import VARIABLE, plugins
 from server.record import RunRecord
 from server.status import participation
@@ -162,7 +161,7 @@ def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
     from simulations.surveys import schema_of
 
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
-    agreed = read_by(method, schema_of(server, numbers=METHODS[method].tables))
+    agreed = read_by(method, schema_of(server))
     return for_federation(agreed | dict(overrides), read_server(server).settings.clients)
 
 
@@ -197,12 +196,13 @@ def _follow(
         tell(line)
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        counted = max((row["round"] for row in RunRecord(folder).rows()), default=0)
+
         def count(row: dict[str, Any]) -> None:
-            counters.add("rounds")
-            counters.add("round_seconds", row.get("ms", 0.0) / 1000)
-            counters.add("absent_clients", len(row.get("absent", ())))
-            for kind in ("sent", "received"):
-                counters.add(f"{kind}_bytes", row.get(f"bytes-{kind}", 0))
+            nonlocal counted
+            if row["round"] > counted:  # each attempt begins by telling the last one again
+                counted = row["round"]
+                _count(counters, row)
             report(row)
 
         run_deployed(
@@ -219,6 +219,14 @@ def _follow(
     run_all({folder: experiment}, execute, again, at_once=True)
     for line in _without_a_part(RunRecord.open(folder).rows()):
         tell(line)
+
+
+def _count(counters: Counters, row: Mapping[str, Any]) -> None:
+    counters.add("rounds")
+    counters.add("round_seconds", row.get("ms", 0.0) / 1000)
+    counters.add("absent_clients", len(row.get("absent", ())))
+    for kind in ("sent", "received"):
+        counters.add(f"{kind}_bytes", row.get(f"bytes-{kind}", 0))
 
 
 def _without_a_part(rows: Sequence[Mapping[str, Any]]) -> list[str]:

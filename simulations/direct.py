@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from client.hosts.local import LocalHost
+from client.training.chunks import Share, in_order
 from engram.core.method import Slots
 from engram.core.slots import over_slots
 from engram.metrics import Metric
@@ -20,6 +21,7 @@ from federation.trained import Trained
 from server.run import Round
 from strategies.local import Federated
 from strategies.reading import REASONS, Rejected
+from strategies.rounds import Wave
 from strategies.screening import Accepted, TrainReplies, judged
 
 _log = getLogger("flwr.engram")
@@ -34,19 +36,34 @@ def train_directly(
     before: Callable[[], None] | None,
     *,
     spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
+    share: Share = in_order,
 ) -> Round:
     """Trains and merges a round of clients that ``host`` hosts, as ``server.run.train_round``.
 
     It gives what messages give, to the bit, and the same reasons for clients that are left out.
-    ``spoiled`` is what attackers make of it: see ``simulations.attacks``.
+    ``spoiled`` is what attackers make of it: see ``simulations.attacks``. ``share`` is as for
+    ``Trainer.train``.
     """
     strategy.draw(server_round, model, losses=config["losses"])
     if before is not None:
         before()
-    merge, groups = strategy.rounds.merge, [*strategy.drawn.values()]
-    if not groups:  # Poisson sampling drew nobody
-        return Round(*strategy.learn(server_round, TrainReplies([], [], [], Counter())))
-    sent = [merge.method.server.send(strategy.slots, clients) for clients in groups]
+    each = [_trained(host, strategy, wave, config, spoiled, share) for wave in strategy.waves]
+    return Round(*strategy.learn(server_round, *each))
+
+
+def _trained(
+    host: LocalHost,
+    strategy: Federated,
+    wave: Wave,
+    config: Mapping[str, Any],
+    spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None,
+    share: Share,
+) -> TrainReplies:
+    """Trains the clients of a wave."""
+    merge, groups = strategy.rounds.merge, [*strategy.roster.by_node(wave.clients).values()]
+    if not groups:  # a secret cohort may have nobody
+        return TrainReplies([], [], [], Counter())
+    sent = [merge.method.server.send(wave.slots, clients) for clients in groups]
     (common, *_), each = zip(*sent, strict=True)
     own: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     try:
@@ -56,21 +73,20 @@ def train_directly(
             common,
             groups,
             own=own,
-            server_round=server_round,
+            server_round=wave.server_round,
             durable=config["durable"],
             combine=strategy.most if merge.combines else None,
             losses=strategy.loss is not None,
             way=config["way"],
+            share=share,
         )
     except Exception as error:  # the strategy decides about clients' errors
         _log.debug("the client side raised", exc_info=error)
         reason = Rejected("error", one_line(str(error) or repr(error), longest=REASONS))
-        replies = TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
-    else:
-        if spoiled is not None:
-            trained = spoiled(merge, common, own, trained)
-        replies = replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
-    return Round(*strategy.learn(server_round, replies))
+        return TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
+    if spoiled is not None:
+        trained = spoiled(merge, common, own, trained)
+    return replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
 
 
 def replies_of(

@@ -13,7 +13,7 @@ from federation.errors import Refused
 from server.record import RunRecord
 from simulations.comparison import Runs, find_runs, trains_network
 from simulations.gains import draw_gains
-from simulations.plots import draw_clients, draw_metric, save
+from simulations.plots import CLOCK, draw_clients, draw_metric, save
 from simulations.reports.base import plots_of
 from simulations.results import metrics_of, references_of
 from simulations.rows import comparable
@@ -115,7 +115,8 @@ def figures_of(folder: Path, *, narrow: bool = False) -> dict[str, Figure]:
 def network_figures(folder: Path, runs: Runs, *, narrow: bool = False) -> dict[str, Figure]:
     """Returns the figures of runs that train networks: gains, curves and clients by each metric.
 
-    Those of the first metric are called as if it were the only one.
+    Those of the first metric are called as if it were the only one. Where all runs have a clock,
+    there are curves over its seconds, too.
     """
     found: dict[str, Figure] = {}
     known = references_of(folder, runs)
@@ -125,6 +126,9 @@ def network_figures(folder: Path, runs: Runs, *, narrow: bool = False) -> dict[s
         if figure := draw_gains(comparable(runs), metric, known[metric.name], narrow=narrow):
             found[f"gains{end}"] = figure
         found[metric.name] = draw_metric(runs, metric, narrow=narrow)
+        each = [record for records in runs.values() for record in records]
+        if all(any(CLOCK in row for row in record.rows()) for record in each):
+            found[f"{metric.name}-time"] = draw_metric(runs, metric, narrow=narrow, against=CLOCK)
         if ended:
             found[f"clients{end}"] = draw_clients(runs, metric, narrow=narrow)
     return found

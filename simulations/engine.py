@@ -1,6 +1,7 @@
 """Runs an experiment in this process."""
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,11 @@ from typing import Any
 from client.hosts import Engine, Host, Opening, host_of
 from client.hosts.local import LocalHost
 from client.memory import RamStore
+from client.training.chunks import Share, in_order
 from client.training.process import training
+from client.training.workers import Workers, warn_alone
+from engram.checks import must
+from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.flower import log_plainly
 from federation.methods.network import NetworkMethod
@@ -27,6 +32,7 @@ def simulate(
     on_round: Callable[[dict[str, Any]], None] | None = None,
     through: Callable[[Host], Host] | None = None,
     opens: Callable[[Opening], Host] = host_of,
+    ray: str | None = None,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, in this process.
 
@@ -39,17 +45,19 @@ def simulate(
         through: What stands between the server and the host of all clients; None if nothing does,
             and clients that train a network are trained without messages.
         opens: Opens the host of all clients; by default with the experiment's own data.
+        ray: Address of a Ray cluster whose workers train the clients: see ``simulations.cluster``.
 
     Returns:
         The results, as ``server.run.run`` returns them.
 
     Raises:
-        Refused: The settings do not fit the data or the folder; nothing has been written.
+        Refused: The settings do not fit the data, the folder or the cluster; nothing has been
+            written.
         RunStopped: It diverged, or a round had no usable reply.
     """
     log_plainly()
-    with training(experiment.cpu_threads):
-        return _simulated(experiment, folder, engine, on_round, through, opens)
+    with training(experiment.cpu_threads), ExitStack() as stack:
+        return _simulated(experiment, folder, engine, on_round, through, opens, ray, stack)
 
 
 def _simulated(
@@ -59,6 +67,8 @@ def _simulated(
     on_round: Callable[[dict[str, Any]], None] | None,
     through: Callable[[Host], Host] | None,
     opens: Callable[[Opening], Host],
+    ray: str | None,
+    stack: ExitStack,
 ) -> dict[str, Any]:
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
@@ -86,6 +96,23 @@ def _simulated(
     grid = InProcessGrid(host, nodes)
     if experiment.participation:
         (grid, known), directly = replayed(host, experiment), None
+    if ray is not None:
+        if not (directly and isinstance(host, LocalHost)) or experiment.attack != "none":
+            expected = "left out for methods without a network, secure sums, attacks, participation"
+            raise Refused(must("ray", ray, expected))
+        from simulations.cluster import Cluster  # noqa: PLC0415 - Ray is slow to import
+
+        share: Share = stack.enter_context(
+            closing(Cluster(ray, experiment, engine, host.trainer.given))
+        )
+    elif experiment.cores == 1:
+        share = in_order
+    else:
+        share = stack.enter_context(closing(Workers(experiment)))
+    if directly is None:
+        where = "sums are secure, participation is replayed, or no network is trained"
+        warn_alone(experiment, f"clients get messages where {where}")
+    directly = directly and partial(directly, share=share)
     return run(
         grid,
         experiment,

@@ -6,7 +6,8 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from client.hosts import Engine, Opening, host_of
+from client.hosts import Engine, Host, Opening, host_of
+from client.hosts.local import LocalHost, hosted_by
 from client.memory import RamStore
 from engram.checks import must
 from engram.process import named_here, own_modes
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
     from federation.data.datasets import Data
     from federation.settings.given import Given, MethodName
+
+Opens = Callable[[Opening], Host]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -352,10 +355,10 @@ def simulate(
     if given.resume is None:
         chosen = FIRST if method is None else method
         experiment = told_with(wrong, lambda: read_experiment(settings_of(data, chosen, settings)))
-        check(experiment, using := given.engine or "vectorized")
+        opens = check(experiment, using := given.engine or "vectorized")
         name = f"{experiment.method}-{data_name(experiment)}"
         with new_folder(given.out, name) as folder:
-            return run_into(experiment, folder, using, progress)
+            return run_into(experiment, folder, using, progress, opens)
     folder = find_run(str(given.resume))
     own, before = begun(folder, method)
     if data is not None:
@@ -363,20 +366,30 @@ def simulate(
     whole = own | settings
     experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
     RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
-    check(experiment, using := given.engine or before)
-    return run_into(experiment, folder, using, progress)
+    opens = check(experiment, using := given.engine or before)
+    return run_into(experiment, folder, using, progress, opens)
 
 
-def check(experiment: Experiment, engine: Engine) -> None:
-    """Refuses settings and data that do not fit each other."""
-    host_of(Opening(experiment, RamStore(), engine=engine))
+def check(experiment: Experiment, engine: Engine) -> Opens:
+    """Refuses settings and data that do not fit each other.
+
+    Returns:
+        Opens the host of a run on them, without loading the rows of a network's clients again.
+    """
+    host = host_of(Opening(experiment, RamStore(), engine=engine))
+    if not isinstance(host, LocalHost):
+        return host_of
+    data = host.trainer.given
+    return lambda opening: hosted_by(opening, data)
 
 
-def run_into(experiment: Experiment, folder: Path, engine: Engine, progress: bool) -> Run:
-    """Runs an experiment in its folder."""
+def run_into(
+    experiment: Experiment, folder: Path, engine: Engine, progress: bool, opens: Opens = host_of
+) -> Run:
+    """Runs an experiment in its folder, on the clients that ``opens`` opens."""
 
     def execute(e: Experiment, place: Path, report: Any) -> None:
-        run_in_process(e, place, engine=engine, on_round=report)
+        run_in_process(e, place, engine=engine, on_round=report, opens=opens)
 
     if progress and threading.current_thread() is threading.main_thread():
         try:
@@ -384,7 +397,7 @@ def run_into(experiment: Experiment, folder: Path, engine: Engine, progress: boo
         except SystemExit as error:
             raise KeyboardInterrupt from error
     else:
-        run_in_process(experiment, folder, engine=engine)
+        run_in_process(experiment, folder, engine=engine, opens=opens)
     return Run(folder, experiment.source)
 
 

@@ -62,6 +62,11 @@ class Learned:
         given = {"device": "cpu", "num_clients": record.clients}
         self.experiment = experiment.model_copy(update=given)
 
+    @property
+    def picked(self) -> bool:
+        """Whether validation rows have picked the round whose models are wanted."""
+        return bool(self._pick)
+
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The newest intact checkpoint, or that of the picked round.

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+import psutil
+
 from federation.credentials import read_node
 from federation.errors import RunStopped
 from federation.launch import Launch, program
@@ -17,20 +19,23 @@ from server.identity import add_client, init_federation
 from server.launch import superlink_command
 from server.registration import register_clients
 
-Nodes = Literal["engram", "stock"]
-_PATIENCE = 60.0  # seconds until a process must be up
+Nodes = Literal["engram", "together", "stock"]
+_PATIENCE = 60.0  # seconds that a process may take which has not worked meanwhile, until it is up
+_WORK = 0.5  # seconds of processor time, less than which is no work
 
 
 class LoopbackFederation:
     """A federation in a folder, and its processes. Use it as a context manager.
 
     Everything listens on the loopback interface only. The processes are called ``superlink``,
-    ``client-0``, ``client-1``, ..., and print to ``logs/NAME.log``.
+    ``client-0``, ``client-1``, ..., or ``clients`` if all are together, and print to
+    ``logs/NAME.log``.
 
     Args:
         folder: A new or empty folder.
         clients: Number of clients, each with a node.
-        nodes: ``engram`` for resident nodes, ``stock`` for Flower's own.
+        nodes: ``engram`` for resident nodes, ``together`` for such nodes in one process,
+            ``stock`` for Flower's own.
         insecure: Whether to do without TLS and authentication.
         options: Initial ``options`` of every node.
 
@@ -56,7 +61,7 @@ class LoopbackFederation:
         self._clients = clients
         self._nodes = nodes
         self._insecure = insecure
-        self.options = {f"client-{i}": list(options) for i in range(clients)}
+        self.options = {name: list(options) for name in self.names[1:]}
         self.fleet, control, *self._runtimes = _free_ports(2 + clients)
         self.server = self._folder / "server"
         self.control = f"127.0.0.1:{control}"
@@ -65,7 +70,8 @@ class LoopbackFederation:
     @property
     def names(self) -> list[str]:
         """Names of all its processes."""
-        return ["superlink", *(f"client-{i}" for i in range(self._clients))]
+        clients = [f"client-{i}" for i in range(self._clients)]
+        return ["superlink", *(["clients"] if self._nodes == "together" else clients)]
 
     def __enter__(self) -> Self:
         init_federation(
@@ -80,7 +86,7 @@ class LoopbackFederation:
         try:
             self.start("superlink")
             if not self._insecure:
-                list(register_clients(self.server, control=self.control))
+                self._register()
             for name in self.names[1:]:
                 self.start(name)
         except BaseException:
@@ -103,7 +109,7 @@ class LoopbackFederation:
         """
         name = add_client(self._folder).name
         if not self._insecure:
-            list(register_clients(self.server, control=self.control))
+            self._register()
         self._clients += 1
         self._runtimes += _free_ports(1)
         self.options[name] = list(options)
@@ -151,10 +157,26 @@ class LoopbackFederation:
         """Returns the log file of a process."""
         return self._folder / "logs" / f"{name}.log"
 
+    def _register(self) -> None:
+        """Registers all keys, as long as some come to be known: a busy machine may be too slow."""
+        known = -1
+        while True:
+            try:
+                list(register_clients(self.server, control=self.control))
+            except RunStopped:
+                before, known = known, len(list((self.server / "clients").glob("*.node")))
+                if known == before:
+                    raise
+            else:
+                return
+
     def _launch(self, name: str) -> Launch:
         if name == "superlink":
             return superlink_command(self.server, control=self.control)
         own, options = self._folder / name, self.options.get(name, [])
+        if name == "clients":
+            folders = [str(self._folder / f"client-{i}") for i in range(self._clients)]
+            return program("engram", "node", *folders, *options, home=self._folder / "flwr")
         if self._nodes == "engram":
             return program("engram", "node", str(own), *options, home=own / "flwr")
         return self._stock(own, options)
@@ -183,6 +205,7 @@ class LoopbackFederation:
         )
 
     def _await(self, name: str) -> None:
+        process, worked = psutil.Process(self.processes[name].pid), 0.0
         end = time.monotonic() + _PATIENCE
         ports = [self.fleet, int(self.control.rpartition(":")[2])]
         while ports:
@@ -193,6 +216,9 @@ class LoopbackFederation:
                 ports.pop(0)
             except OSError:
                 time.sleep(0.1)
+                spent = sum(process.cpu_times()[:2])
+                if spent > worked + _WORK:
+                    worked, end = spent, time.monotonic() + _PATIENCE
 
 
 def _toml(entries: Mapping[str, object]) -> str:

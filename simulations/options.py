@@ -100,6 +100,14 @@ Ray = Annotated[
         help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
     ),
 ]
+OnRay = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Train clients on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
+    ),
+]
 Track = Annotated[
     str | None,
     typer.Option(metavar="TRACKER", help=f"Send rounds, as they end, to {' or '.join(TRACKERS)}."),

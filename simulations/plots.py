@@ -23,7 +23,10 @@ from simulations.multiples import Curve, curve_of, draw_multiples
 from simulations.rows import client_scores, curves_of
 from strategies.evaluation import center_key
 
-__all__ = ["draw_clients", "draw_metric", "image_of", "plot_data", "save", "tick_label"]
+__all__ = ["CLOCK", "draw_clients", "draw_metric", "image_of", "plot_data", "save", "tick_label"]
+
+CLOCK: Final = "simulated-seconds"
+"""Column of the record: the simulated clock after a round."""
 
 _STYLES: Final = {"": "-", COMMON: "--", TUNED: ":"}
 _FILLED: Final = {COMMON: 0.0, "": 0.7, TUNED: 0.25}  # how much color a model's box has
@@ -44,19 +47,24 @@ def save(figure: Figure, path: Path) -> None:
     replace_file(path, image_of(figure, path.suffix.removeprefix(".")), shared=True)
 
 
-def draw_metric(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
+def draw_metric(
+    runs: Runs, metric: Metric, *, narrow: bool = False, against: str = "round"
+) -> Figure:
     """Plots a metric against rounds: the mean over seeds, and a band from lowest to highest.
+
+    ``against`` may be another column of the record, such as ``CLOCK``: its mean over seeds.
 
     More than ``_TOGETHER`` models have a panel each; fewer side by side, if they are to be narrow.
     """
     lines = curves_of(runs, metric)
     curves = [
-        _curve(runs[method], metric, label, which, look_of(method).color)
+        _curve(runs[method], metric, label, which, look_of(method).color, against)
         for method, label, which in lines
     ]
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
-    x, unit = "communication round", " (%)" if metric.percent else ""
+    x = "communication round" if against == "round" else against.replace("-", " ")
+    unit = " (%)" if metric.percent else ""
     over = f"{metric.center} over clients"
     y, told = f"{metric.name}, {over}{unit}", f"{over}{band}"
     if len(curves) > _TOGETHER:
@@ -70,14 +78,19 @@ def draw_metric(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=0.15, lw=0)
     axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=against == "round"))
     axes.grid(alpha=0.3)
     axes.legend(loc="best", framealpha=0.6)
     return figure
 
 
 def _curve(
-    records: Sequence[RunRecord], metric: Metric, label: str, which: str, color: str
+    records: Sequence[RunRecord],
+    metric: Metric,
+    label: str,
+    which: str,
+    color: str,
+    against: str,
 ) -> Curve:
     """Returns a model's metric in the rounds in which every seed was evaluated."""
     key = center_key(metric.name + which, metric)
@@ -87,7 +100,9 @@ def _curve(
     ]
     rounds = sorted(set.intersection(*(set(each) for each in found)))
     values = _scaled([[each[r] for r in rounds] for each in found], metric)
-    return curve_of(label, rounds, values, color)
+    at = [{row["round"]: row.get(against, 0) for row in record.rows()} for record in records]
+    x = [float(np.mean([each[r] for each in at])) for r in rounds]
+    return curve_of(label, x, values, color)
 
 
 def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:

@@ -4,11 +4,9 @@ import _thread
 import contextlib
 import functools
 import json
-import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -20,13 +18,13 @@ from typing import Any, Final, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from engram.checks import must
-from engram.process import Shared, on_threads
-from federation.errors import Refused, RunStopped, one_line
+from engram.process import Shared, on_one_core, on_threads
+from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 from federation.machine import cores
 from federation.safe_path import safe_path
 from simulations.console import err
+from simulations.joining import join
 
 Row = dict[str, Any]
 Progress = Callable[..., None]  # called with how much of a job is done, the total, and a result
@@ -197,8 +195,9 @@ class Pool:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limits a job to one thread, since jobs already use all cores."""
+    """Limits a job to one process of one thread, since jobs already use all cores."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(on_one_core())
         stack.enter_context(_ONE_FOR_BLAS())
         if "torch" in sys.modules:  # a job that needs it has loaded it by now
             stack.enter_context(on_threads(1))
@@ -259,8 +258,7 @@ def _join(address: str) -> type[Exception]:
     Raises:
         Refused: If there is no cluster, or Ray cannot begin one here.
     """
-    import ray  # noqa: PLC0415 - slow to import, rarely wanted
-    from joblib import register_parallel_backend  # noqa: PLC0415 - likewise
+    from joblib import register_parallel_backend  # noqa: PLC0415 - slow to import, rarely wanted
     from ray.exceptions import RayError  # noqa: PLC0415 - likewise
     from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - likewise
 
@@ -270,24 +268,7 @@ def _join(address: str) -> type[Exception]:
         supports_return_generator = True
 
     register_parallel_backend("ray", Yielding)
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
-        os.environ.setdefault(name, "0")  # sends no statistics, and prints no advice
-    host, colon, port = address.rpartition(":")
-    try:
-        if colon and "/" not in host:  # without a listener, Ray would wait for minutes
-            socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(
-            address,
-            num_cpus=cores() if address == "local" else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            ignore_reinit_error=True,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise Refused(must("ray", address, "the address of a cluster that answers")) from error
-    except Exception as error:  # as Ray raises if its processes do not begin in time
-        why = f"Ray could not begin here, where it needs /dev/shm and /tmp: {one_line(str(error))}"
-        raise Refused(why) from error
+    join(address)
     return RayError
 
 

@@ -54,6 +54,7 @@ def summary(found: Sequence[Results]) -> "pd.DataFrame":
         for reference, figures in results.beside.items():
             for end, value in zip(keys, figures, strict=True):
                 columns[name + end][reference] = value
+            columns[SELECTED + name][reference] = figures[0]  # of whichever round
             means = [float(np.nanmean(s)) for s in results.references.get(reference, ())]
             if len(means) > 1:
                 columns[f"{name}-seed-std"][reference] = float(np.std(means, ddof=1))

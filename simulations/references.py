@@ -27,7 +27,7 @@ from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods.network import NetworkMethod
 from federation.stored import Figure, Stored, read_stored
-from federation.streams import unseen
+from federation.streams import scored, unseen
 from server.record import RunRecord
 
 __all__ = [
@@ -100,15 +100,21 @@ def _in_memory(split: Split) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in (torch.uint8, torch.float32)
 
 
+def _clients(e: Experiment, data: FederatedData) -> list[int]:
+    """Returns the clients that are scored in the runs, too."""
+    able = [c for c in range(e.num_clients) if c not in {*data.left_out, *data.unscored}]
+    return scored(e, able, unseen(e, data.names))
+
+
 def _scored(
     experiment: Experiment, data: FederatedData, model_of: _ModelOf
 ) -> dict[str, list[float | None]]:
     """Returns each metric of each client by its model; None without a model, or rows."""
     metrics = experiment.of(NetworkMethod).metrics(experiment)
     found: dict[str, list[float | None]] = {metric.name: [] for metric in metrics}
+    there = {*_clients(experiment, data)}
     for client in range(experiment.num_clients):
-        absent = client in data.left_out or client in data.unscored
-        predicts = None if absent else model_of(client)
+        predicts = model_of(client) if client in there else None
         if predicts is None:
             for scores in found.values():
                 scores.append(None)
@@ -202,9 +208,7 @@ def _constant(task: str, data: FederatedData, client: int) -> _Predicts:
 def _own(experiment: Experiment, data: FederatedData) -> tuple[_ModelOf, list[str]]:
     """Returns each client's linear model, all fitted; and of how many clients, if not of all."""
     task, ends, models = experiment.task, time.process_time() + _SECONDS, dict[int, _Predicts]()
-    clients = [
-        c for c in range(experiment.num_clients) if c not in {*data.left_out, *data.unscored}
-    ]
+    clients = _clients(experiment, data)
     for client in clients:
         if time.process_time() >= ends:
             break

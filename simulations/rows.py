@@ -79,7 +79,8 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     (None for one run). ``selected-accuracy`` is its mean accuracy after the round that validation
     rows pick for it, ``selected-validation-accuracy`` that on these rows, and ``selected-round``
     the median of these rounds; None unless all runs are finished and hold rows out. Of a metric
-    whose ``center`` is the median, the first three are of medians over clients.
+    whose ``center`` is the median, ``-seed-std`` and ``selected-validation-``, by which the best
+    method is picked, are of medians over clients.
 
     ``accuracy-clients`` counts the clients that have the score, in any run. Of fewer than three
     that are not all, mean and standard deviation are None. ``accuracy-worse-than-local`` is the
@@ -159,8 +160,8 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         figures |= _figures(last, metric, which)
         key = center_key(name + which, metric)
         figures[f"{name}-seed-std"] = _deviation([row[key] for row in last])
-        for rows in ("", VALIDATION):
-            values = [row[rows + key] for row in selected if row]
+        for rows, score in ((VALIDATION, key), ("", name + which)):
+            values = [row[rows + score] for row in selected if row]
             whole = len(values) == len(records) and None not in values
             figures[SELECTED + rows + name] = float(np.mean(values)) if whole else None
     trained = [row for rows in curves for row in rows if "ms" in row]

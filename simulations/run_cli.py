@@ -24,10 +24,12 @@ from simulations.comparison import (
     read_plan,
 )
 from simulations.console import out as console
+from simulations.joining import join
 from simulations.options import (
     SEE_SETTINGS,
     Config,
     Json,
+    OnRay,
     Out,
     Processes,
     Resume,
@@ -97,6 +99,7 @@ def run(
             "--check", help="With --federation: say who can take part, and train nothing."
         ),
     ] = False,
+    ray: OnRay = None,
     metrics_port: Annotated[
         int,
         typer.Option(
@@ -117,10 +120,13 @@ def run(
     if method is not None and (named := overrides.setdefault("method", method)) != method:
         raise Refused(f"METHOD must be {named}, as --config or --set says, got {method}")
     if federation is not None:
-        if engine is not None:
-            raise Refused("--engine and --federation exclude each other: nodes train as they can")
-        if track is not None:
-            raise Refused("--track and --federation exclude each other: see engram track")
+        for option, value, why in (
+            ("--engine", engine, "nodes train as they can"),
+            ("--ray", ray, "nodes train their clients"),
+            ("--track", track, "see engram track"),
+        ):
+            if value is not None:
+                raise Refused(f"{option} and --federation exclude each other: {why}")
         from simulations.deployed_cli import run_on
         from simulations.schema_cli import check_on
 
@@ -147,12 +153,18 @@ def run(
         settings, before = begun(folder, overrides.get("method"))
         experiment = told_with(wrong, lambda: read_experiment(settings | overrides))
         chosen = given.engine or before
-    run_all({folder: experiment}, in_this_process(chosen, track), f"engram run --resume {folder}")
+    again = f"engram run --resume {folder}{_again(ray)}"
+    run_all({folder: experiment}, in_this_process(chosen, track, ray=ray), again)
     show_found(folder, as_json)
 
 
-def in_this_process(engine: "Engine", tracker: str | None, group: str = "") -> Execute:
-    """Returns what runs an experiment in this process, and tells a tracker of its rounds."""
+def in_this_process(
+    engine: "Engine", tracker: str | None, group: str = "", ray: str | None = None
+) -> Execute:
+    """Returns what runs an experiment in this process, and tells a tracker of its rounds.
+
+    With the address of a Ray cluster, its workers train the clients.
+    """
     if tracker is not None:
         check_tracker(tracker)
     with end_at_once():
@@ -160,7 +172,7 @@ def in_this_process(engine: "Engine", tracker: str | None, group: str = "") -> E
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
-            simulate(experiment, folder, engine=engine, on_round=report)
+            simulate(experiment, folder, engine=engine, on_round=report, ray=ray)
             return
 
         def both(row: dict[str, Any]) -> None:
@@ -168,9 +180,13 @@ def in_this_process(engine: "Engine", tracker: str | None, group: str = "") -> E
             report(row)
 
         with follow(folder, tracker, group) as tell:
-            simulate(experiment, folder, engine=engine, on_round=both)
+            simulate(experiment, folder, engine=engine, on_round=both, ray=ray)
 
     return execute
+
+
+def _again(ray: str | None) -> str:
+    return "" if ray is None else f" --ray {shlex.quote(ray)}"
 
 
 @app.command(epilog=SEE_SETTINGS)
@@ -197,6 +213,7 @@ def compare(
         typer.Option(metavar="N", help="Settings that --tuned tries of each; default 32."),
     ] = None,
     processes: Processes = None,
+    ray: OnRay = None,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
@@ -229,11 +246,14 @@ def compare(
         check_tracker(track)
     with end_at_once():
         from simulations.comparing import begin_comparison, go_on
+    if ray is not None:
+        join(ray)
     if resume is None:
         chosen, tries = given.engine or "vectorized", given.trials if tuned else None
         begin_comparison(folder, chosen, each, given.seeds, tries)
-    in_place = partial(in_this_process, tracker=track, group=folder.name)
-    stopped = go_on(folder, in_place, processes=given.processes)
+    in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
+    again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"
+    stopped = go_on(folder, in_place, again, given.processes)
     show_found(folder, as_json)
     if stopped:
         of_all = len(read_plan(folder)["runs"])

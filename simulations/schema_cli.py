@@ -51,7 +51,8 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
     told = checked(found, experiment)
     rows = found.rows or {}
     for client, count in sorted(rows.items()):
-        print(f"client-{client}: takes part, with {count} rows to train on")
+        approval = ", once its site approves the run" if client in found.approving else ""
+        print(f"client-{client}: takes part, with {count} rows to train on{approval}")
     _tell(told)
     _show_columns(found, experiment.to_config())
     able = f"{len(rows)} of {experiment.num_clients} sites can take part"
@@ -75,6 +76,12 @@ def schema(
     partial: Annotated[
         bool, typer.Option("--partial", help="Do without sites that do not describe their tables.")
     ] = False,
+    union: Annotated[
+        bool,
+        typer.Option(
+            "--union", help="Keep columns that some sites lack: there, all values are missing."
+        ),
+    ] = False,
     control: _Control = None,
 ) -> None:
     """Have sites agree on the columns of their tables, before they train.
@@ -92,7 +99,7 @@ def schema(
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
     experiment = for_federation(given, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
-    settings, told = agreed(found, overrides, targets)
+    settings, told = agreed(found, overrides, targets, union=union)
     _tell(told)
     _show_columns(found, settings)
     if found.silent and not partial:

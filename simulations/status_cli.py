@@ -110,6 +110,7 @@ def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: boo
         "policy": f"{found.file or 'none'}: {one_line(', '.join(rules) or 'the defaults')}",
         "today": f"{found.rounds} of at most {found.policy.rounds_a_day} rounds of training",
         **({"budget": "; ".join(found.budget)} if found.budget else {}),
+        **({"registry": f"{found.registry}, by which it knows others"} if found.registry else {}),
         "waiting": ", ".join(found.waiting) or "no training, for approval",
         "log": found.log.fault or "whole; the last lines:",
     }

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from federation.agreement import Finding, findings, proposed
-from federation.data.values import Values, listed
 from federation.errors import Refused, RunStopped, few_names, one_line
 from federation.experiment import Experiment
 from federation.files import replace_file
@@ -91,7 +90,7 @@ def answer_of_nodes(asked: Asked, experiment: Experiment, server: Path, control:
 
 
 def agreed(
-    found: Survey, given: Mapping[str, Any], targets: Sequence[str]
+    found: Survey, given: Mapping[str, Any], targets: Sequence[str], *, union: bool = False
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Returns the settings on which all sites can agree, and what is to be mended first.
 
@@ -99,6 +98,7 @@ def agreed(
         found: What the sites say.
         given: Settings that stay as they are.
         targets: Columns that are no inputs; if there is one, it is the target.
+        union: Whether columns that some sites lack are kept.
 
     Raises:
         RunStopped: No site describes a table.
@@ -108,7 +108,8 @@ def agreed(
         raise RunStopped("; ".join(map(str, wrong)) or "no node describes its table")
     tables = {_site(client): table for client, table in sorted(found.tables.items())}
     known = {*DataSettings.all_keys(), "task"}
-    settings = proposed(tables, {k: v for k, v in given.items() if k in known}, targets)
+    stays = {key: value for key, value in given.items() if key in known}
+    settings = proposed(tables, stays, targets, union=union)
     return settings, [*findings(tables, settings, targets), *wrong]
 
 
@@ -149,12 +150,11 @@ def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:
     return path
 
 
-def schema_of(server: Path, *, numbers: bool = False) -> dict[str, Any]:
+def schema_of(server: Path) -> dict[str, Any]:
     """Returns the settings that a federation's sites agree on; none if there is no such file.
 
     Args:
         server: The coordinator's folder.
-        numbers: Whether inputs are columns of numbers alone, as methods for tables take them.
 
     Raises:
         Refused: It is damaged.
@@ -166,13 +166,4 @@ def schema_of(server: Path, *, numbers: bool = False) -> dict[str, Any]:
     if strange := settings.keys() - {*DataSettings.all_keys(), "task"}:
         named = few_names(sorted(map(one_line, strange)))
         raise Refused(f"{path} must hold settings of data, got {named}: see engram schema")
-    return _of_numbers(settings) if numbers else settings
-
-
-def _of_numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings by which a table's columns of text, which these declare, are no inputs."""
-    texts = Values.parse(str(settings.get("categories", "")), needed=False).declared
-    names = listed(str(settings.get("input-columns", "")), ",")
-    kept = ",".join(name for name in names if name not in texts)
-    found = {key: value for key, value in settings.items() if key != "categories"}
-    return found | ({"input-columns": kept} if kept else {})
+    return settings

@@ -117,6 +117,7 @@ def _tell_before(found: Withdrawal, folder: Path) -> None:
         "rounds learned from it",
         *(f"has its updates: {path}" for path in found.models),
         *(f"has its updates: {h.folder}, which {h.link} {h.of}" for h in found.heirs),
+        *(f"has its updates: {path}, exported{_gone(path)}" for path in found.exports),
         f"retraining without it from {start}: {folder}",
     ]
     console.print("\n".join(lines), soft_wrap=True)
@@ -126,11 +127,15 @@ def _tell_after(record: RunRecord, doomed: Sequence[Path], *, on_nodes: bool) ->
     command = f"engram memory forget CLIENT_FOLDER {record.config['training']}"
     lines = [
         *(f"delete: {path}" for path in doomed),
-        *([f"delete at each site: {command}"] if on_nodes else []),
-        "delete exported models, which are not recorded: those whose card names the run "
+        *([f"delete at each site: {command}; and the models that it names"] if on_nodes else []),
+        "delete copies of exported models, which no record names: those whose card names the run "
         f"{record.folder.name}",
     ]
     console.print("\n".join(lines), soft_wrap=True)
+
+
+def _gone(exported: Path) -> str:
+    return "" if exported.exists() else ", and moved or deleted since"
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:
@@ -160,7 +165,8 @@ def _doomed(found: Withdrawal, *, on_nodes: bool) -> list[Path]:
 
     Its record of who took part stays, since the new run repeats it.
     """
+    exports = [path for path in found.exports if path.exists()]
     if on_nodes:
-        return [found.run]
+        return [found.run, *exports]
     scores = (found.run / name for name in ("scores.jsonl", "results.json"))
-    return [*found.models, *(path for path in scores if path.exists())]
+    return [*found.models, *(path for path in scores if path.exists()), *exports]

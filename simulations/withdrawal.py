@@ -52,6 +52,7 @@ class Withdrawal(NamedTuple):
         heirs: Other runs that have them.
         base: The last round before ``since`` of which there is a checkpoint; None without one.
         former: The run that this one started from, if that has the client's updates.
+        exports: Folders of the models exported from these runs that have its updates.
     """
 
     run: Path
@@ -62,6 +63,7 @@ class Withdrawal(NamedTuple):
     heirs: list[Heir]
     base: int | None
     former: Path | None
+    exports: list[Path]
 
     def to_json(self) -> dict[str, Any]:
         """Returns what ``withdrawal.json`` has: the fields, with absolute paths."""
@@ -72,6 +74,7 @@ class Withdrawal(NamedTuple):
             "took-part": self.took_part,
             "models": [str(path.absolute()) for path in self.models],
             "runs": [str(heir.folder.absolute()) for heir in self.heirs],
+            "exports": [str(path) for path in self.exports],
             "retrained-from": self.base,
         }
 
@@ -103,7 +106,11 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     models = [path for each in kept for at, path in each.items() if at >= first]
     before = max((at for at in record.checkpoints() if at < since), default=None)
     heirs = list(_heirs(run, number, places))
-    return Withdrawal(run, number, since, took_part, models, heirs, before, former)
+    exports = [Path(row["folder"]) for row in record.exports.rows() if row["round"] >= first]
+    for heir in heirs:
+        exports += [Path(row["folder"]) for row in RunRecord.open(heir.folder).exports.rows()]
+    known = list(dict.fromkeys(exports))
+    return Withdrawal(run, number, since, took_part, models, heirs, before, former, known)
 
 
 def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, Any]:

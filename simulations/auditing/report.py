@@ -82,7 +82,10 @@ def _on_rows(seen: Sequence[Seen]) -> list[str]:
     for by, whose in (("server", "a client's message"), ("members", "the merged model")):
         some = [each for each in seen if each.by == by]
         if not some and by == "server":
-            found.append("The server sees no message of a single client: aggregation is secure.")
+            found.append(
+                "The server sees no message of a single client, and of all together what members "
+                "see: aggregation is secure."
+            )
         if not some:
             continue
         who = "The server" if by == "server" else "Whoever receives the model"

@@ -8,11 +8,11 @@ from dash import dcc, html
 from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
-from federation.aggregation import spent
 from federation.columns import COMMON
 from federation.errors import Refused
 from federation.experiment import Experiment
 from server.record import RunRecord
+from server.spent import spent_by_client
 from server.status import ClientShare, participation
 from simulations.board.clients import client_columns, client_rows, unit
 from simulations.board.pieces import address, facts, graph, grid
@@ -59,7 +59,7 @@ def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[st
     if share is not None:
         why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
         told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
-        told |= {"why not": why, "privacy spent": _epsilon(record, share.asked)}
+        told |= {"why not": why, "privacy spent": _epsilon(record, client)}
     return told
 
 
@@ -76,13 +76,12 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
     return told
 
 
-def _epsilon(record: RunRecord, asked: int) -> str:
-    experiment = Experiment.from_config(record.config["settings"])
-    if experiment.privacy == "none":
+def _epsilon(record: RunRecord, client: int) -> str:
+    spent = spent_by_client(record).get(client)
+    if spent is None:
         return ""
-    if experiment.sampling == "poisson":  # all rounds count, asked in secret or not
-        asked = max(row["round"] for row in record.rows())
-    return f"epsilon {spent(experiment, asked):.3g} at delta {experiment.delta:g}"
+    delta = Experiment.from_config(record.config["settings"]).delta
+    return f"epsilon {spent:.3g} at delta {delta:g}"
 
 
 def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:

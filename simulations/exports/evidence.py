@@ -27,6 +27,7 @@ def of_network(
     except DataError:
         return Evidence(_means(learned) if client is None else _told(learned, client))
     if client is not None:
+        data = data._replace(validation=None) if learned.picked else data
         return of_client(learned.experiment, data, module, client, schema)
     x = some_of(data.train, np.concatenate(data.train.rows))
     return Evidence(_means(learned), ranges_of(inputs_in(x, schema)))
@@ -69,4 +70,4 @@ def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -
     more, intervals = of_test(e, found, None if client is None else data.test[client])
     train = [own.x for own in (data.train if client is None else [data.train[client]]) if own]
     x = np.concatenate(train)
-    return Evidence.of_table(scores | more, x, found.columns, intervals)
+    return Evidence.of_table(scores | more, x, found.schema, intervals)

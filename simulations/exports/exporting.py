@@ -18,14 +18,14 @@ from engram.models.plain import Recalling, layered
 from engram.tasks import TASKS
 from federation.data.federated import model_for
 from federation.errors import DataError, Refused, refusals, told_with
-from federation.exported import Exported, Form, check_format
+from federation.exported import Exported, Form, Format, check_format
 from federation.schema import Kind, Schema
 from simulations.arguments import arguments
 from simulations.exports.evidence import of_coefficients, of_network
 from simulations.exports.tables import coefficients_of
 from simulations.learned import Learned
 
-__all__ = ["Written", "exported_into", "free_folder", "of_table", "package_of"]
+__all__ = ["Written", "exported_into", "free_folder", "of_table", "package_of", "written"]
 
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 
@@ -163,7 +163,7 @@ def of_table(
     """
     e = learned.experiment
     module = layered(found.state, getattr(e.own, "family", "linear"))
-    known: dict[str, Any] = {"kind": Kind.of_table(found.columns), "classes": found.outputs}
+    known: dict[str, Any] = {"kind": Kind(schema=found.schema), "classes": found.outputs}
     known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
     exported = exported_as(learned, "layers", client, **known)
     package = with_card(learned, exported, module, learned.rows_in_words, evidence.scores, notes)
@@ -217,9 +217,25 @@ def exported_into(
     wrong += refusals(lambda: check_format(format_))
     number = told_with(wrong, lambda: None if client is None else learned.number(client))
     folder = free_folder(given.out, "common" if number is None else learned.called(number))
-    found = package_of(learned, number)
-    found.write(folder, check_format(format_))
-    return Written(folder, found)
+    return written(learned, package_of(learned, number), folder, check_format(format_))
+
+
+def written(learned: Learned, package: Package, folder: Path, format_: Format) -> Written:
+    """Writes a model into a folder, which the run's record names first: see ``withdrawal_of``.
+
+    Raises:
+        Refused: One of them cannot be written.
+    """
+    row = {"round": learned.checkpoint.server_round, "folder": str(folder.absolute())}
+    try:
+        learned.record.exports.append(row | {"what": package.exported.what})
+    except OSError as error:
+        path = learned.record.exports.path
+        raise Refused(
+            f"{path}, which names exports, cannot be written: {error.strerror}"
+        ) from error
+    package.write(folder, format_)
+    return Written(folder, package)
 
 
 def free_folder(out: Path | None, name: str) -> Path:

@@ -46,6 +46,7 @@ from simulations.exports.exporting import (
     notes_on,
     of_table,
     with_card,
+    written,
 )
 from simulations.exports.tables import FOLDS, UNLABELED, transferred
 from simulations.learned import Learned
@@ -84,8 +85,7 @@ def adapted_into(
     else:
         coefficients, evidence, notes = transferred(learned, path)
         found = of_table(learned, coefficients, name, evidence, notes)
-    found.write(folder, checked)
-    return Written(folder, found)
+    return written(learned, found, folder, checked)
 
 
 def newcomer_of(learned: Learned, path: Path) -> Newcomer:

@@ -15,12 +15,12 @@ from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
 from federation.files import replace_file
 from federation.graphs import USUAL, Limits
+from federation.predicted import USUAL as LEVEL
 from federation.predicted import Interval, columns_of, ends_of, outputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_USUAL: Final = 0.9  # the probability of intervals
 _ELSEWHERE: Final = (
     "{} lies far from the rows that the model has learned from ({}): are the units the same?"
 )
@@ -101,7 +101,7 @@ def _interval(model: Path, known: Sequence[Interval], level: float | None) -> In
     """Returns the interval of a probability, or the usual one, if there is one."""
     found = {each.level: each for each in known}
     if level is None:
-        return found.get(_USUAL)
+        return found.get(LEVEL)
     if not found:
         raise Refused(
             f"{model} has no intervals: they need a client's model that predicts values, and rows "

@@ -1,5 +1,6 @@
 """Models of methods that train no network of the user's: coefficients, and users' networks."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +18,12 @@ from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.new_rows import NewRows, read_new_rows
-from federation.data.tables import Table, TableData, target_of
+from federation.data.tables import TableData, target_of
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
 from federation.predicted import Interval
+from federation.schema import Schema
 from federation.streams import Stream, generator
 from federation.wire import to_record
 from simulations.exports.evidence import of_coefficients
@@ -48,7 +50,21 @@ def coefficients_of(learned: Learned, client: int | None) -> Coefficients:
     if not memory:
         called = learned.called(client)
         raise Refused(f"client {called} keeps no model: it had no part in the run")
-    return remembered(learned.experiment, learned.kind, memory)
+    found = remembered(learned.experiment, learned.kind, memory)
+    return found._replace(schema=_schema(learned, found, client))
+
+
+def _schema(learned: Learned, found: Coefficients, client: int | None) -> Schema:
+    """Returns a model's schema, with what stands for a missing value in a client's rows.
+
+    Where the table is elsewhere, that is unknown: then the schema refuses missing values.
+    """
+    if found.schema.missing != "median":
+        return found.schema
+    try:
+        return learned.tables.schema_of(client)
+    except DataError:
+        return replace(found.schema, missing="refuse")
 
 
 def _common(learned: Learned) -> Coefficients:
@@ -59,7 +75,9 @@ def _common(learned: Learned) -> Coefficients:
         raise Refused("the sites share no estimate of some parameters: export a client's instead")
     some = [key for key in shared if key in ("low", "high")]
     limits = {key: torch.tensor([*map(_number, shared[key])]) for key in some}
-    return linear(shared["names"], torch.tensor(shared["coef"], dtype=torch.float64), limits)
+    coef, schema = torch.tensor(shared["coef"], dtype=torch.float64), learned.kind.schema
+    found = linear(schema or Schema(()), shared["names"], coef, limits)
+    return found._replace(schema=_schema(learned, found, None))
 
 
 def _number(value: float | None) -> float:
@@ -78,19 +96,19 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
             "joins its federation instead"
         )
     e = learned.experiment
-    rows = read_new_rows(path, learned.kind, e.to_config())
+    rows = read_new_rows(path, learned.kind, e.to_config(), of_one_client=True)
     if not rows.size:
         raise DataError(f"{path} must hold some rows")
     targets = _targets(path, rows, e.target_column)
     if targets is None:
         common = _common(learned)
         return common, of_coefficients(learned, common, None), [UNLABELED]
-    columns = list(learned.kind.columns)
     assert isinstance(rows.x, Tensor)  # for mypy: rows of columns are one matrix
-    table = Table(rows.x.numpy(), targets, None, columns)
-    every, x, y = np.arange(len(table.y)), torch.from_numpy(table.x), torch.from_numpy(table.y)
+    assert rows.schema  # for mypy: and these have names
+    table, x, y = Rows(rows.x.numpy(), targets), rows.x, torch.from_numpy(targets)
+    every = np.arange(rows.size)
     memory, _ = _at_a_site(learned, table, every, None)
-    order = generator(e.seed, Stream.FOLDS).permutation(len(table.y))
+    order = generator(e.seed, Stream.FOLDS).permutation(rows.size)
     folds = np.array_split(order, min(FOLDS, len(order))) if len(order) > 1 else []
     sites = [_at_a_site(learned, table, np.sort(np.setdiff1d(every, fold)), fold) for fold in folds]
     losses = [own for _, own in sites]
@@ -111,8 +129,8 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
     if folds:
         means = [_means(learned, sites[k][0], x[fold]) for k, fold in enumerate(folds)]
         intervals = intervals_on(e, torch.cat(means), y[np.concatenate(folds)])
-    found = Evidence.of_table(scores, table.x, columns, intervals)
-    return remembered(e, learned.kind, memory), found, []
+    found = Evidence.of_table(scores, table.x, rows.schema, intervals)
+    return remembered(e, learned.kind._replace(schema=rows.schema), memory), found, []
 
 
 def _targets(path: Path, rows: NewRows, name: str) -> Array | None:
@@ -139,14 +157,15 @@ def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:
 
 
 def _at_a_site(
-    learned: Learned, table: Table, rows: Ints, held_out: Ints | None
+    learned: Learned, table: Rows, rows: Ints, held_out: Ints | None
 ) -> tuple[Params, dict[str, float]]:
     """Has a site compute its coefficients; returns its memory, and losses on held-out rows."""
     e = learned.experiment
     train = [Rows(table.x[rows], table.y[rows])]
     test = None if held_out is None else Rows(table.x[held_out], table.y[held_out])
     store = RamStore()
-    site = TableSites(e, TableData([*train], [test], table.columns), store)
+    data = TableData([*train], [test], learned.kind.schema or Schema(()))
+    site = TableSites(e, data, store)
     record = to_record(learned.checkpoint.model)
     shared, half = read_shared(record, len(site.names))
     told = read_told(record, len(site.names)) if e.of(Molar).sharing == "adaptive" else None

@@ -37,8 +37,9 @@ def ranks(
     Friedman's test asks whether any method ranks otherwise than another. Each is then compared with
     the control by ``z = (R_i - R_control) / sqrt(k (k + 1) / (6 N))`` of their mean ranks R, with
     Holm's adjustment (Demsar. Statistical Comparisons of Classifiers over Multiple Data Sets. JMLR
-    2006, sections 3.2.2 and 3.2.3). The intervals are Student's, of a method's N ranks; they are
-    of one method each, and decide nothing.
+    2006, sections 3.2.2 and 3.2.3). Of few federations the normal distribution is cautious: ranks
+    have ends, so that large differences are rarer than it says. The intervals are Student's, of a
+    method's N ranks; they are of one method each, and decide nothing.
 
     Args:
         scores: Each method's N scores.

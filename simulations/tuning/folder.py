@@ -100,7 +100,12 @@ class Tuning(NamedTuple):
                 "found with privacy"
             )
             raise Refused(must("privacy", experiment.privacy, expected))
-        for key in ("participation", "start-from", "without"):  # runs in lock step know none
+        for key in (
+            "participation",
+            "start-from",
+            "without",
+            "clock",
+        ):  # runs in lock step know none
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))
         if experiment.attack != "none":

@@ -147,10 +147,10 @@ class OneShot(Problem):
         First layers are represented by their coordinates in the span of the few images shown.
         """
         x, y = support
-        frame = Span(model[FIRST], x, held=0)
+        frame = Span((model[FIRST],), x)
         rows = frame.see(0, self.ways)
         w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
-        w = self._adapt(w | {FIRST: rows.fit(frame.origin())}, Examples(rows, y))
+        w = self._adapt(w | {FIRST: rows.fit(frame.base(0))}, Examples(rows, y))
         return logits(w, frame.see_others(others), self.network.dense_layers)
 
     def _embed(self, w: Params, x: Tensor) -> Tensor:
