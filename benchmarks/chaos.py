@@ -8,8 +8,6 @@ memory must be those of the same run in one undisturbed process.
 """
 
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -22,6 +20,7 @@ import psutil
 import torch
 import typer
 
+from benchmarks.harness import Keep, new_folder, report, start
 from client.disk import DiskStore
 from engram.types import Params
 from federation.errors import EngramError
@@ -203,23 +202,13 @@ def main(
     kills: Annotated[int, typer.Option(min=0)] = 5,
     seed: int = 0,
     rounds: Annotated[int, typer.Option(min=1)] = 30,
-    keep: Annotated[bool, typer.Option("--keep", help="keep the folder, with all logs")] = False,
+    keep: Keep = False,
 ) -> None:
     """Prints the outcome of a disturbed run; exits with 1 if the run was harmed."""
-    folder = Path(tempfile.mkdtemp(prefix="engram-chaos-"))
-    try:
+    with new_folder("chaos", keep=keep) as folder:
         found = chaos(folder, plan(kills, rounds, seed), rounds)
-    finally:
-        if keep:
-            print(f"kept: {folder}")
-        else:
-            shutil.rmtree(folder)
-    print(f"{rounds} rounds, {sum(found.kills.values())} kills, seed {seed}")
-    for name, value in found._asdict().items():
-        print(f"  {name.replace('_', ' '):<20}{value}")
-    if not found.unharmed:
-        raise typer.Exit(1)
+    report(f"{rounds} rounds, {sum(found.kills.values())} kills, seed {seed}", found)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    start(main)

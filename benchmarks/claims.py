@@ -48,13 +48,15 @@ def twin(seed: int, number: int, folder: Path) -> dict[str, Any]:
     """Returns each client's scores after a run of a seed's data with cohorts of its own."""
 
     def cohort(
-        self: Rounds, server_round: int, clients: int, absent: Collection[int] = ()
+        self: Rounds,
+        server_round: int,
+        clients: int,
+        absent: Collection[int] = (),
+        size: int | None = None,
+        unseen: Collection[int] = (),
     ) -> list[int]:
-        drawn = 1000 * (1 + number) + seed
-        found: list[int] = draw_cohort(
-            drawn, server_round, clients, self.clients_per_round, absent=absent
-        )
-        return found
+        drawn, size = 1000 * (1 + number) + seed, size or self.clients_per_round
+        return draw_cohort(drawn, server_round, clients, size, absent={*absent, *unseen})
 
     with patch.object(Rounds, "cohort", cohort):
         found = simulate(Experiment.from_config(SETTINGS | {"seed": seed}), folder)

@@ -23,6 +23,7 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "the same, clip 0.3": _CLIPPED,
     "the same, local noise 1": _CLIPPED | {"privacy": "local", "noise_multiplier": 1.0},
     "the same, central noise 1": _CLIPPED | {"privacy": "central", "noise_multiplier": 1.0},
+    "clip 0.3, secure aggregation": _CLIPPED | {"aggregation": "secure"},
     "a convolutional network": {"model": "cnn"},
     "FedPer": {"method": "fedper"},
     "LocalMOML": {"method": "local-moml"},
@@ -40,8 +41,9 @@ def main(
             given = {"num_rounds": rounds} | _SHARED | settings
             run = engram.simulate(out=Path(folder) / "run", progress=False, **given)
             found = engram.audit(run, federations=federations, progress=False)
-            server = max(seen.told for seen in found.seen if seen.by == "server")
             members = max((seen.told for seen in found.seen if seen.by == "members"), default=0)
+            # With secure aggregation it has the sum alone, which the merged model shows, too.
+            server = max((seen.told for seen in found.seen if seen.by == "server"), default=members)
             told = [
                 f"{100 * p.share:.1f} ({100 * p.low:.1f} to {100 * p.high:.1f})" if p else ""
                 for p in (found.told.get(""), found.told.get("-common"))

@@ -6,8 +6,6 @@ and at the end it measures, of each process, memory and open descriptors, and, o
 size.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -15,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import psutil
 import typer
 
+from benchmarks.harness import Keep, new_folder, start
 from federation.experiment import Experiment
 from simulations.deployed import run_deployed
 from simulations.loopback import LoopbackFederation
@@ -128,22 +127,18 @@ def growing(found: Mapping[int, Mapping[str, Size]]) -> Sequence[str]:
 
 def main(
     rounds: Annotated[int, typer.Option(min=1)] = 1000,
-    keep: Annotated[bool, typer.Option("--keep", help="keep the folder, with all logs")] = False,
+    keep: Keep = False,
 ) -> None:
     """Prints what a federation takes, early, halfway and at the end of a long run."""
-    folder = Path(tempfile.mkdtemp(prefix="engram-endurance-"))
-    print("| round | process | memory | descriptors | its folder |\n|---|---|---|---|---|")
-    try:
+    print(
+        "| round | process | memory | descriptors | its folder |\n|---|---|---|---|---|", flush=True
+    )
+    with new_folder("endurance", keep=keep) as folder:
         found = endure(folder, rounds)
-    finally:
-        if keep:
-            print(f"kept: {folder}")
-        else:
-            shutil.rmtree(folder)
     if names := growing(found):
         print(f"more and more descriptors: {', '.join(names)}")
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    start(main)

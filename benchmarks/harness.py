@@ -1,9 +1,13 @@
-"""Shared parts of benchmarks: contenders that take turns, tables of numbers, the command line."""
+"""Shared parts of benchmarks: contenders that take turns, tables, folders, the command line."""
 
+import shutil
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.table import Table
@@ -59,6 +63,41 @@ def chosen(given: str, known: Collection[str], separator: str = ",") -> list[str
         if name not in known:
             raise Refused(f"{brief(name)} is not one of {', '.join(known)}")
     return names
+
+
+Keep = Annotated[bool, typer.Option("--keep", help="keep the folder, with all logs")]
+
+
+@contextmanager
+def new_folder(name: str, *, keep: bool) -> Iterator[Path]:
+    """Yields a new folder among temporary files; it is removed afterwards, or its place is told."""
+    folder = Path(tempfile.mkdtemp(prefix=f"engram-{name}-"))
+    try:
+        yield folder
+    finally:
+        if keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder)
+
+
+class Outcome(Protocol):
+    """An outcome of a run that was disturbed: a named tuple."""
+
+    @property
+    def unharmed(self) -> bool:
+        """Whether the run is none the worse for it."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+def report(title: str, found: Outcome) -> None:
+    """Prints an outcome; exits with 1 if the run was harmed."""
+    print(title)
+    for name, value in found._asdict().items():
+        print(f"  {name.replace('_', ' '):<20}{value}")
+    if not found.unharmed:
+        raise typer.Exit(1)
 
 
 def start(main: Callable[..., None]) -> None:

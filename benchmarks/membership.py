@@ -10,13 +10,11 @@ took part.
 """
 
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -26,11 +24,13 @@ import typer
 from flwr.app import MessageType
 
 from benchmarks.chaos import distance
+from benchmarks.harness import Keep, new_folder, report, start
 from client.audit import AUDIT, Audit
 from client.disk import DiskStore
+from client.fleet import Unreachable
 from client.leaving import leave
 from federation.credentials import read_node
-from federation.errors import EngramError
+from federation.errors import EngramError, RunStopped
 from federation.experiment import Experiment
 from federation.plugins import add_plugins, load_plugins
 from federation.tensors import tensors_from_bytes
@@ -182,8 +182,8 @@ def carry_out(
                     if over.wait(0.05):
                         return
                 say(f"round {reached[0]}: {event.kind} {event.client}")
-                _happen(event, federation, folder / "federation", data, over)
-                done[event] = reached[0]
+                if _happen(event, federation, folder / "federation", data, over, say):
+                    done[event] = reached[0]
 
         happening = threading.Thread(target=script, daemon=True)
         happening.start()
@@ -212,18 +212,35 @@ def _happen(
     folder: Path,
     data: Sequence[str],
     over: threading.Event,
-) -> None:
+    say: Any,
+) -> bool:
+    """Has an event happen; returns whether it did before the run was over."""
     name = f"client-{event.client}"
     if event.kind == "join":
         federation.add(data)
     elif event.kind == "leave":
-        leave(read_node(folder / name), folder / name / "state")
+        node = folder / name
+        return _insist(lambda: leave(read_node(node), node / "state"), over, say)
     elif event.kind == "revoke":
-        remove_client(federation.server, name, control=federation.control)
+        server, control = federation.server, federation.control
+        return _insist(lambda: remove_client(server, name, control=control), over, say)
     else:
         _signal(federation.processes[name].pid, signal.SIGSTOP)
         over.wait(event.seconds)
         _signal(federation.processes[name].pid, signal.SIGCONT)
+    return True
+
+
+def _insist(step: Callable[[], object], over: threading.Event, say: Any) -> bool:
+    """Repeats a step that a busy machine may have been too slow for, as an operator would."""
+    while not over.is_set():
+        try:
+            step()
+        except (RunStopped, Unreachable) as error:
+            say(f"once more: {error}")
+        else:
+            return True
+    return False
 
 
 def _signal(number: int, what: signal.Signals) -> None:
@@ -298,23 +315,13 @@ def main(
     nodes: Annotated[int, typer.Option(min=4)] = 20,
     rounds: Annotated[int, typer.Option(min=4)] = 100,
     seed: int = 0,
-    keep: Annotated[bool, typer.Option("--keep", help="keep the folder, with all logs")] = False,
+    keep: Keep = False,
 ) -> None:
     """Prints the outcome of a run whose members change; exits with 1 if the run was harmed."""
-    folder = Path(tempfile.mkdtemp(prefix="engram-membership-"))
-    try:
+    with new_folder("membership", keep=keep) as folder:
         found = carry_out(folder, nodes, rounds, plan(nodes, rounds, seed))
-    finally:
-        if keep:
-            print(f"kept: {folder}")
-        else:
-            shutil.rmtree(folder)
-    print(f"{nodes} nodes, seed {seed}")
-    for name, value in found._asdict().items():
-        print(f"  {name.replace('_', ' '):<20}{value}")
-    if not found.unharmed:
-        raise typer.Exit(1)
+    report(f"{nodes} nodes, seed {seed}", found)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    start(main)

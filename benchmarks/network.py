@@ -1,18 +1,22 @@
 """Times rounds between processes: resident nodes and Flower's own, with TLS and authentication.
 
 ``python -m benchmarks.network`` starts a federation of three clients on this machine for each kind
-of node and each size of model, over gRPC on the loopback interface. It prints the median round, and
-how the mean node spends it: training (as reported), transfer (both ways, including polling delays)
-and waiting (for the slowest node).
+of node and each size of model, over gRPC on the loopback interface. It prints the median round, how
+the mean node spends it: training (as reported), transfer (both ways, including polling delays) and
+waiting (for the slowest node), what of it is the SuperLink's processor time, and the memory that
+the nodes take. ``--nodes together --sizes 31k --clients 3 20 --insecure`` is of many nodes;
+registering a key takes seconds, which ``--insecure`` spares.
 """
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
+import psutil
 from rich.console import Console
 
 from benchmarks.harness import numbers_table
@@ -21,7 +25,6 @@ from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.loopback import LoopbackFederation, Nodes
 
-_CLIENTS = 3
 SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
 """Parameters of the networks, and the widths of their hidden layers."""
 
@@ -33,24 +36,40 @@ class Cost(NamedTuple):
     training: float  # seconds of it for the mean node
     transfer: float  # likewise
     waiting: float  # likewise
+    superlink: float  # seconds of a core that the SuperLink, without the coordinator, works
     mebibytes: float  # sent and received in a round
+    memory: float  # MiB that a node takes, shared pages divided among those who share them
 
 
-def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
+def measure(
+    folder: Path, nodes: Nodes, hidden: str, rounds: int, *, clients: int, insecure: bool
+) -> Cost:
     """Runs FedAvg for ``rounds`` rounds in a new federation, in a new folder."""
     own = {
         "method": "fedavg",
         "hidden": hidden,
         "num-rounds": rounds,
-        "num-clients": _CLIENTS,
-        "clients-per-round": _CLIENTS,
-        "rows-per-class": 20,
-        "test-rows-per-class": 8,
+        "num-clients": clients,
+        "clients-per-round": clients,
+        "min-clients": clients,
+        "rows-per-class": max(2, min(20, 100 // clients)),
+        "test-rows-per-class": max(2, min(8, 60 // clients)),
         "eval-every": rounds,
     }
     experiment = Experiment.from_config({**own})
-    with LoopbackFederation(folder, clients=_CLIENTS, nodes=nodes) as federation:
-        run_deployed(experiment, folder / "run", federation.server, control=federation.control)
+    worked, memory = list[float](), [0.0]
+    with LoopbackFederation(folder, clients=clients, nodes=nodes, insecure=insecure) as federation:
+        superlink, *others = (federation.processes[name].pid for name in federation.names)
+
+        def on_round(row: Mapping[str, Any]) -> None:
+            worked.append(sum(psutil.Process(superlink).cpu_times()[:2]))
+            if row["round"] == rounds - 1:
+                memory[0] = sum(map(taken, others)) / clients
+
+        run_deployed(
+            experiment, folder / "run", federation.server, control=federation.control,
+            on_round=on_round,
+        )  # fmt: skip
     rows = RunRecord.open(folder / "run").rows()[2:]
 
     def median(key: str) -> float:
@@ -61,8 +80,17 @@ def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
         training=median("seconds-training"),
         transfer=median("seconds-transfer"),
         waiting=median("seconds-waiting"),
+        superlink=(worked[-2] - worked[1]) / max(1, len(worked) - 3),
         mebibytes=(median("bytes-sent") + median("bytes-received")) / 2**20,
+        memory=memory[0],
     )
+
+
+def taken(number: int) -> float:
+    """Returns the MiB that a process and its children take."""
+    first = psutil.Process(number)
+    every = [first, *first.children(recursive=True)]
+    return float(sum(process.memory_full_info().pss for process in every)) / 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,15 +98,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
     parser.add_argument("--nodes", nargs="+", choices=get_args(Nodes), default=get_args(Nodes))
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--clients", nargs="+", type=int, default=[3])
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--insecure", action="store_true", help="without TLS and authentication")
     given = parser.parse_args(arguments)
-    title = f"{_CLIENTS} nodes, seconds a round"
-    table = numbers_table("nodes", "parameters", *Cost._fields, title=title)
-    for nodes in given.nodes:
-        for size in given.sizes:
-            with tempfile.TemporaryDirectory(prefix="engram-network-") as folder:
-                cost = measure(Path(folder) / "federation", nodes, SIZES[size], given.rounds)
-            table.add_row(nodes, size, *(f"{value:.2f}" for value in cost))
+    title = "seconds a round"
+    table = numbers_table("nodes", "clients", "parameters", *Cost._fields, title=title)
+    for nodes, size, clients in product(given.nodes, given.sizes, given.clients):
+        with tempfile.TemporaryDirectory(prefix="engram-network-") as folder:
+            cost = measure(
+                Path(folder) / "federation", nodes, SIZES[size], given.rounds,
+                clients=clients, insecure=given.insecure,
+            )  # fmt: skip
+        table.add_row(nodes, str(clients), size, *(f"{value:.2f}" for value in cost))
+        print(nodes, clients, size, cost, flush=True)
     Console().print(table)
 
 

@@ -1,9 +1,10 @@
 """Attacks against defences: ``python -m benchmarks.robust --folder FOLDER``.
 
 Each cell is a method on digits, dealt in one way, under one attack and one defence; it is run with
-five seeds. ``--method``, ``--partition``, ``--attack`` and ``--defence`` choose a part of the grid.
-Runs that are done are kept in the folder, and seeds come one after the other: so a part that is
-stopped has all cells, with fewer seeds, and goes on where it was.
+five seeds. ``--local-steps`` and ``--batch-size`` set the rows of a client in a round.
+``--method``, ``--partition``, ``--attack`` and ``--defence`` choose a part of the grid. Runs that
+are done are kept in the folder, and seeds come one after the other: so a part that is stopped has
+all cells, with fewer seeds, and goes on where it was.
 """
 
 import statistics
@@ -27,6 +28,10 @@ from simulations.pool import Pool, Progress, Row
 
 CLIENTS: Final = 20
 METHODS: Final = ("fedavg", "local-moml", "ditto", "fedpac", "ifca", "fedproto")
+CLAIMANTS: Final = ("fedas", "fedpac", "ifca", "fedproto")
+"""Methods whose clients send claims, which ``false-statistics`` are of."""
+OTHERS: Final = ("cfl", "fedamp", "fedas", "feddbe", "fedfomo", "pfedhn", "scaffold")
+"""Methods with statistics of their own, or servers that see every update, for ``--method``."""
 PARTITIONS: Final[dict[str, dict[str, Any]]] = {
     "iid": {"partition": "iid"},
     "halves": {"partition": "halves"},
@@ -52,6 +57,7 @@ DEFENCES: Final[dict[str, dict[str, Any]]] = {
     "multi-krum": {"merge": "multi-krum"},
     "geometric-median": {"merge": "geometric-median"},
     "centered-clipping": {"merge": "centered-clipping"},
+    "nearest-mixing": {"merge": "nearest-mixing"},
     "centered-clipping-2": {"merge": "centered-clipping", "bucket_size": 2},
 }
 """``none`` has no bound on norms and rows, but still leaves out what is impossible; ``bound`` is
@@ -68,6 +74,8 @@ class Cell(NamedTuple):
     attackers: float
     rounds: int
     seed: int
+    local_steps: int = 5
+    batch_size: int = 5
 
     @property
     def experiment(self) -> Experiment:
@@ -82,6 +90,8 @@ class Cell(NamedTuple):
             "clients_per_round": CLIENTS,
             "num_rounds": self.rounds,
             "eval_every": self.rounds,
+            "local_steps": self.local_steps,
+            "batch_size": self.batch_size,
             "attackers": self.attackers,
             **PARTITIONS[self.partition],
             **ATTACKS[self.attack],
@@ -105,6 +115,8 @@ def cells(
     attackers: float,
     rounds: int,
     seeds: int,
+    local_steps: int = 5,
+    batch_size: int = 5,
 ) -> Iterator[Cell]:
     """Yields the runs of a part of the grid, seed by seed, without those that are impossible."""
     parts = [
@@ -116,12 +128,17 @@ def cells(
     ]
     for seed in range(seeds):
         for part in parts:
-            cell = Cell(*part, attackers, rounds, seed)
+            cell = Cell(*part, attackers, rounds, seed, local_steps, batch_size)
             try:
                 cell.experiment  # noqa: B018 - is only looked at, to see whether it is possible
             except Refused:
                 continue
-            if cell.attack != "false-statistics" or cell.method in ("fedpac", "ifca", "fedproto"):
+            if cell.attack != "false-statistics" or cell.method in (
+                "fedas",
+                "fedpac",
+                "ifca",
+                "fedproto",
+            ):
                 yield cell
 
 
@@ -192,19 +209,23 @@ def main(
     attackers: Annotated[float, typer.Option(min=0, max=0.5)] = 0.2,
     rounds: Annotated[int, typer.Option(min=1)] = 100,
     seeds: Annotated[int, typer.Option(min=1)] = 5,
+    local_steps: Annotated[int, typer.Option(min=1)] = 5,
+    batch_size: Annotated[int, typer.Option(min=1)] = 5,
     processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
     """Runs what is left of a part of the grid, and prints its table."""
     jobs = {
         cell.name: partial(run, cell)
         for cell in cells(
-            chosen(method, METHODS),
+            chosen(method, METHODS + OTHERS),
             chosen(partition, PARTITIONS),
             chosen(attack, ATTACKS),
             chosen(defence, DEFENCES),
             attackers=attackers,
             rounds=rounds,
             seeds=seeds,
+            local_steps=local_steps,
+            batch_size=batch_size,
         )
     }
     pool = Pool(

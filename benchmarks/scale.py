@@ -1,8 +1,13 @@
 """Time and memory of a round when many clients are registered, and when many take part.
 
-``python -m benchmarks.scale`` prints both. Clients share the rows of one random data set, so that
-they add only their index lists to memory.
+``python -m benchmarks.scale`` prints both, and of a whole run: from its beginning to its results,
+with checkpoints, and evaluations of as many clients as train in a round. Clients share the rows of
+one random data set, so that they add only their index lists to memory.
 """
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -11,7 +16,10 @@ from rich.console import Console
 from benchmarks.harness import in_turns, numbers_table
 from benchmarks.memory import forget_peak, peak
 from benchmarks.workloads import WORKLOADS, Platform, experiment
+from client.hosts.local import LocalHost
+from client.training.trainer import Trainer
 from federation.data.federated import FederatedData, Split
+from simulations.engine import simulate
 
 _ROWS = 60_000
 _EACH = 40
@@ -27,8 +35,7 @@ def time_federations(sizes: list[tuple[int, int]], *, rounds: int = 10) -> list[
         the shared rows) and ``peak-mib`` (additional memory of its rounds).
     """
     rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.integers(0, 256, (_ROWS, 784), dtype=np.uint8))
-    y = torch.from_numpy(rng.integers(0, 10, _ROWS))
+    x, y = _rows(rng)
     platforms, found = [], []
     for clients, each_round in sizes:
         before = forget_peak("cpu")
@@ -48,16 +55,57 @@ def time_federations(sizes: list[tuple[int, int]], *, rounds: int = 10) -> list[
     return [{"ms": times[i], **memory} for i, memory in enumerate(found)]
 
 
+def whole_run(clients: int, each_round: int, *, rounds: int = 10) -> dict[str, float]:
+    """Runs FedAvg, with an evaluation at the beginning and after every fifth round.
+
+    Returns:
+        ``seconds``, and ``peak-mib``: additional memory beside the data.
+    """
+    e = experiment(
+        WORKLOADS["W1"],
+        method="fedavg",
+        num_clients=clients,
+        clients_per_round=each_round,
+        num_rounds=rounds,
+        eval_every=5,
+        checkpoint_every=5,
+        scored_clients=each_round,
+        validation_fraction=0.0,
+        eta=0.001,
+    )
+    rng = np.random.default_rng(0)
+    held = Split(*_rows(rng), list(rng.integers(0, _ROWS, (clients, _EACH))))
+    data = FederatedData(held, held, 10)
+    before, begun = forget_peak("cpu"), time.perf_counter()
+    with TemporaryDirectory(prefix="engram-") as made:
+        simulate(
+            e,
+            Path(made) / "run",
+            opens=lambda opening: LocalHost(Trainer(opening.experiment, data, opening.store)),
+        )
+    return {"seconds": time.perf_counter() - begun, "peak-mib": peak("cpu") - before}
+
+
+def _rows(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.from_numpy(rng.integers(0, 256, (_ROWS, 784), dtype=np.uint8))
+    return x, torch.from_numpy(rng.integers(0, 10, _ROWS))
+
+
 def main() -> None:
-    """Prints a table."""
+    """Prints two tables."""
     torch.set_num_threads(1)
-    sizes = [(1_000, 100), (100_000, 100), (10_000, 1_000)]
+    sizes = [(1_000, 100), (100_000, 100), (1_000, 1_000), (1_000_000, 1_000)]
     heads = "a round", "ms a round", "registered MiB", "peak MiB beside it"
     title = "FedAvg, MLP 784-40-40-10, 10 steps of batch 5"
     table = numbers_table("clients", *heads, title=title)
     for (clients, each_round), found in zip(sizes, time_federations(sizes), strict=True):
         numbers = (f"{found[key]:.0f}" for key in ("ms", "registered-mib", "peak-mib"))
         table.add_row(f"{clients:,}", f"{each_round:,}", *numbers)
+    Console().print(table)
+    table = numbers_table("clients", "a round, and scored", "s", "peak MiB beside the data")
+    for clients, each_round in ((1_000, 1_000), (1_000_000, 1_000)):
+        found = whole_run(clients, each_round)
+        table.add_row(f"{clients:,}", f"{each_round:,}", *(f"{x:.0f}" for x in found.values()))
     Console().print(table)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from client.hosts.local import LocalHost
 from client.memory import RamStore
+from client.training.chunks import Share, in_order
 from client.training.process import training_from_now_on
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
@@ -85,12 +86,12 @@ def federation(workload: Workload, e: Experiment) -> FederatedData:
 class Platform:
     """The platform on a workload: its strategy and grid, or its trainer alone."""
 
-    def __init__(self, e: Experiment, data: FederatedData) -> None:
+    def __init__(self, e: Experiment, data: FederatedData, share: Share = in_order) -> None:
         self._experiment = e
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
         host = LocalHost(self.trainer)
-        self._directly = partial(train_directly, host)
+        self._directly = partial(train_directly, host, share=share)
         roster = query_roster(InProcessGrid(host, [range(e.num_clients)]), e.num_clients)
         self._strategy = Federated.build(e, roster, secret_noise)
         self._slots = to_params(self._strategy.init())
