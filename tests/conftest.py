@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from client.hosts import HOSTS
+from client.training import workers
 from engram.augmentations import AUGMENTATIONS
 from engram.core.settings import METHODS as SCIENCE
 from engram.metrics import METRICS
@@ -47,6 +48,15 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(items):
     """Begins with late files that take long, so that no process is alone with one in the end."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch):
+    """Trains in one process unless a test asks for others: by default the machine's speed decides.
+
+    Numbers are the same, but a function that counts its calls does so in each process for itself.
+    """
+    monkeypatch.setattr(workers, "_PAYS", float("inf"))
 
 
 @pytest.fixture(scope="session")

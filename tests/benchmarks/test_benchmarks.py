@@ -5,6 +5,7 @@ import math
 import runpy
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from benchmarks.rounds import time_workload
 from benchmarks.scale import time_federations
 from benchmarks.server_step import time_step
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
+from federation.data.federated import FederatedData, Split
 from simulations.studies.meta_learning.sinewave_tasks import Sinewave
 
 
@@ -88,6 +90,36 @@ def test_scale_counts_time_and_memory():
     assert few["ms"] > 0
     assert many["ms"] > 0
     assert math.isfinite(many["registered-mib"] + many["peak-mib"])
+
+
+class Looked(list):
+    """A list that counts how often somebody looks at one of its entries."""
+
+    looks = 0
+
+    def __getitem__(self, at):
+        self.looks += 1
+        return super().__getitem__(at)
+
+    def __iter__(self):
+        self.looks += len(self)
+        return super().__iter__()
+
+
+def test_a_round_looks_at_its_own_clients_alone():
+    def looks(clients):
+        e = experiment(WORKLOADS["W1"], method="fedavg", num_clients=clients, clients_per_round=5)
+        rng = np.random.default_rng(0)
+        x = torch.from_numpy(rng.integers(0, 256, (50, 784), dtype=np.uint8))
+        y = torch.from_numpy(rng.integers(0, 10, 50))
+        rows = Looked(rng.integers(0, 50, (clients, 8)))
+        platform = Platform(e, FederatedData(Split(x, y, rows), Split(x, y, rows), 10))
+        platform.round(1)
+        before = rows.looks
+        platform.round(2)
+        return rows.looks - before
+
+    assert looks(2000) == looks(20) <= 5 * 5
 
 
 # --- Chaos ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, RecordDict
 from client import app as module
 from client.audit import Audit
 from client.rounds import in_words
-from client.training.outcome import ClientFailed
+from client.training.chunks import ClientFailed
 from client.training.trainer import Trainer
 from engram.core.slots import flat
 from engram.core.walkers import Walker

@@ -102,7 +102,15 @@ def test_memories_are_listed_shown_exported_and_forgotten(engram, folder):
     assert_same(load_file("mine.safetensors"), params(7))
     status, _, err = engram("memory", "export", folder, TRAINING, 1, "mine.safetensors")
     assert (status, "is there already" in err) == (2, True)
-    assert TRAINING in engram("memory", "forget", folder, TRAINING)[1]
+    where = Path("mine.safetensors").absolute()
+    _, out, _ = engram("log", folder)
+    exported = f"what client 1 of training {TRAINING} remembers was exported to {where}"
+    assert f"this node: {exported}" in out
+    _, out, _ = engram("memory", "forget", folder, TRAINING)
+    assert out.splitlines() == [
+        f"forgotten: {TRAINING}",
+        f"exported from {TRAINING}, delete it, too: {where}",
+    ]
     assert json.loads(engram("memory", "list", folder, "--json")[1]) == []
     assert "nothing" in engram("memory", "forget", folder)[1]
 

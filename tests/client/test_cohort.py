@@ -47,12 +47,10 @@ CASES = [
             {"method": "pfedhn"},
             {"method": "fedamp"},
             {"method": "cfl"},
+            {"method": "scaffold"},
+            {"method": "feddyn"},
+            {"method": "ifca", "initial_batch_size": 5},
         )
-    ),
-    *(
-        ("dense", PlainCoordinates, {"method": method} | size)
-        for method in ("scaffold", "feddyn", "ifca")
-        for size in (SPAN, PLAIN)
     ),
     ("dense", Span, {"method": "fedavg"} | FEATURES),
     ("dense", Span, {"method": "fedprox", "mu": 0.5} | FEATURES),

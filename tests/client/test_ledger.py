@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client import chain
 from client import ledger as module
 from client.ledger import Ledger
 from client.spending import digest_of
@@ -169,9 +171,11 @@ def test_a_node_that_is_killed_never_forgets(tmp_path, begun, call, after, numbe
 def test_a_line_that_a_crash_cut_off_was_of_no_answer(tmp_path, left):
     spend(tmp_path, 0.1, 0.1)
     file = tmp_path / "ledger" / "ledger.jsonl"
-    whole = file.read_bytes()
+    head = tmp_path / "ledger.head"
+    whole, before = file.read_bytes(), head.read_bytes()
     spend(tmp_path, 0.1)
     file.write_bytes(whole + file.read_bytes()[len(whole) :][:left])
+    head.write_bytes(before)
     assert reread(tmp_path).total(DATA) == pytest.approx(0.2)
     spend(tmp_path, 0.1)
     found = reread(tmp_path)
@@ -221,17 +225,17 @@ def test_any_changed_byte_stops_all_answers_or_takes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "known"),
+    "change",
     [
-        (lambda lines: lines[1:], 0.6),
-        (lambda lines: [lines[0], *lines[2:]], 0.6),
-        (lambda lines: [*lines[:2], b"\0" * 20], 0.3),
-        (lambda lines: [*lines[:2], lines[2].replace(b'"run": 1', b'"run": 2')], 0.6),
-        (lambda lines: [b"x"], 0.0),
+        lambda lines: lines[1:],
+        lambda lines: [lines[0], *lines[2:]],
+        lambda lines: [*lines[:2], b"\0" * 20],
+        lambda lines: [*lines[:2], lines[2].replace(b'"run": 1', b'"run": 2')],
+        lambda lines: [b"x"],
     ],
     ids=["cut off in front", "taken out", "zeros", "changed", "nothing is left"],
 )
-def test_a_damaged_ledger_goes_on_with_what_is_known_once_it_is_accepted(tmp_path, change, known):
+def test_a_damaged_ledger_goes_on_with_what_is_known_once_it_is_accepted(tmp_path, change):
     spend(tmp_path, 0.1, 0.2, 0.3)
     file = tmp_path / "ledger" / "ledger.jsonl"
     damaged = b"".join(line + b"\n" for line in change(file.read_bytes().splitlines()))
@@ -246,13 +250,74 @@ def test_a_damaged_ledger_goes_on_with_what_is_known_once_it_is_accepted(tmp_pat
     assert aside.read_bytes() == damaged
     found = reread(tmp_path)
     assert (found.fault, found.lines[0]["kind"]) == ("", "accepted")
-    assert found.total(DATA) == pytest.approx(known)
+    assert found.total(DATA) == pytest.approx(0.6)
     spend(tmp_path, 0.1)
-    assert reread(tmp_path).total(DATA) == pytest.approx(known + 0.1)
+    assert reread(tmp_path).total(DATA) == pytest.approx(0.7)
     assert ledger(tmp_path).accept() is None
     file.write_bytes(b"{}\n")
     module._read.clear()
     assert ledger(tmp_path).accept() not in (None, aside)
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "rest"])
+def test_a_ledger_that_is_deleted_or_put_back_is_noticed_and_what_it_spent_is_known(tmp_path, gone):
+    folder, file = tmp_path / "ledger", tmp_path / "ledger" / "ledger.jsonl"
+    spend(tmp_path, 0.1)
+    old = file.read_bytes()
+    spend(tmp_path, 0.2, 0.3)
+    if gone == "folder":
+        shutil.rmtree(folder)
+    elif gone == "file":
+        file.unlink()
+    else:
+        file.write_bytes(old)
+    was = "put back, or written anew" if gone == "rest" else "deleted"
+    with pytest.raises(Refused, match="this site's ledger is damaged, so that nothing leaves it"):
+        spend(tmp_path, 0.1)  # of a node that has read it before, too
+    found = reread(tmp_path)
+    lines = 1 if gone == "rest" else 0
+    assert found.fault == f"the ledger has {lines} lines and its head is line 3: it was {was}"
+    assert (ledger(tmp_path).accept() == file) == (gone != "rest")
+    assert reread(tmp_path).total(DATA) == pytest.approx(0.6)
+    spend(tmp_path, 0.1)
+    assert (reread(tmp_path).total(DATA), reread(tmp_path).fault) == (pytest.approx(0.7), "")
+
+
+def test_a_ledger_that_is_written_anew_is_noticed(tmp_path):
+    spend(tmp_path / "one", *[0.1] * 3)
+    spend(tmp_path / "other", *[0.01] * 3)
+    shutil.copytree(tmp_path / "other" / "ledger", tmp_path / "one" / "ledger", dirs_exist_ok=True)
+    assert reread(tmp_path / "one").fault.endswith("it was put back, or written anew")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"line": 1}', '{"line": "x", "hash": ""}'])
+def test_a_damaged_head_stops_answers_until_it_is_accepted(tmp_path, text):
+    spend(tmp_path, 0.1)
+    (tmp_path / "ledger.head").write_text(text)
+    assert reread(tmp_path).fault == f"{tmp_path / 'ledger.head'} is not what was written"
+    ledger(tmp_path).accept()
+    assert (reread(tmp_path).fault, reread(tmp_path).total(DATA)) == ("", pytest.approx(0.1))
+
+
+def test_a_ledger_of_before_heads_goes_on(tmp_path):
+    spend(tmp_path, 0.1, 0.1)
+    (tmp_path / "ledger.head").unlink()
+    module._read.clear()
+    spend(tmp_path, 0.1)
+    assert (reread(tmp_path).total(DATA), reread(tmp_path).fault) == (pytest.approx(0.3), "")
+
+
+def test_an_answer_reads_no_line_but_the_last_however_long_the_ledger_is(tmp_path, monkeypatch):
+    """So that the 10,000th request costs as much as the 10th."""
+    parsed, real = [], chain._parsed
+    monkeypatch.setattr(chain, "_parsed", lambda raw: parsed.append(raw) or real(raw))
+    work = []
+    for _ in range(60):
+        spend(tmp_path, 0.001)
+        work.append(len(parsed))
+        parsed.clear()
+    assert len({*work[1:]}) == 1
+    assert work[-1] == 1
 
 
 @pytest.mark.parametrize("call", ["link", "fsync", "open", "fdopen"])

@@ -80,6 +80,21 @@ def test_a_damaged_ledger_is_shown_and_accepted(engram, folder, book):
     assert engram("ledger", folder, "--accept")[1] == "the ledger is whole, and stays as it is\n"
 
 
+def test_a_deleted_ledger_is_shown_and_begins_anew_with_what_was_spent(engram, folder, book):
+    (folder / "state" / "ledger" / "ledger.jsonl").unlink()
+    module._read.clear()
+    gone = "the ledger has 0 lines and its head is line 2: it was deleted"
+    status, _, err = engram("ledger", folder)
+    assert status == 1
+    assert f"{gone}; engram ledger {folder} --accept begins it anew" in err
+    assert f"budget    {gone}" in engram("status", folder)[1]
+    out = engram("ledger", folder, "--accept")[1]
+    assert out.splitlines()[0] == "the ledger was gone; a new one has what is known of it:"
+    told = f"account 0 (1 data set): epsilon {epsilon_of([0.125]):.4g} of 4 at delta 1e-05"
+    assert out.splitlines()[1:] == [told]
+    assert engram("ledger", folder)[1].splitlines()[-1] == told
+
+
 def test_data_of_others_are_declared(engram, folder, book):
     assert engram("ledger", folder, "--others")[0] == 0
     book.spend("b" * 64, 0.25, LINE)

@@ -1,5 +1,8 @@
 """Keys by which a node knows others, and what its policy and its file of rounds refuse."""
 
+import base64
+import hashlib
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -8,14 +11,17 @@ from client.admission import of_now, of_settings
 from client.hosts import Opening, host_of
 from client.masking import MaskingHost
 from client.memory import RamStore
-from client.parties import Identity, Parties, of_node, registered
+from client.parties import Identity, Parties, learn, of_node, registered
 from client.policy import USUAL
 from federation.clock import now
 from federation.errors import Refused
-from federation.keys import same_key
+from federation.keys import read_public_key, same_key
+from federation.registry import REGISTRY, fingerprint, signed_registry
 from federation.wire import CONFIG, SECURE_QUERY
-from server.certificates import node_key_files
+from server.identity import add_client, new_client_key
+from server.registry import sign_registry
 from simulations.grid import InProcessGrid
+from tests.server.federations import FED, make
 from tests.support import small
 
 
@@ -24,26 +30,91 @@ def secure(**special):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A client's folder, with its own key and that of client 1."""
-    (tmp_path / "clients").mkdir()
-    for name, path in (("fed/client-0", "client"), ("fed/client-1", "clients/client-1")):
-        private, public = node_key_files(name)
-        (tmp_path / f"{path}.key").write_bytes(private)
-        (tmp_path / f"{path}.key").chmod(0o600)
-        (tmp_path / f"{path}.pub").write_bytes(public)
-    return tmp_path
+def fed():
+    """A federation of three, whose sites have no registry yet."""
+    make(clients=3)
+    return FED
 
 
-def test_a_node_signs_by_its_folders_key_and_knows_those_that_it_was_brought(folder):
-    found = of_node(folder, 0)
+def told(folder):
+    return (folder / "server" / REGISTRY).read_bytes()
+
+
+def test_a_node_signs_by_its_folders_key_and_knows_others_by_a_signed_registry(fed):
+    own = fed / "client-0"
+    found = of_node(own, 0)
     assert found.identity(None).party == 0
-    own = found.identity(None).key.public_key()
-    assert not same_key(own, found.registry(1))
-    with pytest.raises(Refused, match="this site has no key of client-2, and cannot tell it"):
-        registered(folder, 2)
+    with pytest.raises(Refused, match="this site has no key of client-1 in a registry"):
+        found.registry(1)
+    found.learn(told(fed))
+    assert (own / REGISTRY).read_bytes() == told(fed)
+    for n in range(3):
+        key = read_public_key(fed / f"client-{n}" / "client.pub")
+        assert same_key(registered(own, n), key)
+        assert same_key(found.identity(None).key.public_key(), key) == (n == 0)
+    with pytest.raises(Refused, match="has no key of client-3 in its registry, SHA256:"):
+        registered(own, 3)
     with pytest.raises(Refused, match="was started without identity"):
         of_node(None, 0)
+
+
+def test_a_registry_that_the_authority_has_not_signed_is_not_taken(fed):
+    signed, own = told(fed), fed / "client-0"
+    stranger = ec.generate_private_key(ec.SECP256R1())
+    keys = {n: (fed / f"client-{n}" / "client.pub").read_bytes() for n in range(3)}
+    first, rest = signed.split(b"\n", 1)
+    for data in (
+        signed_registry(keys, stranger),
+        rest,  # a member less
+        first + b"\n" + signed,
+        signed.rpartition(b"signature")[0],
+        b"",
+        b"\xff",
+    ):
+        with pytest.raises(Refused, match="signed by this federation's authority must come first"):
+            learn(own, data)
+        assert not (own / REGISTRY).exists()
+    learn(own, signed)
+
+
+def test_a_site_keeps_its_registry_whatever_is_signed_later(fed):
+    own, first = fed / "client-0", told(fed)
+    learn(own, first)
+    add_client(fed)
+    with pytest.raises(Refused, match=r"other keys than this site's, SHA256:.*, of client-3: "):
+        learn(own, told(fed))
+    new_client_key(fed, 1)
+    with pytest.raises(Refused, match="of client-1, client-3: the site compares it"):
+        learn(own, told(fed))
+    assert (own / REGISTRY).read_bytes() == first
+    learn(own, b"")  # a server that has none
+    lines = first.splitlines(keepends=True)
+    learn(own, b"".join(lines[1:]))  # one that has a member less
+    (own / REGISTRY).unlink()
+    learn(own, told(fed))
+    assert (own / REGISTRY).read_bytes() == told(fed)
+
+
+def test_a_registry_signed_again_has_the_same_fingerprint(fed):
+    before = told(fed)
+    again = sign_registry(fed / "server")
+    assert told(fed) != before
+    assert again == fingerprint(told(fed)) == fingerprint(before)
+    assert again == fingerprint(before.rpartition(b"signature")[0])
+    body = before.rpartition(b"signature")[0]
+    digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+    assert again == f"SHA256:{digest[:43]}"
+    (fed / "ca.key").rename("ca.key")  # kept elsewhere
+    assert sign_registry(fed / "server") == ""
+
+
+@pytest.mark.parametrize("line", [b"client-0", b"client-x a b", b"client-0 ssh-rsa AAAA", b""])
+def test_a_spoiled_registry_is_one_line(fed, line):
+    own = fed / "client-0"
+    (own / REGISTRY).write_bytes(line + b"\n")
+    with pytest.raises(Refused, match="client-0/registry") as refused:
+        registered(own, 0)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_policy_may_ask_for_sums_and_their_stages_are_no_rounds():
@@ -69,6 +140,7 @@ def keys_of(host, **config):
         "parties-asked": 4,
         "clients-asked": 4,
         "most-examples": 1,
+        "work": "",
     }
     grid = InProcessGrid(host, [[0]])
     content = RecordDict({CONFIG: ConfigRecord(asked | config)})

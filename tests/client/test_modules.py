@@ -294,6 +294,7 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
     monkeypatch.setitem(CASES, "resnet18", RESNET18)
     few = {"num_rounds": 1, "clients_per_round": 2, "adapt_steps": 0, "eval_every": 1}
+    few["eta"] = 5e-4  # batch norm of four rows makes rounding grow, the more the longer a step is
     e = experiment("resnet18", method="fedavg", local_steps=1, batch_size=4, **few)
     assert engines_differ(e, tmp_path) == ""
     found = RunRecord.open(tmp_path / "vectorized").load_checkpoint().model

@@ -39,9 +39,9 @@ def question(kind=ROSTER_QUERY, **config):
 # --- The worker ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def worker():
-    worker = Worker(STATION)
+@pytest.fixture(scope="module", params=["alone", "forked"])
+def worker(request):
+    worker = Worker(STATION, forked=request.param == "forked")
     yield worker
     worker.close()
 
@@ -142,12 +142,13 @@ def test_a_node_that_stops_does_not_wait_for_its_worker():
 
 
 @pytest.mark.processes
-def test_a_worker_ends_with_its_node(tmp_path):
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_worker_ends_with_its_node(tmp_path, forked):
     script = (
         "import os\n"
         "from client.worker import Worker\n"
         "if __name__ == '__main__':\n"
-        "    worker = Worker({})\n"
+        f"    worker = Worker({{}}, forked={forked})\n"
         "    print(worker._process.pid, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
@@ -167,7 +168,7 @@ def test_a_worker_ends_with_its_node(tmp_path):
 
 
 class FakeWorker:
-    def __init__(self, *_):
+    def __init__(self, *_, forked=False):
         self.dies = False
 
     def begin(self, work):
@@ -313,7 +314,7 @@ def test_stale_messages_and_those_of_ended_runs_are_dropped(start):
 
 
 def test_a_crash_of_the_worker_is_told_to_the_server(start, monkeypatch):
-    monkeypatch.setattr(FakeWorker, "__init__", lambda self, *_: setattr(self, "dies", True))
+    monkeypatch.setattr(FakeWorker, "__init__", lambda self, *_, **__: setattr(self, "dies", True))
     fleet = start(41, question(), question())
     assert fleet.pushed[0].error.code == ErrorCode.CLIENT_APP_CRASHED
     assert "SIGKILL" in fleet.pushed[0].error.reason

@@ -79,7 +79,7 @@ def test_nothing_personal_is_in_a_message():
         assert names == {
             f"model/{n}" for n, _ in CASES["group norm"][0]().named_parameters() if "head" not in n
         }
-    kept = t._store.load(strategy.cohort[0], before=2)
+    kept = t.store.load(strategy.cohort[0], before=2)
     assert {name for name in kept if name.startswith(PERSONAL)} == {
         f"{PERSONAL}head.{p}" for p in ("weight", "bias")
     }

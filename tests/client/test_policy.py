@@ -69,7 +69,10 @@ def test_a_policy_is_read_from_its_file_or_from_a_clients_folder(tmp_path):
         ("steps = true", "steps must be a number, got True"),
         ("steps = 0\nmib = -1", "steps must be .* or equal to 1, got 0; mib must be .* got -1"),
         ('methods = "fedavg"', "methods must be a list, got 'fedavg'"),
-        ('privacy = ["secret"]', "privacy must be 'none', 'local' or 'central', got 'secret'"),
+        (
+            'privacy = ["secret"]',
+            "privacy must be 'none', 'local', 'central' or 'example', got 'secret'",
+        ),
         ('hours = "8-9"', "hours must be HH:MM-HH:MM in UTC, such as 20:00-06:00, got '8-9'"),
         ("steps = ", ".* is not TOML: .*"),
     ],

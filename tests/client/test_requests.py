@@ -3,8 +3,9 @@
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from client.requests import round_of
+from client.requests import durable_of, round_of
 from federation.errors import EngramError
+from federation.flower import recorddict_from_bytes, recorddict_to_bytes
 
 
 def request(**entries):
@@ -24,3 +25,13 @@ def test_the_first_round_where_nothing_is_said():
 def test_no_run_has_another_round(number):
     with pytest.raises(EngramError, match="server-round must be a whole number"):
         round_of(request(**{"server-round": number}))
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_a_number_that_flower_carries_and_no_array_holds_is_refused(number):
+    sent = recorddict_from_bytes(recorddict_to_bytes(request(durable=number)))
+    assert sent["config"]["durable"] == number
+    with pytest.raises(
+        EngramError, match=f"durable must be a whole number of 64 bits, got {number}"
+    ):
+        durable_of(sent)

@@ -57,7 +57,7 @@ def test_no_model_depends_on_rows_that_it_is_scored_on(method):
     found = []
     for shift in (0, 1):
         store, t = RamStore(), trainer(small_of_any(**given))
-        t._store = store
+        t.lend(store)
         held_out = torch.from_numpy(np.concatenate(t.data.validation.rows))
         t.data.train.y[held_out] = (t.data.train.y[held_out] + shift) % 10
         t.data.test.y[:] = (t.data.test.y + shift) % 10

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import engram
-from client.training.outcome import ClientFailed
+from client.training.chunks import ClientFailed
 from engram.core import (
     Client,
     FromMean,

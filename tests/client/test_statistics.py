@@ -151,7 +151,7 @@ def test_noise_of_clients_is_not_on_what_stays_with_them(experiment):
         sent = train_clients(t, initial_model(t), everyone, server_round=number, durable=0)
         assert not sent.slots["model"].keys() & set(STATISTICS)
     for client in everyone:
-        kept = unflat(t._store.load(client, before=9))["kept"]["personal model"]
+        kept = unflat(t.store.load(client, before=9))["kept"]["personal model"]
         assert float(kept[VARIANCE].min()) >= 0
 
 

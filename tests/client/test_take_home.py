@@ -182,13 +182,21 @@ def test_a_hospitals_model_says_between_which_values_its_inputs_lie(tmp_path):
     package.write(tmp_path / "model", "safetensors")
     about = package.exported
     assert [each.name for each in about.ranges] == ["age", "bp", "crea"]
-    test = read_training(place).data(1).test
-    assert f"its {len(test.y)} test rows | rmse" in package.card
+    data = read_training(place).data(1)
+
+    def away(split):
+        x, y = split.take(torch.from_numpy(split.rows[1]))
+        return (package.module(x)[:, 0] - y.reshape(-1)).abs().detach().sort().values
+
+    test, held_out = away(data.test), away(data.validation)
+    assert f"its {len(test)} test rows | rmse" in package.card
     ninety = {each.level: each.radii for each in about.intervals}[0.9]
-    x, y = test.take(torch.arange(len(test.y)))
-    away = (package.module(x)[:, 0] - y.reshape(-1)).abs().detach().sort().values
     # Split conformal prediction: the ceil(0.9 (n + 1))-th smallest error.
-    assert ninety[0] == pytest.approx(float(away[math.ceil(0.9 * (len(y) + 1)) - 1]), abs=1e-5)
+    rank = math.ceil(0.9 * (len(held_out) + 1))
+    assert ninety[0] == pytest.approx(float(held_out[rank - 1]), abs=1e-5)
+    told = f"by its {len(held_out)} validation rows, on its {len(test)} test rows | coverage | "
+    share = float((test <= ninety[0]).double().mean())
+    assert f"{told}{share:.4g} |" in package.card
     frame = pd.read_csv(paths[1])
     frame.assign(crea=frame.crea * 88.4).to_csv(tmp_path / "raw.csv", index=False)
     assert not predict(tmp_path / "model", paths[1], tmp_path / "fine.csv").notes

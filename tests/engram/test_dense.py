@@ -38,34 +38,37 @@ def test_gradients_and_hessian_products_are_those_of_autograd(name):
     loss, reference = dense_loss(network.dense_layers), cross_entropy(network)
     w, v = cohort(network), cohort(network, seed=50)
     x, y = rows(1, ROWS, 9)
-    batch = Examples(PlainCoordinates(w[FIRST][0], x).see(0, ROWS), indicators(y, CLASSES).double())
+    batch = Examples(PlainCoordinates((w[FIRST],), x).see(0, ROWS), indicators(y, CLASSES).double())
     torch.testing.assert_close(loss(w, batch), vmap(reference)(w, (x, y)), rtol=0, atol=1e-12)
     assert_same(loss.gradient(w, batch), vmap(grad(reference))(w, (x, y)), atol=1e-12)
     expected = vmap(hessian_product(reference))(w, (x, y), v)
     assert_same(loss.hessian_product(w, batch, v), expected, atol=1e-12)
 
 
-@pytest.fixture
-def spanned():
-    """Networks in a span whose last four rows are a batch, and the same networks as they are."""
+@pytest.fixture(params=["common", "own"])
+def spanned(request):
+    """Networks in a span of two bases whose last four rows are a batch, and these networks."""
     network = NETWORKS["mlp"]
-    common = {name: leaf[0] for name, leaf in cohort(network).items()}
+    bases = (cohort(network)[FIRST][0], cohort(network, seed=30)[FIRST])
+    if request.param == "own":
+        bases = (cohort(network)[FIRST], bases[1])
     others = cohort(network, seed=20)
     x, y = rows(2, 5 + ROWS, 9)
-    span = Span(common[FIRST], x, 0)
-    moved = rows(3, 5 + ROWS, 6)[0] / 10
+    span = Span(bases, x)
+    moved = rows(3, 2 + 5 + ROWS, 6)[0] / 10
     held = others | {FIRST: moved}
-    plain = others | {FIRST: common[FIRST] + moved.mT @ x}
+    first = moved[:, 0].unsqueeze(2) * bases[0] + moved[:, 1].unsqueeze(2) * bases[1]
+    plain = others | {FIRST: first + moved[:, 2:].mT @ x}
     targets = indicators(y[:, 5:], CLASSES).double()
     return (
         span,
         (held, Examples(span.see(0, 5 + ROWS).narrow(5, 5 + ROWS), targets)),
-        (plain, Examples(PlainCoordinates(common[FIRST], x).see(5, 5 + ROWS), targets)),
+        (plain, Examples(PlainCoordinates(bases, x).see(5, 5 + ROWS), targets)),
     )
 
 
 def unspan(span, direction):
-    return direction | {FIRST: direction[FIRST].mT @ span.rows}
+    return direction | {FIRST: direction[FIRST][:, 2:].mT @ span.rows}
 
 
 def test_a_span_gives_the_derivatives_of_the_weights_it_stands_for(spanned):
@@ -88,17 +91,26 @@ def test_the_mean_of_a_span_is_the_mean_of_its_weights(spanned):
     torch.testing.assert_close(two, plain[FIRST][[0, 2]], rtol=0, atol=1e-12)
 
 
-def test_a_span_takes_weights_that_are_brought_along(spanned):
-    span, _, (plain, _) = spanned
-    room = torch.full((CLIENTS, 6 + 5, 9), torch.nan, dtype=torch.float64)
-    wider = Span(span.weight, room, 6)
-    held = wider.hold(plain[FIRST][[0, 2]], [0, 2])
-    wider.drawn.copy_(span.rows[:, :5])
-    held = wider.see(0, 5).fit(held)
-    weights = wider.of([0, 2]).weights(held)
-    torch.testing.assert_close(weights, plain[FIRST][[0, 2]], rtol=0, atol=1e-12)
-    nothing = wider.of([1]).weights(wider.see(0, 5).fit(wider.origin()[[1]]))
-    torch.testing.assert_close(nothing[0], span.weight, rtol=0, atol=0)
+def test_a_base_is_itself_and_one_without_a_part_is_not_read(spanned):
+    span, _, _ = spanned
+    for number, base in enumerate(span.bases):
+        held = span.see(0, 5 + ROWS).fit(span.base(number))
+        found = span.of([0, 2]).weights(held[[0, 2]])
+        assert torch.equal(found, base.expand(CLIENTS, -1, -1)[[0, 2]])
+        alone = span.reading([held]).see(0, 3)
+        assert list(alone.of_bases) == [number]
+        held = alone.fit(span.base(number))
+        bias = torch.ones(CLIENTS, 6, dtype=torch.float64)
+        expected = 1 + span.rows[:, :3] @ base.mT
+        torch.testing.assert_close(alone.value(held, bias), expected, rtol=0, atol=1e-12)
+
+
+def test_a_mean_of_equal_bases_is_that_base():
+    # Shares that do not add up to 1 to the last bit must not shrink the model.
+    base, shares = draw(1, 5, 6), torch.full((49,), 1 / 49).double()
+    span = Span((base,), draw(2, 49, 3, 6))
+    held = span.see(0, 3).fit(span.base(0))
+    assert torch.equal(span.mean(held, shares), base)
 
 
 def test_learned_features_enter_the_span_as_gradients_are_taken():
@@ -108,10 +120,10 @@ def test_learned_features_enter_the_span_as_gradients_are_taken():
     w = {name: leaf.expand(CLIENTS, *leaf.shape).clone() for name, leaf in common.items()}
     x, y = rows(4, 2 * ROWS, 1, 4, 4)
     width = common[FIRST].shape[1]
-    span = Span(common[FIRST], x.new_zeros(CLIENTS, 2 * ROWS, width), 0)
+    span = Span((common[FIRST],), x.new_zeros(CLIENTS, 2 * ROWS, width))
     names = tuple(name for name in w if name.startswith("conv"))
     loss, reference = dense_loss(network.dense_layers), vmap(grad(cross_entropy(network)))
-    held = w | {FIRST: span.origin()}
+    held = w | {FIRST: span.base(0)}
     for start in (0, ROWS):
         part = slice(start, start + ROWS)
         batch = Examples(
@@ -134,11 +146,11 @@ def test_hessian_products_of_learned_features_are_refused_not_wrong():
     network = NETWORKS["cnn"]
     w = cohort(network)
     x, y = rows(4, ROWS, 1, 4, 4)
-    span = Span(w[FIRST][0], x.new_zeros(CLIENTS, ROWS, w[FIRST].shape[2]), 0)
+    span = Span((w[FIRST][0],), x.new_zeros(CLIENTS, ROWS, w[FIRST].shape[2]))
     names = tuple(name for name in w if name.startswith("conv"))
     learned = FeatureRows(network.features, names, span, x, 0, ROWS)
     batch = Examples(learned, indicators(y, CLASSES).double())
-    held = w | {FIRST: learned.fit(span.origin())}
+    held = w | {FIRST: learned.fit(span.base(0))}
     with pytest.raises(NotImplementedError, match="not Hessian products"):
         dense_loss(network.dense_layers).hessian_product(held, batch, held)
 
@@ -155,11 +167,11 @@ def test_what_is_not_finite_is_found(value):
 @pytest.mark.parametrize("own", [False, True])
 def test_some_clients_of_a_cohort_have_their_own_weights(drawn, own):
     weight = draw(1, 4, 5, 6) if own else draw(1, 5, 6)
-    coordinates = make_coordinates(weight, 4, drawn)
+    coordinates = make_coordinates([weight], 4, drawn)
     coordinates.drawn.copy_(draw(2, 4, drawn, 6))
-    held = coordinates.origin()
+    held = coordinates.base(0)
     if drawn < 6:
-        held = draw(3, 4, drawn, 5)
+        held = draw(3, 4, 1 + drawn, 5)
     some = [3, 1]  # the others have diverged
     found = coordinates.of(some).weights(held[some])
     torch.testing.assert_close(found, coordinates.weights(held)[some])

@@ -9,13 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from engram.robust import bucketed, centered_clipping, geometric_median, krum, multi_krum
+from engram.robust import (
+    bucketed,
+    centered_clipping,
+    geometric_median,
+    krum,
+    mixtures,
+    multi_krum,
+    nearest_mixing,
+)
 from tests.support import assert_same, draw
 
 CENTERS = {
     "multi-krum": partial(multi_krum, malicious=2),
     "geometric-median": geometric_median,
     "centered-clipping": centered_clipping,
+    "nearest-mixing": partial(nearest_mixing, malicious=2),
 }
 
 
@@ -76,6 +85,27 @@ def test_buckets_are_means_in_the_order_that_is_drawn():
     expected = [x[[3, 1]].mean(0), x[[4, 0]].mean(0), x[2]]
     np.testing.assert_allclose([row_of(m) for m in found], expected)
     assert bucketed(models(x), 1, [3, 1, 4, 0, 2])[0]["a"].tolist() == models(x)[0]["a"].tolist()
+
+
+@pytest.mark.parametrize(("count", "malicious"), [(9, 2), (11, 3), (7, 0)])
+def test_nearest_mixing_is_its_definition(count, malicious):
+    x = rows(count)
+    nearest = ((x[:, None] - x[None]) ** 2).sum(2).argsort(1)[:, : count - malicious]
+    y = np.stack([x[some].mean(0) for some in nearest])
+    np.testing.assert_allclose([row_of(m) for m in mixtures(models(x), malicious)], y)
+    middle = np.sort(y, axis=0)[malicious : count - malicious].mean(0)
+    np.testing.assert_allclose(row_of(nearest_mixing(models(x), malicious)), middle)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.floats(0, 100))
+def test_mixtures_of_honest_models_lie_around_their_mean_whatever_attackers_send(seed, f, far):
+    # Allouah et al. 2023, Lemma 1: mean |y_i - x'|^2 <= 8 f / (n - f) mean |x_i - x'|^2.
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(size=(12, 10))
+    lies = honest[:1] * rng.normal() + far * rng.normal(size=(f, 10))
+    y = np.stack([row_of(m) for m in mixtures(models(np.vstack([honest, lies])), f)])[:12]
+    spread, center = honest.var(0).sum(), honest.mean(0)
+    assert ((y - center) ** 2).sum(1).mean() <= 8 * f / 12 * spread * (1 + 1e-9)
 
 
 HONEST = st.lists(st.floats(-9, 9), min_size=7, max_size=9)

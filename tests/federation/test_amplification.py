@@ -1,7 +1,8 @@
-"""Epsilon of the Poisson-subsampled Gaussian, against integrals that are taken here."""
+"""Epsilon of sampled Gaussians, against integrals and sums that are taken here."""
 
 import math
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon
+from federation.amplification import poisson_epsilon, subset_epsilon
 from federation.errors import Refused
 
 MNIST = 256 / 60000  # batches of 256 of 60,000 rows, as TensorFlow Privacy's tutorial has them
@@ -102,18 +103,74 @@ def test_epsilon_falls_with_noise_and_rises_with_rate_and_rounds():
     assert poisson_epsilon(1.0, 0.1, 20, 1e-5) > base
 
 
+@pytest.mark.parametrize("amplified", [poisson_epsilon, subset_epsilon])
 @pytest.mark.parametrize(
     ("z", "q", "releases", "delta"),
     [(1e-6, 0.01, 10**6, 1e-5), (1.0, 0.01, 100, 1e-100), (1e6, 0.5, 10, 1e-5), (0.3, 0.5, 9, 0.9)],
 )
-def test_the_ends_of_the_ranges_have_an_epsilon_too(z, q, releases, delta):
-    found = poisson_epsilon(z, q, releases, delta)
+def test_the_ends_of_the_ranges_have_an_epsilon_too(amplified, z, q, releases, delta):
+    found = amplified(z, q, releases, delta)
     assert 0 <= found <= epsilon(z, releases, delta)
 
 
-def test_without_the_package_one_line_says_what_to_install(monkeypatch):
+def by_theorem_27(z, q, releases, delta):
+    """Epsilon by Wang, Balle and Kasiviswanathan's bound, of orders up to 12.
+
+    With the conversion epsilon = rdp + ln(1 - 1 / order) - ln(order delta) / (order - 1) of
+    Canonne, Kamath, Steinke (2020, Prop. 12).
+    """
+
+    def power(order):  # E of the likelihood ratio's power, e^((order - 1) eps(order))
+        return math.exp((order - 1) * order / (2 * z**2))
+
+    @cache
+    def moment(order):  # E over N(0, z^2) of the power of the likelihood ratio less 1
+        def at(x):
+            return norm.pdf(x, 0, z) * math.expm1((2 * x - 1) / (2 * z**2)) ** order
+
+        return quad(at, -14 * z, order + 14 * z, limit=500, points=[0, order], epsrel=1e-11)[0]
+
+    found = []
+    for order in range(2, 13):
+        total = 1 + q**2 * math.comb(order, 2) * min(4 * moment(2), 2 * power(2))
+        for j in range(3, order + 1):
+            geometric = 4 * math.sqrt(moment(2 * (j // 2)) * moment(2 * ((j + 1) // 2)))
+            total += q**j * math.comb(order, j) * min(geometric, 2 * power(j))
+        rdp = releases * math.log(total) / (order - 1)
+        found.append(rdp + math.log1p(-1 / order) - math.log(order * delta) / (order - 1))
+    return min(found)
+
+
+@pytest.mark.parametrize(
+    ("z", "q", "releases"), [(1.0, 0.01, 1000), (1.5, 0.01, 1000), (2.5, 0.1, 300)]
+)
+def test_epsilon_without_replacement_is_that_of_theorem_27(z, q, releases):
+    found = subset_epsilon(z, q, releases, 1e-5)
+    assert found == pytest.approx(by_theorem_27(z, q, releases, 1e-5), rel=1e-8)
+
+
+def test_a_federation_of_ten_thousand_without_replacement():
+    """Two clips of noise multiplier 1; the first term of Theorem 27 is 2 q^2 e^4, at order two."""
+    found = subset_epsilon(1.0 / 2, 100 / 10_000, 1000, 1e-5)
+    first = 1000 * math.log1p(2 * 0.01**2 * math.exp(4)) - math.log(2 * 2 * 1e-5)
+    assert found == pytest.approx(first) == pytest.approx(20.987, abs=1e-3)
+    assert poisson_epsilon(1.0, 0.01, 1000, 1e-5) < found < epsilon(1.0 / 2, 24, 1e-5)
+
+
+def test_without_replacement_no_bound_is_above_that_of_known_cohorts():
+    assert subset_epsilon(0.25, 0.5, 1000, 1e-5) == epsilon(0.25, 1000, 1e-5)
+    assert subset_epsilon(5.0, 1.0, 9, 1e-5) == epsilon(5.0, 9, 1e-5)
+    assert subset_epsilon(1.0, 0.1, 0, 1e-5) == 0
+    base = subset_epsilon(1.0, 0.1, 10, 1e-5)
+    assert subset_epsilon(1.5, 0.1, 10, 1e-5) < base < epsilon(1.0, 10, 1e-5)
+    assert subset_epsilon(1.0, 0.2, 10, 1e-5) > base
+    assert subset_epsilon(1.0, 0.1, 20, 1e-5) > base
+
+
+@pytest.mark.parametrize("amplified", [poisson_epsilon, subset_epsilon])
+def test_without_the_package_one_line_says_what_to_install(monkeypatch, amplified):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(Refused, match=r"needs dp-accounting: pip install 'engram\[privacy\]'"):
-        poisson_epsilon(1.0, 0.125, 3, 1e-5)
+        amplified(1.0, 0.125, 3, 1e-5)
     with pytest.raises(ValueError, match=r"sampling rate must be in \(0, 1\], got 0"):
-        poisson_epsilon(1.0, 0.0, 3, 1e-5)
+        amplified(1.0, 0.0, 3, 1e-5)

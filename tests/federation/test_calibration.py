@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import norm
 
 from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon
+from federation.amplification import poisson_epsilon, subset_epsilon
 from federation.calibration import noise_multiplier, sampling_rate
 from federation.errors import Refused
 from federation.experiment import Experiment
@@ -41,9 +41,19 @@ def test_sampling_needs_less_noise():
     assert z < noise_multiplier(Experiment(**TARGET)) / 3
 
 
+def test_without_replacement_the_noise_is_for_two_bounds_and_less_than_for_known_cohorts():
+    e = Experiment(**TARGET, sampling="without-replacement", clients_per_round=2)
+    z = noise_multiplier(e)
+    assert sampling_rate(e) == 0.1
+    assert subset_epsilon(z / 2, 0.1, 20, 1e-5) <= 3.0
+    assert subset_epsilon(0.998 * z / 2, 0.1, 20, 1e-5) > 3.0
+    assert z < noise_multiplier(Experiment(**TARGET | {"privacy": "local"}))
+
+
 def test_the_rate_is_among_those_who_train():
     e = Experiment(**TARGET, sampling="poisson", clients_per_round=2, unseen_clients=4)
     assert sampling_rate(e) == 2 / 16
+    assert sampling_rate(Experiment(**TARGET, clients_per_round=2)) == 1  # of known cohorts
 
 
 def test_what_no_noise_reaches_is_one_line():
@@ -65,6 +75,10 @@ def test_a_target_that_any_noise_reaches_has_the_least():
         ({"epsilon": math.inf}, "epsilon must be a finite number, got inf"),
         ({"epsilon": -1.0}, "epsilon must be greater than or equal to 0"),
         ({"patience": 2}, "patience must be 0 where privacy is central: it goes by scores"),
+        (
+            {"patience": 2, "privacy": "local"},
+            "cost epsilon each time; who starts the run sets num-rounds",
+        ),
     ],
 )
 def test_targets_that_mean_nothing_are_one_line(settings, says):

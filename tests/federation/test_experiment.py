@@ -278,7 +278,7 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
         (
             {"merge": "mode"},
             "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
-            "'geometric-median' or 'centered-clipping', got 'mode'",
+            "'geometric-median', 'centered-clipping' or 'nearest-mixing', got 'mode'",
         ),
         ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
         (
@@ -295,7 +295,10 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
         ),
         ({"num_malicious": -1}, "num-malicious must be greater than or equal to 0, got -1"),
         ({"clip": -0.5}, "clip must be greater than or equal to 0, got -0.5"),
-        ({"privacy": "both"}, "privacy must be 'none', 'local' or 'central', got 'both'"),
+        (
+            {"privacy": "both"},
+            "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
+        ),
         ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
         ({"privacy": "central"}, "clip must be positive where privacy is central, got 0.0"),
         (

@@ -46,6 +46,12 @@ def test_a_target_has_its_noise_and_its_adjacency():
 def test_amplification_says_against_whom():
     said = guarantee(Experiment(**CENTRAL, sampling="poisson", clients_per_round=2))
     assert "amplified by Poisson sampling at rate 0.1 against whoever sees the models, and" in said
+    assert "where one client is added or removed, amplified" in said
+    said = guarantee(Experiment(**CENTRAL, sampling="without-replacement", clients_per_round=2))
+    assert (
+        "where one client's data are replaced by any others, amplified by sampling without " in said
+    )
+    assert "without replacement at rate 0.1 against whoever sees the models, and not who" in said
 
 
 def test_what_is_not_covered_is_named():

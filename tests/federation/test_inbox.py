@@ -248,3 +248,31 @@ def test_what_came_of_a_reply_that_nobody_waits_for_is_deleted():
     box.replies([], LIMITS)
     assert not box._arriving
     assert stub.confirmed == [message.object_id]
+
+
+# --- Large replies ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Two replies of several parts each, which count as large from their first part on."""
+    monkeypatch.setattr(federation.inbox, "LARGE", 0)
+    monkeypatch.setattr(federation.inbox, "_SLICE", 1)
+    return reply(records=6), reply(node=8, records=6)
+
+
+def test_large_replies_are_fetched_one_after_the_other(large):
+    stub = Stub(*large).everything()
+    box = inbox(stub)
+    (first,) = box.replies(asked(*large), LIMITS)
+    (second,) = box.replies(asked(*large)[1:], LIMITS)
+    assert [first.object_id, second.object_id] == [each.object_id for each in large]
+    own = [set(stub.parcels[name].objects) for name in asked(*large)]
+    assert set(stub.pulls[: len(own[0])]) <= own[0]
+
+
+def test_a_large_reply_that_does_not_go_on_delays_no_other(large):
+    stub = Stub(*large)
+    stub.there = set(stub.parcels[asked(large[1])[0]].objects)
+    (found,) = inbox(stub).replies(asked(*large), LIMITS)
+    assert found.object_id == large[1].object_id

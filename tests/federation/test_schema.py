@@ -219,9 +219,37 @@ def test_methods_of_tables_take_the_columns_that_are_named(tmp_path):
     frame = wards().assign(age=1.0, task=np.arange(24) % 2, y=np.arange(24.0))
     frame.to_csv(tmp_path / "a.csv", index=False)
     e = small(method="molar", dataset=f"csv:{tmp_path}/a.csv", num_clients=2)
-    with pytest.raises(DataError, match="column sex must hold numbers"):
-        table_data(e)
+    assert table_data(e).columns == ["age", "sex=m", "dose"]
     some = table_data(e.model_copy(update={"input_columns": "dose,age"}))
     assert some.columns == ["dose", "age"]
     own = frame[frame["task"] == 0]
     assert sorted(np.r_[some.train[0].x[:, 0], some.test[0].x[:, 0]]) == sorted(own["dose"])
+
+
+def test_regressions_encode_text_but_for_its_reference_and_predict_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(5)
+    frame = wards(120).assign(task=np.repeat(["north", "south"], 60))
+    level = frame["sex"].map({"f": 0.0, "m": 2.0}).fillna(1.0)
+    frame["y"] = 3 * frame["dose"] + level + frame["age"].fillna(50) / 10 + rng.normal(size=120) / 9
+    frame.to_csv("rows.csv", index=False)
+    given = {"method": "molar", "dataset": "csv:rows.csv", "missing": "median", "num_clients": 2}
+    run = engram.simulate(**given, out="run", progress=False)
+    data = table_data(Experiment(**given, test_fraction=0.4))
+    for client, task in enumerate(("north", "south")):
+        own = frame[frame["task"] == task].reset_index(drop=True)
+        x, y = data.train[client]._replace(weights=None)[:2]
+        learned = own[own["y"].isin(y)]
+        age, sex = learned["age"].median(), learned["sex"].mode()[0]
+        np.testing.assert_allclose(x, by_hand(learned, age, sex)[:, [0, 2, 3]])
+        ones = np.column_stack([x, np.ones(len(x))])
+        expected = np.linalg.lstsq(ones, y)[0]
+        model = run.export(task, out=task)
+        table = pd.read_csv(model / "coefficients.csv")
+        assert table["name"].tolist() == ["age", "sex=m", "dose", "intercept"]
+        np.testing.assert_allclose(table["own"], expected, rtol=1e-6)
+        rows = own.drop(columns=["task", "y"])[["sex", "dose", "age"]]
+        rows.to_csv("new.csv", index=False)
+        found = predict(model, Path("new.csv"), Path(f"{task}.csv")).table
+        design = np.column_stack([by_hand(own, age, sex)[:, [0, 2, 3]], np.ones(60)])
+        np.testing.assert_allclose(found["predicted"], design @ table["coef"], rtol=1e-5)

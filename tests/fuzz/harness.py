@@ -175,10 +175,14 @@ def _ended(case: Case, rng: random.Random, seconds: float) -> Ended:
         _signal(process.pid, signal.SIGKILL)
         words, before = _begun(box)
         after = _tree(box / "here") if before is not None else {}
+        files = (box / name for name in ("out", "err", "hang"))
+        out, err, hang = (file.read_text(errors="backslashreplace") for file in files)
         return Ended(
             process.exitcode,
             interrupted,
-            *((box / name).read_text(errors="backslashreplace") for name in ("out", "err", "hang")),
+            out,
+            err,
+            hang,
             words,
             sorted({name for name, _ in after.items() ^ (before or {}).items()}),
             [name for name in sorted(os.listdir(box / "tmp")) if not name.startswith(_LEFT)],

@@ -4,21 +4,19 @@
 exits with 1 if a request went beyond the site's policy.
 """
 
-import argparse
 import random
-import resource
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from sklearn import datasets
 
 from client.app import app
 from client.audit import AUDIT, Audit
@@ -27,15 +25,13 @@ from engram.core.slots import flat
 from federation.flower import local_run, name_message, node_context
 from federation.methods import METHODS
 from federation.wire import CONFIG, DIVERGED, REFUSED, ROSTER_QUERY, to_record
+from tests.fuzz.counts import Measured, main
 from tests.fuzz.folders import small as quick
 from tests.fuzz.settings import setting
 from tests.fuzz.spoil import VALUES, value
 from tests.support import initial_model, small, trainer
 
 STEPS: Final = 20
-MEBIBYTES: Final = 256.0
-"""Most growth of this process: rows, a model of 1 MiB, a training budget of 64 MiB, libraries."""
-
 POLICY: Final = f"""
 methods = ["fed*", "local*", "ditto", "apfl"]
 datasets = ["digits", "npz:{{open}}/*"]
@@ -53,22 +49,20 @@ _WORK: Final = ("local-steps", "local-epochs", "batch-size", "adapt-steps", "hid
 _HUGE: Final = (20, 21, 100, 10**4, 10**5, 10**6, "1048576", "4096,4096", "1048576,1048576")
 
 
-class Seen:
-    """Observations of a node: counts of answers, largest numbers, and files that it opened."""
+class Seen(Measured):
+    """Counts of a node's answers, the most steps that it trained, and files that it opened.
+
+    Memory is for rows, a model of 1 MiB, a training budget of 64 MiB, and libraries.
+    """
 
     def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
+        super().__init__()
         self.steps = 0
         self.opened: set[str] = set()
-        self.wrong: list[str] = []
-        self.mebibytes = 0.0
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
-        return (
-            f"{self.answers.total()} requests: {told}; at most {self.steps} steps of {STEPS}, "
-            f"{self.mebibytes:.0f} MiB more of {MEBIBYTES:.0f}, {len(self.opened)} files opened"
-        )
+        most = f"at most {self.steps} steps of {STEPS}, {len(self.opened)} files opened"
+        return f"{super().__str__()}, {most}"
 
 
 def attack(here: Path, requests: int, seed: int) -> Seen:
@@ -88,16 +82,16 @@ def attack(here: Path, requests: int, seed: int) -> Seen:
         for number in range(-20, requests):  # the first ones load what all need
             rng = random.Random(f"{seed}/{number}")
             if number == 0:
-                before = _most()
+                seen.begin()
             _ask(rng, here, node, seen, whole=number < 0)
-    seen.mebibytes = (_most() - before) / 2**20
+    seen.end()
     if fault := Audit(site / AUDIT).read().fault:
         seen.wrong.append(fault)
     return seen
 
 
 def _prepare(here: Path) -> None:
-    rows = {"x": np.ones((40, 4), np.float32), "y": np.arange(40) % 2}
+    rows: dict[str, Any] = {"x": np.ones((40, 4), np.float32), "y": np.arange(40) % 2}
     for folder in ("site/open", "secret"):
         (here / folder).mkdir(parents=True)
         np.savez(here / folder / "rows.npz", **rows)
@@ -108,6 +102,7 @@ def _prepare(here: Path) -> None:
 def _ask(rng: random.Random, here: Path, node: dict[str, Any], seen: Seen, *, whole: bool) -> None:
     method = rng.choice(_FIT if whole or rng.random() < 0.6 else list(METHODS))
     fits = method in _FIT
+    config: dict[str, Any]
     config = dict(small(method=method).to_config()) if fits else {"method": method}
     config |= {"local-steps": rng.choice((2, STEPS))} if fits else quick(method)
     kind = rng.choice(_KINDS)
@@ -128,7 +123,7 @@ def _ask(rng: random.Random, here: Path, node: dict[str, Any], seen: Seen, *, wh
         seen.wrong.append(f"{kind} {_brief(config)}: {type(error).__name__}: {error}")
         return
     if reply.has_error():
-        reason = reply.error.reason
+        reason = str(reply.error.reason)
         policy = "policy" if "this site's policy" in reason else "refused"
         seen.answers[policy if reply.error.code == REFUSED else f"code {reply.error.code}"] += 1
         if reply.error.code not in (REFUSED, DIVERGED) or "\n" in reason or len(reason) > 2100:
@@ -185,11 +180,6 @@ def _brief(config: dict[str, Any]) -> str:
     return repr({k: v for k, v in config.items() if usual.get(k) != v})[:600]
 
 
-def _most() -> int:
-    """Returns the most bytes of memory that this process has had at once."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 @contextmanager
 def _watched(seen: Seen, here: Path) -> Iterator[None]:
     """Counts the steps for which rows are drawn, and notes files that the node opens."""
@@ -212,27 +202,16 @@ def _watched(seen: Seen, here: Path) -> Iterator[None]:
         return found
 
     sys.addaudithook(note)  # for good: it only looks while it is watching
-    Sampler.draw = draw  # type: ignore[method-assign]  # to count steps
     try:
-        yield
+        with (
+            patch.object(Sampler, "draw", draw),
+            # Each request opens the node anew, and reads these files again, which takes longest.
+            patch.object(datasets, "load_digits", cache(datasets.load_digits)),
+        ):
+            yield
     finally:
-        Sampler.draw = drawn  # type: ignore[method-assign]  # put back
         watching.clear()
 
 
-def main() -> int:
-    """Runs the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.hostile", description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        seen = attack(Path(folder), given.requests, given.seed)
-    print(seen)
-    for line, count in Counter(seen.wrong).most_common(20):
-        print(f"{count} times: {line}")
-    return 1 if seen.wrong or seen.mebibytes > MEBIBYTES else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("tests.fuzz.hostile", __doc__, "requests", 10_000, attack))

@@ -4,13 +4,11 @@
 it exits with 1 if a reply was accepted that should not have been, or kept others from counting.
 """
 
-import argparse
 import logging
 import random
-import resource
 import sys
-import tempfile
-from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,13 +21,11 @@ from federation.flower import recorddict_from_bytes, recorddict_to_bytes
 from federation.noise import secret_noise
 from server.roster import query_roster
 from strategies import STRATEGIES
+from tests.fuzz.counts import Measured, main
 from tests.fuzz.messages import spoil_content
 from tests.fuzz.spoil import spoil_bytes
 from tests.replies.federations import SITES, federations, grid_of, settings_of
 from tests.replies.fields import fields_of, others, spoiled
-
-MEBIBYTES: Final = 256.0
-"""Most growth of this process; a reply has at most 1.5 MiB, and seven are in a round."""
 
 LIARS: Final = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
 FAMILIES: Final = ("classes", "targets", "tables", "adaptive")
@@ -50,23 +46,7 @@ class Stage(NamedTuple):
     trains: bool
 
 
-class Seen:
-    """Counts of replies by what became of them, and what should not have been."""
-
-    def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()
-        self.wrong: list[str] = []
-        self.mebibytes = 0.0
-
-    def __str__(self) -> str:
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.answers.items()))
-        return (
-            f"{self.answers.total()} replies: {told}; "
-            f"{self.mebibytes:.0f} MiB more of {MEBIBYTES:.0f}"
-        )
-
-
-def attack(here: Path, replies: int, seed: int) -> Seen:
+def attack(here: Path, replies: int, seed: int) -> Measured:
     """Has so many hostile replies screened, and returns what became of them.
 
     Args:
@@ -76,14 +56,13 @@ def attack(here: Path, replies: int, seed: int) -> Seen:
     """
     given = federations(here)
     stages = [stage for family in FAMILIES for stage in _stages(family, given[family])]
-    seen, number = Seen(), -len(stages)
+    seen, number = Measured(), -len(stages)
     while seen.answers.total() < replies:
         if number == 0:  # each stage has loaded what it needs
-            seen.answers.clear()
-            before = _most()
+            seen.begin()
         _round(random.Random(f"{seed}/{number}"), stages[number % len(stages)], seen)
         number += 1
-    seen.mebibytes = (_most() - before) / 2**20
+    seen.end()
     return seen
 
 
@@ -106,7 +85,7 @@ def _stages(name: str, settings: dict[str, Any]) -> list[Stage]:
     return found
 
 
-def _round(rng: random.Random, stage: Stage, seen: Seen) -> None:
+def _round(rng: random.Random, stage: Stage, seen: Measured) -> None:
     """Has a round's replies screened, most of which are hostile."""
     contents: list[RecordDict | None] = list(stage.honest)
     told: dict[int, str] = {}
@@ -199,13 +178,35 @@ def _torn(rng: random.Random, honest: RecordDict) -> RecordDict | None:
         return None
 
 
-def _large(rng: random.Random, honest: RecordDict) -> tuple[str, RecordDict | None]:
+def _large(rng: random.Random, honest: RecordDict) -> tuple[str, RecordDict]:
     """Returns a reply with something that is large, or says that it is."""
     kinds: dict[str, Any] = {name: type(record) for name, record in honest.items()}
     content = RecordDict({name: kinds[name](dict(record)) for name, record in honest.items()})
     how = rng.choice((_text, _list, _names, _array, _records))
     how(rng, content)
-    return how.__doc__ or "", _sent(content)
+    return how.__doc__ or "", content
+
+
+@cache
+def _once(make: Callable[[], RecordDict]) -> RecordDict:
+    """Returns large records as they come over a network; making them is what takes longest."""
+    found = _sent(make())
+    assert found is not None
+    return found
+
+
+def _lists() -> RecordDict:
+    long: dict[str, Any] = {"0": [0] * 10**5, "x": ["x"] * 10**4, "0.0": [0.0] * 10**5}
+    return RecordDict({"long": ConfigRecord(long)})
+
+
+def _metrics() -> RecordDict:
+    metrics = {f"{i}-{'accuracy' * 10}\n\x1b[2J": i / 2000 for i in range(2000)}
+    return RecordDict({"metrics": MetricRecord({**metrics})})
+
+
+def _many() -> RecordDict:
+    return RecordDict({f"record {i}": ConfigRecord({"x" * 100: i / 300}) for i in range(300)})
 
 
 def _text(rng: random.Random, content: RecordDict) -> None:
@@ -216,15 +217,15 @@ def _text(rng: random.Random, content: RecordDict) -> None:
 
 def _list(rng: random.Random, content: RecordDict) -> None:
     """A long list."""
+    long = list(_once(_lists).config_records["long"].values())
     for record in content.config_records.values():
-        long = ([0] * 10**5, ["x"] * 10**4, [0.0] * 10**5)
         record[rng.choice([*record, "x"])] = rng.choice(long)
 
 
 def _names(rng: random.Random, content: RecordDict) -> None:
     """Metrics of many names."""
-    metrics: dict[str, Any] = {f"{i}-{'accuracy' * 10}\n\x1b[2J": rng.random() for i in range(2000)}
-    content["metrics"] = MetricRecord(metrics)
+    del rng
+    content["metrics"] = _once(_metrics)["metrics"]
 
 
 def _array(rng: random.Random, content: RecordDict) -> None:
@@ -239,8 +240,9 @@ def _array(rng: random.Random, content: RecordDict) -> None:
 
 def _records(rng: random.Random, content: RecordDict) -> None:
     """Many records."""
-    for number in range(300):
-        content[f"record {number}"] = ConfigRecord({"x" * 100: rng.random()})
+    del rng
+    for name, record in _once(_many).items():
+        content[name] = record
 
 
 def _fault(content: RecordDict, honest: RecordDict) -> str:
@@ -254,9 +256,10 @@ def _fault(content: RecordDict, honest: RecordDict) -> str:
         if isinstance(record, ArrayRecord) and set(theirs) != set(record):
             return f"{name} has other arrays"
         values: dict[str, Any] = dict(record)
+        given: dict[str, Any] = dict(theirs)
         for key, value in values.items():
             if isinstance(value, Array):
-                mine, other = value.numpy(), theirs[key].numpy()
+                mine, other = value.numpy(), given[key].numpy()
                 if (mine.shape, mine.dtype) != (other.shape, other.dtype):
                     return f"{key} has shape {other.shape} and dtype {other.dtype}"
                 infinite = key in _OPEN and "sites" in honest
@@ -267,26 +270,7 @@ def _fault(content: RecordDict, honest: RecordDict) -> str:
     return ""
 
 
-def _most() -> int:
-    """Returns the most bytes of memory that this process has had at once."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def main() -> int:
-    """Runs the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.replies", description=__doc__)
-    parser.add_argument("--replies", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+if __name__ == "__main__":
     logging.disable(logging.WARNING)
     np.seterr(over="ignore")  # in what is made here
-    with tempfile.TemporaryDirectory() as folder:
-        seen = attack(Path(folder), given.replies, given.seed)
-    print(seen)
-    for line, count in Counter(seen.wrong).most_common(20):
-        print(f"{count} times: {line}")
-    return 1 if seen.wrong or seen.mebibytes > MEBIBYTES else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("tests.fuzz.replies", __doc__, "replies", 100_000, attack))

@@ -5,6 +5,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from federation.errors import Refused
 from federation.experiment import Experiment
@@ -12,46 +15,46 @@ from tests.fuzz.commands import all_commands
 from tests.fuzz.harness import Finding, fuzz
 
 
-def test_no_case_ends_in_a_traceback_hangs_or_leaves_things():
+def test_no_case_ends_in_a_traceback_hangs_or_leaves_things() -> None:
     words = [sys.executable, "-m", "tests.fuzz", "--cases", "30", "--seed", "0"]
     root = Path(__file__).parents[2]
     ended = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_what_a_case_did_is_told(monkeypatch):
+def test_what_a_case_did_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fuzz import harness
 
-    def hangs(rng, here):
+    def hangs(rng: Random, here: Path) -> None:
         time.sleep(60)
 
-    def breaks(rng, here):
+    def breaks(rng: Random, here: Path) -> None:
         raise KeyError("x" if rng.random() < 2 else "y")
 
-    def dies(rng, here):
+    def dies(rng: Random, here: Path) -> None:
         os._exit(3)
 
-    def eats(rng, here):
+    def eats(rng: Random, here: Path) -> None:
         bytearray(2**40)
 
-    def refuses(rng, here):
+    def refuses(rng: Random, here: Path) -> None:
         Experiment.from_config({"alpha": "x"})
 
-    def mumbles(rng, here):
+    def mumbles(rng: Random, here: Path) -> None:
         print("one line\nand another", file=sys.stderr)
         raise SystemExit(2)
 
-    def escapes(rng, here):
+    def escapes(rng: Random, here: Path) -> None:
         print("\x1b[2J")
 
-    def writes(rng, here):
+    def writes(rng: Random, here: Path) -> list[str]:
         return ["show", "x"]
 
-    def command():
+    def command() -> None:
         Path("half").write_text("x")
         raise Refused("x")
 
-    def main():
+    def main() -> None:
         try:
             command()
         except Refused as error:
@@ -86,6 +89,6 @@ def test_what_a_case_did_is_told(monkeypatch):
     assert "half" in told["writes"]
 
 
-def test_all_commands_are_found():
+def test_all_commands_are_found() -> None:
     names = {" ".join(words) for words, _ in all_commands()}
     assert {"", "run", "memory list", "reproduce sinewave", "init-federation", "predict"} <= names

@@ -1,7 +1,8 @@
-"""Secret cohorts on real nodes: rounds of any size, empty ones included, and what they cost."""
+"""Privacy on real nodes: secret cohorts of any size, single rows and single turns."""
 
 import pytest
 
+from engram.privacy import epsilon
 from federation.amplification import poisson_epsilon
 from server.record import RunRecord
 from simulations.deployed import run_deployed
@@ -26,3 +27,20 @@ def test_nodes_train_in_secret_cohorts_towards_a_target(tmp_path):
     assert all(row["clip"] > 0 for row in rows)
     rate, noise = 1 / experiment.num_clients, found["noise-multiplier"]
     assert found["epsilon"] == poisson_epsilon(noise, rate, 6, 1e-5) <= 4
+
+
+def test_nodes_hide_single_rows_and_single_turns_and_say_what_that_costs(tmp_path):
+    hidden = {"privacy": "example", "clip": 6.0, "noise-multiplier": 2.0}
+    steps = {"method": "fedavg", "batch-size": 1000, "local-steps": 3, "num-rounds": 2}
+    bandit = {"method": "molar-bandit", "dataset": "sparse-linear", "num-rounds": 8}
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as there:
+        for name, special in (("rows", steps), ("turns", bandit)):
+            place = {"control": there.control, "on_trouble": print}
+            run_deployed(settings(**hidden, **special), tmp_path / name, there.server, **place)
+    rows, turns = (RunRecord.open(tmp_path / name).results for name in ("rows", "turns"))
+    # Every step sums all rows, of which one moves it by clip; a turn is in one release alone.
+    assert rows["epsilon"] == pytest.approx(epsilon(2.0, 2 * 3, 1e-5))
+    assert turns["epsilon"] == pytest.approx(epsilon(2.0, 2, 1e-5))
+    assert rows["clients"]["accuracy"] == [None] * CLIENTS
+    assert turns["clients"]["turns"] == [0] * CLIENTS
+    assert turns["shared"]["coef"] != [None]

@@ -54,7 +54,7 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
         ), err
         agreed = tomllib.loads((server / "schema.toml").read_text())
         assert agreed["input-columns"] == "age,bp,crea,sex,smoker"
-        assert agreed["categories"].startswith("outcome=home|icu|ward; sex=f|m; smoker=")
+        assert agreed["categories"].endswith("sex=f|m; smoker=former|never|current")
 
         status, out, err = engram("statistics", server, "--csv", *there)
         assert status == 0, err
@@ -88,6 +88,35 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
         status, out, err = engram("adapt", "run", "--data", f"csv:{files[2]}", "--out", "new-model")
         assert status == 0, out + err
         assert "adapted, cross-validated" in out
+        keeps_a_column_that_a_site_lacks(engram, files, server, agree, there)
+
+
+def keeps_a_column_that_a_site_lacks(engram, files, server, agree, there):
+    """Has the east lack bp, and MOLAR train on it anyway; the east predicts by its model."""
+    east = pd.read_csv(files[2]).drop(columns="bp")
+    east.to_csv(files[2], index=False)
+    status, out, err = engram(*agree, "--union")
+    assert status == 0, out + err
+    assert "client-2: lacks bp (129): there it is missing in all rows" in out
+    agreed = tomllib.loads((server / "schema.toml").read_text())
+    assert agreed["input-columns"] == "age,bp,crea,sex,smoker"
+    assert agreed["optional-columns"].startswith("bp=129")
+    run = ["run", "molar", "--federation", server, *there, "--set", "target-column=days"]
+    status, out, err = engram(*run, "--check")
+    assert status == 0, out + err
+    status, out, err = engram(*run, "--out", "union", "--json")
+    assert status == 0, out + err
+    results = json.loads(Path("union/results.json").read_text())
+    assert (results["sites"], results["left-out"]) == (4, {})
+    assert results["shared"]["names"][:4] == ["age", "bp", "crea", "sex=m"]
+    node = server.parent / "client-2"
+    trainings = json.loads(engram("memory", "list", node, "--json")[1])
+    (training,) = [each["training"] for each in trainings if each["method"] == "molar"]
+    status, out, err = engram("memory", "export", node, training, 2, "east-model")
+    assert status == 0, out + err
+    status, out, err = engram("predict", "east-model", files[2], "--out", "east.csv")
+    assert status == 0, out + err
+    assert pd.read_csv("east.csv")["predicted"].notna().all()
 
 
 def hold_for_their_files(found, files):

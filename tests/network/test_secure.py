@@ -1,12 +1,13 @@
 """Secure aggregation between processes, over gRPC."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from federation.errors import RunStopped
 from federation.experiment import Experiment
+from federation.keys import read_server_key
+from federation.registry import REGISTRY, signed_registry
+from server.certificates import node_key_files
 from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.engine import simulate
@@ -33,6 +34,12 @@ def settings(**special):
     return Experiment.from_config(given | special)
 
 
+def members(federation):
+    """The public keys of its clients, by number."""
+    folder = federation.server / "clients"
+    return {n: (folder / f"client-{n}.pub").read_bytes() for n in range(CLIENTS)}
+
+
 def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(tmp_path):
     fed, experiment = tmp_path / "fed", settings(aggregation="secure")
     with LoopbackFederation(fed, clients=CLIENTS) as federation:
@@ -40,15 +47,27 @@ def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(t
         def run(folder):
             run_deployed(experiment, folder, federation.server, control=federation.control)
 
-        # Nobody has the others' keys yet.
-        with pytest.raises(RunStopped, match="this site has no key of client-"):
-            run(tmp_path / "unknown")
-        for client in range(CLIENTS):
-            shutil.copytree(federation.server / "clients", fed / f"client-{client}" / "clients")
+        # A registry that the authority has not signed, as of a server that makes up a member.
+        registry = federation.server / REGISTRY
+        signed = registry.read_bytes()
+        _, made_up = node_key_files("fed/client-4")
+        forged = b"client-4 " + b" ".join(made_up.split()[:2]) + b"\n" + signed
+        registry.write_bytes(forged)
+        with pytest.raises(RunStopped, match="signed by this federation's authority must come"):
+            run(tmp_path / "forged")
+        assert not (fed / "client-0" / REGISTRY).exists()
+        registry.write_bytes(signed)
         for client in (2, 3):  # sums may be of three
             (fed / f"client-{client}" / "policy.toml").write_text("secure = 4\n")
         with pytest.raises(RunStopped, match="this site's policy is against it: sums must be of 4"):
             run(tmp_path / "few")
+        assert {(fed / f"client-{c}" / REGISTRY).read_bytes() for c in range(4)} == {signed}
+        # From then on it is the sites' own: another member is noticed, also where it is signed.
+        authority = read_server_key(fed / "ca.key")
+        registry.write_bytes(signed_registry(members(federation) | {4: made_up}, authority))
+        with pytest.raises(RunStopped, match=r"other keys than this site's, SHA256:.*client-4:"):
+            run(tmp_path / "more")
+        registry.write_bytes(signed)
         (fed / "client-2" / "policy.toml").write_text("secure = 3\n")
         # It answers the first round's message to train, and no other.
         (fed / "client-3" / "policy.toml").write_text("rounds-a-day = 1\n")

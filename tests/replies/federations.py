@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Message, RecordDict
 
 from client.hosts import Opening, host_of
 from client.memory import RamStore
+from federation.experiment import Experiment
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from tests.support import small, write_npz
@@ -84,7 +86,7 @@ def grid_of(experiment, change: Change, store=None) -> Odd:
     return Odd(host, experiment.num_clients, change)
 
 
-def settings_of(**settings):
+def settings_of(**settings: Any) -> Experiment:
     """An experiment in which nobody waits."""
     return small(**{"num_clients": SITES, "min_clients": 3, "timeout": 1e-6} | settings)
 

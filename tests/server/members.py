@@ -23,8 +23,8 @@ class ScriptedFederation(NodesGrid):
 
     joins = False
 
-    def __init__(self, experiment, state, script=SCRIPT, first=0):
-        super().__init__(experiment, [ROWS] * CLIENTS, state)
+    def __init__(self, experiment, state, script=SCRIPT, first=0, rows="members-rows"):
+        super().__init__(experiment, [rows] * CLIENTS, state)
         self.script, self.membership, self.clients = script, self, 3
         self.stage(first, training=False)
 

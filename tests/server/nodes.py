@@ -15,7 +15,7 @@ class NodesGrid(InProcessGrid):
     Args:
         experiment: The settings of the run that nodes are told.
         data: Each node's data set.
-        state: A folder for the nodes' memories.
+        state: A folder for the nodes' memories and policies, in ``node-I``.
         options: More of each node's configuration.
     """
 
@@ -32,11 +32,14 @@ class NodesGrid(InProcessGrid):
             name_message(message, f"question-{next(self._messages)}")
             node = message.metadata.dst_node_id
             module._node.cache_clear()
+            home = self._state / f"node-{node}"
+            home.mkdir(parents=True, exist_ok=True)
             config = {
                 "partition-id": node - 1,
                 "num-partitions": len(self._each),
                 "data": self._each[node - 1],
-                "state": str(self._state / f"node-{node}"),
+                "state": str(home),
+                "policy": str(home),
                 **self._options,
             }
             reply: Message = module.app(message, node_context(1, node, config, self._config))

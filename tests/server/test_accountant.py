@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon
+from federation.amplification import poisson_epsilon, subset_epsilon
 from federation.errors import Refused, RunStopped
 from federation.noise import simulated_noise
 from server import run as coordinator
@@ -48,18 +48,33 @@ def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
     assert accountant.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
 
 
-def test_under_poisson_sampling_every_round_costs_everybody(tmp_path):
-    sampled = {"sampling": "poisson", "clients_per_round": 2}
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ("poisson", poisson_epsilon(3.0, 2 / 20, 3, 1e-5)),
+        ("without-replacement", subset_epsilon(3.0 / 2, 2 / 20, 3, 1e-5)),
+    ],
+)
+def test_where_cohorts_are_secret_every_round_costs_everybody(tmp_path, sampling, expected):
+    sampled = {"sampling": sampling, "clients_per_round": 2}
     accountant = PrivacyAccountant(small(**CENTRAL, **sampled), 0, tmp_path / "begun")
     for clients in ([3], [], [4, 5]):
         accountant.note(clients)
-    expected = poisson_epsilon(3.0, 2 / 20, 3, 1e-5)
     assert accountant.spent["epsilon"] == expected
     again = PrivacyAccountant(small(**CENTRAL, **sampled), 1, tmp_path / "begun")
     assert again.spent["epsilon"] == expected  # the round without clients counts, too
     without = PrivacyAccountant(small(**CENTRAL, **sampled), 3, None, [])
     assert without.spent["epsilon"] == expected
     assert again.claim["sampling-rate"] == 0.1
+
+
+def test_a_round_private_by_row_tells_the_rows_that_its_epsilon_follows_from():
+    e = small(method="fedavg", privacy="example", clip=0.1)
+    accountant = PrivacyAccountant(e, 0, None, examples=lambda: [30, 20, 10])
+    accountant.note([0, 2])
+    row = accountant.row([0, 2])
+    assert row == accountant.spent | {"training-rows": {"0": 30, "2": 10}}
+    assert PrivacyAccountant(small(**CENTRAL), 0, None).row([1]) == {"epsilon": 0.0, "delta": 1e-5}
 
 
 def test_rounds_that_are_repeated_stop_at_the_target(tmp_path):

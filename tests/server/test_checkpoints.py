@@ -166,7 +166,14 @@ def test_tensors_of_another_model_are_refused(tmp_path):
     run(tmp_path / "other", num_rounds=2, hidden="9")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "run" / "checkpoints")
-    with pytest.raises(Refused, match=r"model.safetensors is not this run's: .* of shape \(9"):
+    told = (
+        r"begun with another model .*model.safetensors: .* of shape \(9.*: resume it with the netw"
+    )
+    with pytest.raises(Refused, match=told) as caught:
+        run(tmp_path / "run", resume=str(tmp_path / "run"), num_rounds=3)
+    assert "damaged" not in str(caught.value)
+    flip(tmp_path / "run" / "checkpoints" / "round-2" / "model.safetensors", 4)
+    with pytest.raises(Refused, match=r"begun with another model .*round-2: the checksum of model"):
         run(tmp_path / "run", resume=str(tmp_path / "run"), num_rounds=3)
 
 
@@ -247,7 +254,7 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
     assert record.load_checkpoint().server_round == 2
     model, state = record.load_checkpoint().model, record.load_checkpoint().state
     assert_same(record.load_checkpoint(lambda clients: (model, state)).model, model)
-    with pytest.raises(Refused, match="is not this run's"):
+    with pytest.raises(Refused, match="begun with another model"):
         record.load_checkpoint(
             lambda clients: ({k: v.to(torch.float64) for k, v in model.items()}, None)
         )

@@ -13,6 +13,7 @@ from federation.data.tables import TableData, table_data
 from federation.errors import Refused, RunStopped
 from federation.estimates import SITES
 from federation.hosting import NodeConfig
+from federation.schema import Schema
 from federation.wire import ROSTER_QUERY
 from server.record import RunRecord
 from server.run import run as run_on
@@ -158,7 +159,7 @@ def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
 
 
 def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
-    (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
+    (tmp_path / "own.csv").write_text("age,days\nMiller,3\n61,2\n62,4\n")
     e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
     with pytest.raises(Refused, match="this node's data cannot be used: its log") as caught:
         app._host(e, NodeConfig(2, 12, data=Source(own)), RamStore(), UNLIMITED)
@@ -196,7 +197,9 @@ def test_a_site_with_other_columns_is_left_out_and_named(tmp_path, columns, reas
     data = table_data(experiment)
     hosts = [TableSites(experiment, data, RamStore()) for _ in range(4)]
     own = [rows and rows._replace(x=rows.x[:, : len(columns)]) for rows in data.train]
-    hosts[0] = TableSites(experiment, TableData(own, own, columns, data.names), RamStore())
+    hosts[0] = TableSites(
+        experiment, TableData(own, own, Schema.of_numbers(columns), data.names), RamStore()
+    )
     found = run_on(Columns(hosts), experiment, tmp_path / "run", engine="vectorized")
     assert list(found["left-out"]) == ["0"]
     assert reason in found["left-out"]["0"]
@@ -267,7 +270,9 @@ def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
     experiment = settings(num_clients=2, min_clients=2)
     data = table_data(settings(num_clients=6))
     honest = TableSites(experiment, data, RamStore())
-    other = TableSites(experiment, data._replace(columns=[f"q{k}" for k in range(20)]), RamStore())
+    other = TableSites(
+        experiment, data._replace(schema=Schema.of_numbers(f"q{k}" for k in range(20))), RamStore()
+    )
 
     class Both(InProcessGrid):
         def push_messages(self, messages):
@@ -286,7 +291,7 @@ def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
 def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
     experiment = settings(num_clients=3)
     data = table_data(experiment)
-    backwards = data._replace(columns=data.columns[::-1])
+    backwards = data._replace(schema=Schema.of_numbers(data.columns[::-1]))
     grids = [
         InProcessGrid(TableSites(experiment, d, RamStore()), [[0], [1], [2]])
         for d in (data, backwards)

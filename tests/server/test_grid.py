@@ -390,3 +390,70 @@ def test_useless_answers_to_the_question_count_too(clock):
     rounds(clock, nodes, grid, 3)
     assert grid.suspensions.current()
     assert nodes[1].handled.count(MessageType.TRAIN) == 1
+
+
+class Stopped(Node):
+    """A node that stands still for 20 of every 30 seconds, and is on line all the while."""
+
+    def take(self, now, message):
+        at, left = max(now, self.free), self.work
+        while left > 0:
+            if at % 30 < 20:
+                at += 20 - at % 30
+            step = min(left, 30 - at % 30)
+            at, left = at + step, left - step
+        self.handled.append(message.metadata.message_type)
+        self.free = at
+        return at
+
+
+def buffered(clock, nodes, *, enough, seconds, timeout=600.0):
+    """Rounds that end with ``enough`` replies; returns who answered in each, and when."""
+    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid.enough, found = enough, []
+    begin = clock.now
+    while clock.now < begin + seconds:
+        free = [node for node in grid.get_node_ids() if node not in grid.at_work]
+        replies = grid.send_and_receive(ask(free), timeout=timeout)
+        found.append((answered(replies), clock.now))
+    return found, grid
+
+
+def test_a_stopped_node_holds_no_round_where_some_replies_are_enough(clock):
+    def nodes():
+        return {1: Node(0.5), 2: Node(0.5), 3: Stopped(0.5)}
+
+    there = nodes()
+    found, _ = buffered(clock, there, enough=2, seconds=300)
+    grid, waited, end = None, 0, clock.now + 300
+    held = nodes()
+    while clock.now < end:
+        who, _, grid = exchange(clock, held, grid=grid, timeout=600)
+        assert who == [1, 2, 3]
+        waited += 1
+    assert len(found) >= 3 * waited
+    assert all(len(who) >= 2 for who, _ in found)
+    merged = sum(3 in who for who, _ in found)
+    # Each of its messages is answered, in a later round than the one that sent it.
+    assert merged in (len(there[3].handled), len(there[3].handled) - 1)
+    assert merged >= 50
+
+
+def test_a_reply_of_a_former_round_is_taken_once_and_given_up_at_its_own_end(clock):
+    nodes = {1: Node(1.0), 2: Node(7.5), 3: Node(30.0)}
+    found, grid = buffered(clock, nodes, enough=1, seconds=27, timeout=20.0)
+    times = [at for who, at in found if 2 in who]
+    assert len(times) == 3  # after 7.5, 15 and 22.5 seconds
+    assert not any(3 in who for who, _ in found)
+    assert grid.at_work == {2}
+    assert nodes[3].handled == [MessageType.TRAIN, ROSTER_QUERY]  # as who missed a round
+
+
+def test_an_evaluation_waits_for_all_and_takes_no_reply_to_training(clock):
+    nodes = {1: Node(1.0), 2: Node(5.0)}
+    _, grid = buffered(clock, nodes, enough=1, seconds=0.5)
+    assert grid.at_work == {2}
+    replies = list(grid.send_and_receive(ask([1, 2], MessageType.EVALUATE), timeout=60))
+    assert answered(replies) == [1, 2]
+    assert all(reply.metadata.message_type == MessageType.EVALUATE for reply in replies)
+    assert answered(grid.send_and_receive(ask([1]), timeout=60)) in ([2], [1, 2])

@@ -44,6 +44,7 @@ def test_the_folders():
     assert tree(FED) == {
         *("ca.crt", "ca.key"),
         *(f"server/{name}" for name in ("ca.crt", "server.crt", "server.key", "federation.toml")),
+        "server/registry",
         *(f"server/clients/client-{n}.pub" for n in (0, 1)),
         *(f"client-{n}/{name}" for n in (0, 1) for name in CLIENT | {"ca.crt"}),
     }
@@ -247,7 +248,7 @@ def test_add_client():
     others = {
         path: path.read_bytes()
         for path in FED.rglob("*")
-        if path.suffix != ".toml" and path.is_file()
+        if path.suffix != ".toml" and path.is_file() and path.name != "registry"
     }
     assert add_client(FED) == FED / "client-2"
     new = read_node(FED / "client-2")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from federation.calibration import noise_multiplier
 from federation.errors import Refused
 from federation.noise import secret_noise
 from federation.roster import Roster
@@ -125,3 +126,12 @@ def test_a_record_that_does_not_fit_is_refused(tmp_path):
 
 def roster(clients):
     return Roster(range(clients), [10] * clients, Kind("float32[6]", 3))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "without-replacement"])
+def test_a_federation_that_grows_keeps_the_noise_that_its_accountant_counts_with(sampling):
+    """Noise solved anew for more clients is less than is claimed: a smaller share is drawn."""
+    private = {"privacy": "central", "clip": 0.1, "epsilon": 4.0, "sampling": sampling}
+    e = experiment("fedavg", **private | {"clients_per_round": 1})
+    larger = strategy_of(e, roster(6), secret_noise)
+    assert noise_multiplier(larger.rounds.merge.settings) == noise_multiplier(e)

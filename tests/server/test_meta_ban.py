@@ -11,12 +11,16 @@ import torch
 from client.disk import DiskStore
 from client.hosts import Opening, host_of
 from client.memory import RamStore
+from engram.bandits.environments.environment import ROUND
+from engram.bandits.policy import generator
+from federation.data.source import data
 from federation.errors import DataError, Refused
 from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from strategies.meta_ban import MetaBanTurns
+from tests.server.members import ScriptedFederation
 from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
 
 
@@ -137,6 +141,44 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
     assert [row["arm"] for row in rows_of(tmp_path / "run")] == [
         row["arm"] for row in rows_of(tmp_path / "whole")
     ]
+
+
+# --- Members -------------------------------------------------------------------------------------
+
+
+@data
+def members_offers(client):
+    """Returns a client's offers, and what they pay."""
+    x = np.random.default_rng([3, client]).uniform(size=(30, 2))
+    return x, x[:, client % 2]
+
+
+TURNS = 24
+COMES, LEAVES = 8, 16  # rounds: client 3 from the first on, client 1 to the one before the second
+
+
+def test_who_joins_between_turns_is_served_and_who_leaves_is_expected_no_more(tmp_path):
+    there = {n: {0, 1, 2} | ({3} if n >= COMES else set()) for n in range(TURNS + 1)}
+    there = {n: each - ({1} if n >= LEAVES else set()) for n, each in there.items()}
+    script = {n: (each, each) for n, each in there.items()}
+    e = settings(num_clients=3, num_rounds=TURNS, timeout=5.0)
+    grid = ScriptedFederation(e, tmp_path, script, rows="members-offers")
+    found = run_on(grid, e, tmp_path / "run", engine="flower")
+    rows = rows_of(tmp_path / "run")
+    for row in rows:
+        members = sorted(there[row["round"]])
+        drawn = generator(e.seed, row["round"] - 1, ROUND).integers(len(members))
+        assert (row["served"], row["members"]) == (members[drawn], members)
+        assert (row["absent"], row["left-out"], row["sites"]) == ({}, 0, len(members))
+        assert "arm" in row
+    served = [row["served"] for row in rows]
+    assert 3 in served[COMES - 1 :]
+    assert 1 in served[: LEAVES - 1]
+    # What the client that came has learned, its node remembers.
+    (place,) = (tmp_path / "node-4" / "memory").iterdir()
+    last = max(row["round"] for row in rows if row["served"] == 3)
+    assert DiskStore(place).newest(3, before=TURNS + 1) == last
+    assert found["turns"] == TURNS
 
 
 # --- Tables and settings -------------------------------------------------------------------------

@@ -224,6 +224,22 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path):
     assert again["accuracy"] == numbers(tmp_path / "whole")[1]["accuracy"]
 
 
+def test_a_run_given_more_rounds_forgets_the_evaluation_of_its_former_end(tmp_path):
+    settings = {"validation_fraction": 0.3, "eval_every": 2, "checkpoint_every": 1}
+    run(tmp_path / "whole", num_rounds=4, **settings)
+    folder = tmp_path / "parts"
+    run(folder, num_rounds=3, **settings)
+    assert "scored" in numbers(folder)[0][3]  # off schedule, since it was the last
+    run(folder, num_rounds=4, resume=str(folder), **settings)
+    assert numbers(folder) == numbers(tmp_path / "whole")
+    for _ in range(2):  # once more, with nothing left to train
+        one, other = (RunRecord.open(path) for path in (folder, tmp_path / "whole"))
+        assert one.scores() == other.scores()
+        picked = [sorted(p.name for p in r.folder.glob("picked/*/*")) for r in (one, other)]
+        assert picked[0] == picked[1]
+        run(folder, num_rounds=4, resume=str(folder), **settings)
+
+
 def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     evaluate = Trainer.evaluate

@@ -58,6 +58,26 @@ def test_status_of_a_private_run_has_epsilon_by_client(engram):
     assert f"{thrice:.4g}" in out
 
 
+def test_status_of_a_run_private_by_row_has_epsilon_by_client(engram):
+    """A step sums all rows where a client has no more than a batch; more rows hide one of them."""
+    folder = Path("run")
+    folder.mkdir()
+    settings = {"privacy": "example", "clip": 0.5, "noise-multiplier": 8.0, "delta": 1e-5}
+    steps = {"method": "fedavg", "batch-size": 16, "local-steps": 3}
+    (folder / "config.json").write_text(json.dumps({"format": 2, "settings": settings | steps}))
+    rows = [
+        {"round": 1, "cohort": [0, 1], "training-rows": {"0": 16, "1": 160}},
+        {"round": 2, "cohort": [0], "training-rows": {"0": 16}},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
+    found = json.loads(engram("status run --json")[1])["epsilon"]
+    assert found["0"] == pytest.approx(epsilon_of([1 / 8.0**2] * 6), rel=1e-6)
+    assert 0 < found["1"] < epsilon_of([1 / 8.0**2] * 3) / 2
+    (folder / "clients-asked.txt").write_text("0 1\n0 2\n")  # the second round was lost
+    found = json.loads(engram("status run --json")[1])["epsilon"]
+    assert found["2"] == pytest.approx(epsilon_of([1 / 8.0**2] * 3), rel=1e-6)
+
+
 def test_status_of_a_run_counts_who_took_part(engram):
     folder = Path("run")
     folder.mkdir()

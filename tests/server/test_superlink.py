@@ -229,3 +229,13 @@ def test_flowers_superexec_starts_it_so(monkeypatch):
     assert words[words.index("--token") + 1] == "s3cret"
     assert words[0] == "flwr-serverapp"
     assert options == {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def test_a_busy_machines_database_is_waited_for():
+    # In Flower's order, by which the last setting of a name counts: in milliseconds.
+    connection = sqlite3.connect(":memory:")
+    flowers = importlib.import_module("flwr.supercore.sql_mixin").SQLITE_PRAGMAS
+    for name, value in (*flowers, *superlink._DATABASE.items()):
+        connection.execute(f"PRAGMA {name} = {value};")
+    assert connection.execute("PRAGMA busy_timeout").fetchone() == (60_000,)
+    connection.close()

@@ -1,14 +1,21 @@
 """Sites describe their tables, and agree on a schema by which networks train on all of them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from federation.data.dealing import own_data
+from federation.data.new_rows import read_new_rows
+from federation.data.source import Source
 from federation.described import DescribedColumn, DescribedTable
+from federation.errors import DataError
+from server.record import RunRecord
 from server.run import run as run_on
 from server.survey import Survey, survey
+from simulations import schema_cli, surveys
 from simulations.surveys import agreed, checked, schema_of, write_schema
 from tests.hospitals import write_hospitals
 from tests.server.nodes import NodesGrid
@@ -38,7 +45,7 @@ def test_all_faults_of_all_sites_are_named_at_once_and_once_mended_the_run_train
     assert [finding.stops for finding in told] == [False, True]
     assert settings == {
         "input-columns": "age,bp,crea,sex,smoker",
-        "categories": "outcome=home|icu|ward; sex=f|m; smoker=current|former|never",
+        "categories": "outcome=home|icu|ward; sex=f|m; smoker=former|never|current",
         "missing": "median",
     }
 
@@ -86,6 +93,26 @@ def test_a_check_says_of_every_site_what_keeps_it_out(tmp_path):
         ]
     ]  # fmt: skip
     assert found.rows == {}
+
+
+def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "node-2").mkdir()
+    (tmp_path / "node-2" / "policy.toml").write_text("approval = true\n")
+    paths = write_hospitals(tmp_path / "mended", mended=True)
+    settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
+    settings |= {"categories": "outcome=home|icu|ward"}
+    found, e, _ = asked(paths, tmp_path, check=True, **settings)
+    assert (found.absent, found.approving) == ({}, (1,))
+    assert Survey.from_json(found.to_json()) == found
+    monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
+    monkeypatch.setattr(surveys, "survey_deployed", lambda *given, check: found)
+    schema_cli.check_on({}, tmp_path, None)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "takes part" in line]
+    ends = ["", ", once its site approves the run", "", ""]
+    assert lines == [
+        f"client-{client}: takes part, with {rows} rows to train on{ends[client]}"
+        for client, rows in found.rows.items()
+    ]
 
 
 def test_names_and_notes_are_not_told(tmp_path):
@@ -152,15 +179,115 @@ def test_one_schema_and_one_file_serve_networks_and_molar(tmp_path):
     paths = write_hospitals(tmp_path / "raw", mended=True)
     found, _, _ = asked(paths, tmp_path, target_column="outcome")
     write_schema(tmp_path, agreed(found, {}, TARGETS)[0])
-    settings = schema_of(tmp_path, numbers=True)
-    assert settings == {"input-columns": "age,bp,crea", "missing": "median"}
-    e = small(
-        method="molar", target_column="days", num_clients=4, missing="median",
-        input_columns="age,bp,crea",
-    )  # fmt: skip
+    settings = {key.replace("-", "_"): value for key, value in schema_of(tmp_path).items()}
+    e = small(method="molar", target_column="days", num_clients=4, **settings)
     grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
     results = run_on(grid, e, tmp_path / "run", engine="vectorized")
     assert (results["sites"], results["left-out"]) == (4, {})
+    names = ["age", "bp", "crea", "sex=m", "smoker=never", "smoker=current", "intercept"]
+    assert results["shared"]["names"] == names
+    # Days are 1.2 times z, to which a man has 0.4 more; see the files.
+    shared = dict(zip(names, results["shared"]["coef"], strict=True))
+    assert shared["sex=m"] == pytest.approx(0.48, abs=0.2)
+    assert shared["age"] == pytest.approx(0.06, abs=0.02)
+
+
+def test_columns_that_some_sites_lack_are_kept_and_missing_there(tmp_path):
+    paths = write_hospitals(tmp_path / "raw", mended=True)
+    frames = [pd.read_csv(path) for path in paths]
+    frames[1].drop(columns=["bp", "smoker"]).to_csv(paths[1], index=False)
+    lactates = np.random.default_rng(2).normal(1.5, 0.4, len(frames[2]))
+    frames[2].assign(lactate=lactates).to_csv(paths[2], index=False)
+    found, _, _ = asked(paths, tmp_path, target_column="outcome")
+    settings, told = agreed(found, {}, TARGETS, union=True)
+    medians = [found.tables[site].columns["bp"].median for site in (0, 2, 3)]
+    lactate = found.tables[2].columns["lactate"].median
+    assert settings["input-columns"] == "age,bp,crea,lactate,sex,smoker"
+    optional = f"bp={np.median(medians):g}; lactate={lactate:g}; smoker=former"
+    assert (settings["optional-columns"], settings["missing"]) == (optional, "median")
+    said = "there it is missing in all rows, as optional-columns says"
+    assert [str(finding) for finding in told] == [
+        f"client-{site}: lacks {lacks}: {said}"
+        for site, lacks in enumerate(
+            [
+                f"lactate ({lactate:g})",
+                f"bp ({np.median(medians):g}), lactate ({lactate:g}), smoker (former)",
+                "",
+                f"lactate ({lactate:g})",
+            ]
+        )
+        if lacks
+    ]
+    assert not any(finding.stops for finding in told)
+    write_schema(tmp_path, settings)
+    read = {key.replace("-", "_"): value for key, value in schema_of(tmp_path).items()}
+    for method, target in (("fedavg", "outcome"), ("molar", "days")):
+        of_method = FOUR | {"target_column": target, "method": method} | read
+        if method == "molar":
+            of_method = {k: v for k, v in of_method.items() if k in ("num_clients", *read)}
+            of_method |= {"method": method, "target_column": target}
+        e = small(**of_method)
+        grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path / method)
+        folder = tmp_path / method / "run"
+        results = run_on(grid, e, folder, engine="vectorized")
+        assert not results.get("left-out")
+        columns = {
+            c["name"]: c for c in next(iter(RunRecord.open(folder).rows()))["schema"]["columns"]
+        }
+        assert columns["lactate"]["default"] == lactate
+        assert columns["smoker"]["default"] == "former"
+
+
+@pytest.mark.parametrize("missing", ["median", "indicator"])
+def test_a_lacking_column_is_imputed_as_a_missing_value_is(tmp_path, missing):
+    frame = pd.DataFrame({"a": [1.0, np.nan, 3, 4] * 5, "b": ["u", "v", "v", None] * 5})
+    frame["y"] = np.arange(20) % 2
+    frame.to_csv(tmp_path / "whole.csv", index=False)
+    frame.drop(columns=["a", "b"]).assign(c=1.0).to_csv(tmp_path / "lacks.csv", index=False)
+    frame.assign(c=2.0).to_csv(tmp_path / "whole.csv", index=False)
+    e = small(
+        method="fedavg", missing=missing, input_columns="a,b,c", categories="b=u|v", num_classes=2,
+        optional_columns="a=2.5; b=v", protocol="standard", standardize="none", num_clients=2,
+        clients_per_round=2, target_column="y",
+    )  # fmt: skip
+    data = own_data(e, Source(f"csv:{tmp_path}/lacks.csv"), 1)
+    flags = missing == "indicator"
+    expected = [2.5, 1, 0, 1, 1, 1, 0] if flags else [2.5, 0, 1, 1]
+    names = {"a": expected[0], "b=u": 0.0, "b=v": 1.0, "c": 1.0}
+    names |= {"a is missing": 1.0, "b is missing": 1.0, "c is missing": 0.0} if flags else {}
+    x = data.train.x.numpy()
+    assert {n: set(x[:, k]) for k, n in enumerate(data.schema.inputs)} == {
+        name: {value} for name, value in names.items()
+    }
+    with_it = own_data(e, Source(f"csv:{tmp_path}/whole.csv"), 0)
+    assert data.schema == with_it.schema
+    # A model of a site that has the column predicts rows of one that lacks it.
+    Path(tmp_path / "new.csv").write_text("c\n1\n")
+    kind = with_it.kind._replace(schema=with_it.schema_of(None))
+    (row,) = read_new_rows(tmp_path / "new.csv", kind, e.to_config()).x.numpy()
+    assert row[with_it.schema.inputs.index("c")] == 1
+    Path(tmp_path / "new.csv").write_text("a\n1\n")
+    with pytest.raises(DataError, match="lacks the columns c"):
+        read_new_rows(tmp_path / "new.csv", kind, e.to_config())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optional_columns": "a"}, "optional-columns must be columns that a table may lack, each"),
+        ({"optional_columns": "a=1; a=2"}, "optional-columns must be columns that a table may"),
+        ({"optional_columns": "d=1"}, "input-columns must be with all columns of inputs, d among"),
+        ({"optional_columns": "a=u"}, "optional-columns, of a must be a number, got 'u'"),
+        ({"optional_columns": "b=w"}, "optional-columns, of b must be one of u, v, got 'w'"),
+        ({"optional_columns": "a=1", "missing": "refuse"}, "missing must be median or indicator"),
+    ],
+)
+def test_optional_columns_that_cannot_be(tmp_path, settings, message):
+    (tmp_path / "a.csv").write_text("a,b,y\n" + "1,u,0\n2,v,1\n" * 4)
+    given = {"missing": "median", "input_columns": "a,b", "categories": "b=u|v", "num_classes": 2}
+    e = small(method="fedavg", protocol="standard", target_column="y", **given | settings)
+    with pytest.raises(DataError, match=message):
+        own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
 
 
 # --- Agreement -------------------------------------------------------------------------------

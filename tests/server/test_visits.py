@@ -15,6 +15,7 @@ from federation.errors import Refused
 from federation.exported import load_model
 from server.run import run as run_on
 from server.visits import given_model, visit
+from simulations.engine import simulate
 from simulations.exports.predicting import predict
 from tests.hospitals import SITES, write_hospitals
 from tests.server.nodes import NodesGrid
@@ -154,3 +155,50 @@ def test_coefficients_are_scored_at_every_site(tmp_path):
     own = results["clients"]["loss-personal"][1]
     assert found[1].scores == {"loss": pytest.approx(own)}
     assert len({each.scores["loss"] for each in found}) == 4
+
+
+@pytest.mark.parametrize("method", ["fedavg", "molar"])
+def test_nodes_that_read_shares_of_one_file_export_and_score(tmp_path, method):
+    rng, n = np.random.default_rng(0), 180
+    frame = pd.DataFrame({"age": rng.normal(60, 10, n), "sex": rng.choice(["f", "m"], n)})
+    frame["days"] = frame.age / 10 + (frame.sex == "m") + rng.normal(size=n)
+    frame = frame.assign(site=np.repeat(["a", "b", "c"], 60))
+    frame.loc[::9, "age"] = np.nan
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    frame.to_csv(shared / "all.csv", index=False)
+    given = {"num_clients": 3, "dataset": f"csv:{shared}/all.csv", "task_column": "site"}
+    given |= {"target_column": "days", "missing": "median", "timeout": 5.0, "method": method}
+    if method == "fedavg":
+        given |= {"task": "regression", "clients_per_round": 3, "partition": "natural"}
+        given |= {"model": "mlp", "hidden": "4", "num_rounds": 2, "protocol": "standard"}
+    e = small(**given)
+    grid = NodesGrid(e, [""] * 3, tmp_path, **{"data-dir": str(shared)})
+    run_on(grid, e, tmp_path / "run", engine="flower")
+    simulate(e, tmp_path / "here")
+    folders = []
+    for client in range(3):
+        (place,) = (tmp_path / f"node-{client + 1}" / "memory").iterdir()
+        store = DiskStore(place)
+        package = remembered_package(read_training(place), client, store)
+        there = engram.load_run(tmp_path / "here").export(
+            "abc"[client], out=tmp_path / f"h{client}"
+        )
+        other = json.loads((there / "model.json").read_text())
+        own = package.exported.to_json()
+        assert package.notes == []
+        assert [each["name"] for each in own["ranges"]] == ["age"]
+        assert own["ranges"] == other["ranges"]
+        assert own["kind"]["schema"]["columns"] == other["kind"]["schema"]["columns"]
+        levels = [(i["level"], *i["radii"]) for i in own["intervals"]]
+        expected = [(i["level"], *i["radii"]) for i in other["intervals"]]
+        np.testing.assert_allclose(levels, expected, rtol=1e-4)
+        assert len(levels) >= 2
+        package.write(folder := tmp_path / f"model-{client}", "safetensors")
+        folders.append(folder)
+    found = visit(grid, [given_model(folder) for folder in folders], 3, patience=0)
+    assert [(each.rows, each.why) for each in found] == [(24, "")] * 9
+    scored = {(each.model, each.client): each.scores for each in found}
+    for client, folder in enumerate(folders):
+        name, value = next(iter(scored[str(folder), client].items()))
+        assert f"| its 24 test rows | {name} | {value:.4g} |" in (folder / "card.md").read_text()

@@ -11,7 +11,7 @@ from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.launch import Launch
 from server.record import RunRecord
-from simulations import deployed
+from simulations import deployed, deployed_cli
 from simulations.deployed import run_deployed
 from simulations.deployed_cli import _without_a_part
 from simulations.terminal import progress_lines
@@ -101,6 +101,37 @@ def test_rounds_that_were_told_before_are_not_told_again(tmp_path):
     told = []
     deployed._watch(tmp_path, lambda row: told.append(row["round"]), goes_on)
     assert told == [3, 4, 5]
+
+
+def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path, monkeypatch):
+    # Rounds 0 to 2 are there; each attempt begins by telling the last one again.
+    for number in range(3):
+        RunRecord(tmp_path).append({"round": number})
+    made, told = [], []
+
+    def attempts(experiment, folder, server, *, on_round, **others):
+        for number in (2, 3, 4, 4, 5):
+            on_round({"round": number, "ms": 1000.0, "bytes-sent": 10, "absent": {"1": "away"}})
+
+    def at_once(runs, execute, again, **others):
+        for folder, experiment in runs.items():
+            execute(experiment, folder, lambda row: told.append(row["round"]))
+
+    monkeypatch.setattr(deployed_cli, "run_deployed", attempts)
+    monkeypatch.setattr(deployed_cli, "run_all", at_once)
+    monkeypatch.setattr(deployed_cli, "_without_a_part", lambda rows: [])
+    monkeypatch.setattr(
+        deployed_cli, "serve_counters", lambda counters, port: made.append(counters)
+    )
+    monkeypatch.setattr(RunRecord, "open", RunRecord)
+    deployed_cli._follow(Experiment(), tmp_path, tmp_path, None, "")
+    (counters,) = made
+    assert told == [2, 3, 4, 4, 5]
+    assert {key: counters._counts[key] for key in ("rounds", "round_seconds", "sent_bytes")} == {
+        "rounds": 3,
+        "round_seconds": 3,
+        "sent_bytes": 30,
+    }
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])

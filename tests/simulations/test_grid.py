@@ -141,7 +141,17 @@ def test_messages_can_be_pushed_and_pulled_apart(setup):
     [
         ({"clients": [5]}, "train", r"clients must be some .* hosts, \[0\], got \[5\]"),
         ({"clients": ["a"]}, "train", r"clients must be a list of int, got \['a'\]"),
-        ({"server-round": "x"}, "train", "server-round must be a whole number, got 'x'"),
+        ({"server-round": "x"}, "train", "server-round must be a whole number of 64 bits, got 'x'"),
+        (
+            {"most-examples": 2**63},
+            "train",
+            "most-examples must be .* of 64 bits, got 92233720368547",
+        ),
+        (
+            {"clients": [2**64 - 1]},
+            "train",
+            "clients must be a list of int, got .18446744073709551",
+        ),
         ({}, "query.secrets", "no function is registered for messages of type query.secrets"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from engram.metrics import METRICS
 from simulations.colors import look_of
 from simulations.pages.figures import curves
-from simulations.plots import draw_metric
+from simulations.plots import CLOCK, draw_metric
 
 ACCURACY = METRICS["accuracy"]
 
@@ -91,3 +91,18 @@ def test_a_method_has_its_color_in_every_figure():
     page = {trace.name: trace for trace in curves(runs("local", "apfl"), ACCURACY).data}
     mine = [few[1].get_color(), alone[0].get_color(), panel.lines[-1].get_color()]
     assert {*mine, page["apfl"].line.color} == {look_of("apfl").color}
+
+
+def test_a_metric_over_simulated_seconds_is_at_their_mean_over_seeds():
+    class Timed(Record):
+        def rows(self):
+            first, *others = super().rows()
+            pace = self.served[0]
+            return [first, *(row | {CLOCK: pace * row["round"]} for row in others)]
+
+    (axes,) = draw_metric(
+        {"fedavg": [Timed(0.2, 0.4), Timed(0.4, 0.6)]}, ACCURACY, against=CLOCK
+    ).axes
+    line = next(line for line in axes.lines if line.get_label() == "fedavg")
+    assert line.get_xdata() == pytest.approx([0.0, 0.3 * 5])
+    assert axes.get_xlabel() == "simulated seconds"

@@ -49,6 +49,7 @@ class SuperLink:
             "FLWR_LOCAL_CONTROL_API_PORT": str(control),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_ADDRESS": "local",  # Flower would join any cluster that runs on this machine
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }

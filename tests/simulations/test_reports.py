@@ -20,6 +20,7 @@ from simulations.reports.meta_ban import references
 from simulations.reports.sites import draw_curve
 from simulations.rows import (
     client_scores,
+    figures_of,
     others,
     picked,
     report_rows,
@@ -244,3 +245,19 @@ def test_the_untrained_model_is_of_the_first_method_with_a_common_one():
         one.summary |= {f"accuracy-common{end}": value for end, value in ends.items()}
     assert others(both, ACCURACY, {}) == {"untrained model": pytest.approx((0.1, 0.02, 0.05, 0.0))}
     assert others(runs(local=(0.6, 0.6)), ACCURACY, {}) == {}
+
+
+def test_what_is_picked_is_a_mean_as_the_answer_is_and_a_best_method_is_picked_by_medians():
+    """The table, its references and the answer say one number, also of errors without two ends."""
+    one = record("fedavg", 0, 0.7, 0.8)
+    one.metrics = (METRICS["rmse"],)
+    errors, held = [1.0, 1.0, 1.0, 1.0, 2.0, 9.0], [2.0, 2.0, 2.0, 2.0, 2.0, 8.0]
+    columns = {"ids": list(range(CLIENTS)), "rmse": errors, "validation-rmse": held}
+    means = {"rmse": 2.5, "rmse-median": 1.0, "validation-rmse": 3, "validation-rmse-median": 2.0}
+    one.summary = {"scored": CLIENTS, **means}
+    picked_round = {"round": 8, **means, "clients": columns}
+    one.results = {**one.summary, "rounds": 10, "clients": columns, "selected": picked_round}
+    (row,) = report_rows({"fedavg": [one]})
+    assert (row["selected-rmse"], row["selected-validation-rmse"]) == (2.5, 2.0)
+    constant = figures_of([np.array(errors)], METRICS["rmse"])
+    assert constant[0] == np.mean(errors) == row["selected-rmse"]

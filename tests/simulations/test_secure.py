@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from scipy.stats import chisquare
 
 from client import masking
@@ -17,6 +17,7 @@ from client.memory import RamStore
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.methods import METHODS
+from federation.secure.wire import digest_of_work
 from federation.wire import config_of, to_params
 from server.record import RunRecord
 from simulations.engine import simulate
@@ -293,6 +294,19 @@ def each_model(content):
     content.config_records["config"]["combine"] = False
 
 
+def another_model(content):
+    """A model at which a client's own loss hardly moves, say, so that its update is known."""
+    arrays = content.array_records["arrays"]
+    content.array_records["arrays"] = ArrayRecord(
+        {name: Array(0 * each.numpy()) for name, each in arrays.items()}
+    )
+
+
+def other_units(content):
+    config = content.config_records["config"]
+    config["inputs-mean"], config["inputs-deviation"] = [0.0] * 64, [9.0] * 64
+
+
 @pytest.mark.parametrize(
     ("stage", "spoil", "told"),
     [
@@ -301,6 +315,8 @@ def each_model(content):
         ("shares", fewer_terms, "is not at this stage of round 1"),
         ("train", unsigned, "must be sealed by it, for this round"),
         ("train", each_model, "combine must be true where aggregation is secure"),
+        ("train", another_model, "settings and model must be those of which all sites of round 1"),
+        ("train", other_units, "settings and model must be those of which all sites of round 1"),
         ("unmask", unsigned, "signature must be by the key that is registered for client-"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -313,6 +329,38 @@ def test_what_a_hostile_server_sends_is_refused_in_one_line(tmp_path, stage, spo
             through=lambda host: Spoiled(host, stage, spoil),
         )
     assert "\n" not in str(stopped.value)
+
+
+def test_parties_are_bound_to_settings_and_model_and_not_to_their_machines():
+    e, arrays = small(), ArrayRecord({"model/w": Array(np.ones((2, 3), dtype=np.float32))})
+
+    def digest(experiment=e, arrays=arrays, **config):
+        records = {"arrays": arrays, "config": ConfigRecord({"clients": [0], **config})}
+        return digest_of_work(RecordDict(records), experiment)
+
+    whole = digest()
+    assert whole == digest(clients=[3]) == digest(small(data_dir="/elsewhere", timeout=5.0))
+    flat = ArrayRecord({"model/w": Array(np.ones((3, 2), dtype=np.float32))})
+    moved = ArrayRecord({"model/w": Array(np.full((2, 3), np.nextafter(1, 2, dtype=np.float32)))})
+    others = [digest(small(eta=0.0123)), digest(small(seed=9)), digest(arrays=flat)]
+    others += [digest(arrays=moved), digest(**{"inputs-mean": [0.0], "inputs-deviation": [2.0]})]
+    assert len({whole, *others}) == 6
+
+
+def test_a_round_that_another_process_of_the_site_has_unmasked_is_not_unmasked_again(tmp_path):
+    def told_twice(content):
+        del content
+        host.host._unmasked[3] = 1
+
+    def through(inner):
+        nonlocal host
+        host = Spoiled(inner, "unmask", told_twice)
+        return host
+
+    host = None
+    simulate(experiment(aggregation="secure"), tmp_path / "run", through=through)
+    (refused,) = [r.error.reason for s, r in host.replies if r.has_error() and s == "unmask"]
+    assert refused.startswith("round must be above 1, whose sum client-3 has helped to unmask")
 
 
 def test_a_survivor_that_is_said_to_be_gone_signs_nothing_and_nobody_tells_both_shares(tmp_path):

@@ -122,6 +122,10 @@ def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram
     begun(tmp_path / "runs" / "last", start_from=str(tmp_path / "runs" / "later"))
     begun(tmp_path / "runs" / "again", participation=str(record.folder))
     begun(tmp_path / "runs" / "another")
+    exported = [tmp_path / f"{run}-model" for run in ("all", "later", "another", "lost")]
+    for run, out in zip(("all", "later", "another", "all"), exported, strict=True):
+        assert engram("export", f"runs/{run}", "--common", "--out", out)[0] == 0
+    exported[3].rename(tmp_path / "elsewhere")
     status, out, _ = engram("withdraw", "all", f"client-{gone}", "--json")
     assert status == 0
     *lines, told = out.splitlines()
@@ -132,12 +136,16 @@ def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram
     models = [f"runs/all/checkpoints/round-{number}" for number in (ROUNDS - 1, ROUNDS)]
     models += [f"runs/all/{path}" for path in picked(record.folder)]
     heirs = ["runs/again", "runs/later", "runs/last"]
-    named = [line.partition(": ")[2].partition(",")[0] for line in lines if "updates" in line]
-    assert named == [*models, *heirs]
+    named = [line.partition(": ")[2].partition(",")[0] for line in lines if "has its up" in line]
+    assert named == [*models, *heirs, *map(str, [exported[0], exported[3], exported[1]])]
+    gone_since = f"has its updates: {exported[3]}, exported, and moved or deleted since"
+    assert gone_since in lines
     doomed = [*models, "runs/all/scores.jsonl", "runs/all/results.json"]
+    doomed += [str(exported[0]), str(exported[1])]
     assert [line.partition(": ")[2] for line in lines if line.startswith("delete:")] == doomed
     told = json.loads(told)
     assert told["delete"] == doomed
+    assert told["exports"] == list(map(str, [exported[0], exported[3], exported[1]]))
     assert told["runs"] == [str(tmp_path / heir) for heir in heirs]
     note = checked(read_json(tmp_path / told["retrained"] / "withdrawal.json"))
     assert (note["run"], note["client"], note["since"]) == (str(record.folder), gone, 0)

@@ -2,8 +2,9 @@
 
 A canary is a client whose update is the longest that clipping lets through, along a coordinate of
 its own that no other client moves. So one federation has many canaries at once, and its other
-coordinates show what is seen without them. The attacker adds up what was released of a coordinate,
-and says "took part" above a threshold that half of the coordinates choose. On the other half,
+coordinates show what is seen without them; or, where clients' data are replaced, of as many that
+move theirs the other way. The attacker adds up what was released of a coordinate, and says "took
+part" above a threshold that half of the coordinates choose. On the other half,
 one-sided Clopper-Pearson bounds at 99 % on the rates of true and false positives give, with that
 probability, a lower bound of epsilon: ln((TPR - delta) / FPR).
 """
@@ -22,7 +23,7 @@ from federation.calibration import sampling_rate
 from federation.noise import simulated_noise
 from federation.streams import Stream
 from strategies.rounds import Rounds
-from strategies.sampling import poisson_cohort
+from strategies.sampling import poisson_cohort, subset_cohort
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5
@@ -52,20 +53,27 @@ def audited(e, multiplier):
     """Returns the bound that an attacker finds if the noise has this multiplier."""
     method = Rounds.of(e, trainer(e).data.kind, simulated_noise(0)).merge.method
     noisy = e.model_copy(update={"noise_multiplier": multiplier, "clients_per_round": 1})
+    replaced = e.sampling == "without-replacement"
+    clients = 2 * CANARIES if replaced else CANARIES
     seen, unseen = [], []
     for seed in range(4):
         noise = simulated_noise(seed)
         merge, server = Merge(method, Walker(method), noisy, noise), method.server.start
         before = vector(server)
         for server_round in range(1, ROUNDS + 1):
-            drawn = range(CANARIES)
-            if e.sampling == "poisson":
-                drawn = poisson_cohort(sampling_rate(e), server_round, CANARIES, noise)
-            updates = [Update(canary(server, j, 10 * e.clip), 1) for j in drawn]
+            drawn = range(clients)
+            if replaced:
+                drawn = subset_cohort(
+                    round(clients * sampling_rate(e)), server_round, clients, noise
+                )
+            elif e.sampling == "poisson":
+                drawn = poisson_cohort(sampling_rate(e), server_round, clients, noise)
+            way = [10 * e.clip if j < CANARIES else -10 * e.clip for j in range(clients)]
+            updates = [Update(canary(server, j, way[j]), 1) for j in drawn]
             server = merge(server, updates, server_round)
         after = vector(server) - before
         seen.append(after[:CANARIES])
-        unseen.append(after[CANARIES:])
+        unseen.append(after[CANARIES:clients] if replaced else after[CANARIES:])
     return found_by(torch.cat(seen), torch.cat(unseen))
 
 
@@ -89,16 +97,18 @@ def run_of(sampling, multiplier):
     return small(method="fedavg", hidden="40", sampling=sampling, clients_per_round=10, **private)
 
 
-@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+@pytest.mark.parametrize("sampling", ["fixed", "poisson", "without-replacement"])
 def test_an_audit_finds_something_and_no_more_than_is_claimed(sampling):
     claimed = spent(e := run_of(sampling, 1.0), ROUNDS)
     assert 0.1 * claimed < audited(e, 1.0) <= claimed
 
 
-@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
-def test_an_audit_finds_out_a_twelfth_of_the_noise(sampling):
-    e = run_of(sampling, 3.0)
-    assert audited(e, 0.25) > spent(e, ROUNDS)
+@pytest.mark.parametrize(
+    ("sampling", "multiplier"), [("fixed", 3.0), ("poisson", 3.0), ("without-replacement", 6.0)]
+)
+def test_an_audit_finds_out_a_twelfth_of_the_noise(sampling, multiplier):
+    e = run_of(sampling, multiplier)
+    assert audited(e, multiplier / 12) > spent(e, ROUNDS)
 
 
 def test_the_bounds_are_those_of_clopper_and_pearson():

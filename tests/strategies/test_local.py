@@ -113,7 +113,7 @@ def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
         replies[0].content["arrays"]["model/dense0.bias"] = to_record(
             {"x": torch.full((8,), torch.nan)}
         )["x"]
-        return [*replies[:-1], Message(Error(5, "gone"), reply_to=strategy._asked[-1][0])]
+        return [*replies[:-1], Message(Error(5, "gone"), reply_to=strategy._sent[0].asked[-1][0])]
 
     merged, metrics = one_round(strategy, g, model, spoil=spoil)
     expected = sent_by(small(), model, cohort[1:-1])
@@ -128,7 +128,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_with_the_reasons():
     strategy, g, model = strategy_on(2)
 
     def spoil(replies):
-        return [Message(Error(2, "out of memory"), reply_to=strategy._asked[0][0])]
+        return [Message(Error(2, "out of memory"), reply_to=strategy._sent[0].asked[0][0])]
 
     with pytest.raises(RunStopped, match=r"round 3 has no usable reply; .*out of memory.*no reply"):
         one_round(strategy, g, model, server_round=3, spoil=spoil)

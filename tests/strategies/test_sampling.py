@@ -1,31 +1,35 @@
-"""Poisson sampling: chances, secrecy, rounds without clients, and what is claimed for it."""
+"""Secret cohorts: chances, secrecy, rounds without clients, and what is claimed for them."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from engram.core.method import Update
 from engram.core.slots import flat
-from federation.amplification import poisson_epsilon
+from federation.amplification import poisson_epsilon, subset_epsilon
 from federation.errors import RunStopped
 from federation.noise import secret_noise, simulated_noise
 from federation.streams import Stream
 from server import run as coordinator
 from server.record import RunRecord
+from server.spent import spent_by_client
 from simulations.engine import simulate
 from strategies.rounds import Rounds
-from strategies.sampling import poisson_cohort
+from strategies.sampling import poisson_cohort, secret_cohort, subset_cohort
 from strategies.screening import TrainReplies
 from tests.support import grid, small, trainer
 
 POISSON = {"privacy": "central", "clip": 0.1, "noise_multiplier": 2.0, "sampling": "poisson"}
+SUBSET = POISSON | {"sampling": "without-replacement"}
+KINDS = pytest.mark.parametrize("kind", [POISSON, SUBSET], ids=["poisson", "without-replacement"])
 
 
-def cohorts(rate, count=400, clients=200, absent=()):
+def cohorts(rate, count=400, clients=200):
     noise = simulated_noise(3)
-    return [poisson_cohort(rate, r, clients, noise, absent) for r in range(1, count + 1)]
+    return [poisson_cohort(rate, r, clients, noise) for r in range(1, count + 1)]
 
 
 def test_each_client_is_drawn_by_itself_with_the_same_chance():
@@ -42,17 +46,56 @@ def test_each_client_is_drawn_by_itself_with_the_same_chance():
     assert abs(pairs).max() < 6 / 400**0.5
 
 
-def test_nobody_takes_the_place_of_who_is_absent():
-    for whole, less in zip(cohorts(0.1), cohorts(0.1, absent={5, 7}), strict=True):
+def test_without_replacement_as_many_are_drawn_each_time_and_all_as_often():
+    drawn = np.zeros((2000, 30))
+    for i in range(2000):
+        cohort = subset_cohort(6, i + 1, 30, simulated_noise(3))
+        assert cohort == sorted(set(cohort))
+        drawn[i, cohort] = 1
+    assert (drawn.sum(1) == 6).all()
+    # Counts have covariances 2000 (m/n) (1 - m/n) (1, or -1/(n-1)), so that their chi-square
+    # statistic is (1 - m/n) n/(n-1) times one of n-1 degrees of freedom.
+    counts = drawn.sum(0)
+    found = counts.mean() + (counts - counts.mean()) / (0.8 * 30 / 29) ** 0.5
+    assert chisquare(found).pvalue > 1e-3
+    pairs = (drawn.T @ drawn)[np.triu_indices(30, 1)]  # each in 2000 (6 * 5) / (30 * 29)
+    assert pairs.mean() == pytest.approx(2000 * 30 / 870)
+    assert abs(pairs - pairs.mean()).max() < 5 * pairs.mean() ** 0.5
+
+
+@KINDS
+def test_nobody_takes_the_place_of_who_is_absent(kind):
+    e, noise = small(**kind, clients_per_round=8), simulated_noise(3)
+    lost = 0
+    for r in range(1, 30):
+        whole, less = (secret_cohort(e, r, 20, noise, absent=gone) for gone in ((), {5, 7}))
         assert less == [client for client in whole if client not in {5, 7}]
+        lost += len(whole) - len(less)
+    assert lost > 0
+
+
+@KINDS
+def test_clients_that_never_train_are_not_drawn_and_lower_nobodys_chance(kind):
+    e, unseen = small(**kind, clients_per_round=8, unseen_clients=4), {0, 3, 9, 19}
+    noise = simulated_noise(3)
+    drawn = [secret_cohort(e, r, 20, noise, unseen=unseen) for r in range(1, 400)]
+    assert all(unseen.isdisjoint(cohort) for cohort in drawn)
+    sizes = [len(cohort) for cohort in drawn]
+    if e.sampling == "poisson":  # variance 16 / 4
+        assert np.mean(sizes) == pytest.approx(8, abs=5 * (4 / 399) ** 0.5)
+    else:
+        assert set(sizes) == {8}
 
 
 def test_everybody_is_drawn_at_rate_one():
     assert poisson_cohort(1.0, 1, 9, simulated_noise(0)) == [*range(9)]
+    assert subset_cohort(9, 1, 9, simulated_noise(0)) == [*range(9)]
 
 
-def test_a_secret_cohort_is_another_one_each_time():
-    first, second = (poisson_cohort(0.5, 1, 200, secret_noise) for _ in range(2))
+@KINDS
+def test_a_secret_cohort_is_another_one_each_time(kind):
+    e = small(**kind, clients_per_round=10)
+    first, second = (secret_cohort(e, 1, 200, secret_noise) for _ in range(2))
     assert first != second
 
 
@@ -62,6 +105,8 @@ def test_simulations_repeat_cohorts_and_the_normal_numbers_are_those_of_the_stre
     assert (
         cohorts(0.1, count=1)[0] == torch.nonzero(normal < -1.2815515655446004).flatten().tolist()
     )
+    least = sorted(sorted(range(200), key=normal.tolist().__getitem__)[:7])
+    assert subset_cohort(7, 1, 200, simulated_noise(3)) == least
 
 
 def test_a_round_without_clients_has_noise_alone():
@@ -77,8 +122,9 @@ def test_a_round_without_clients_has_noise_alone():
     assert moved.abs().max() < 0.1 * 6
 
 
-def test_a_single_client_that_is_missing_does_not_stop_a_run():
-    e = small(**POISSON, method="fedavg")
+@KINDS
+def test_a_single_client_that_is_missing_does_not_stop_a_run(kind):
+    e = small(**kind, method="fedavg")
     rounds = Rounds.of(e, trainer(e).data.kind, simulated_noise(0))
     silent = TrainReplies([], [], [[3]], Counter())
     assert rounds.updates(silent, 1) == []
@@ -122,19 +168,36 @@ def test_messages_give_what_a_simulation_gives(tmp_path):
         torch.testing.assert_close(models[1][name], leaf, atol=1e-5, rtol=0)
 
 
+def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_path):
+    e = small(**SUBSET, method="fedavg", clients_per_round=3, num_rounds=6, unseen_clients=4)
+    found = simulate(e, tmp_path / "run")
+    rows = RunRecord.open(tmp_path / "run").rows()[1:]
+    assert [len(row["cohort"]) for row in rows] == [row["clients"] for row in rows] == [3] * 6
+    assert found["sampling-rate"] == 3 / 16
+    assert found["adjacency"] == "one client's data are replaced by any others"
+    assert found["epsilon"] == subset_epsilon(2.0 / 2, 3 / 16, 6, 1e-5)
+    assert {*spent_by_client(RunRecord.open(tmp_path / "run")).values()} == {found["epsilon"]}
+
+
+@KINDS
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"privacy": "local"}, "sampling must be fixed unless privacy is central"),
         ({"privacy": "none"}, "sampling must be fixed unless privacy is central"),
-        ({"shards": 2}, "shards must be 1 where sampling is poisson"),
-        ({"min_clients": 3}, "min-clients must be at most 1 where sampling is poisson"),
-        ({"participation": "runs/a"}, "participation must be empty where sampling is poisson"),
+        ({"aggregation": "secure"}, "sampling must be fixed where aggregation is secure"),
+        ({"shards": 2}, "shards must be 1 where sampling is {}"),
+        ({"min_clients": 3}, "min-clients must be at most 1 where sampling is {}"),
+        ({"participation": "runs/a"}, "participation must be empty where sampling is {}"),
+        (
+            {"clock": "drawn", "over_selection": 0.5},
+            "over-selection must be 0 where sampling is {}",
+        ),
     ],
 )
-def test_what_poisson_sampling_does_not_go_with_is_one_line(settings, says):
-    with pytest.raises(ValueError, match=says):
-        small(**POISSON | settings)
+def test_what_secret_cohorts_do_not_go_with_is_one_line(kind, settings, says):
+    with pytest.raises(ValueError, match=says.format(kind["sampling"])):
+        small(**kind | settings)
 
 
 def test_secret_cohorts_are_recorded_before_they_are_asked_and_count_again(tmp_path):

@@ -278,6 +278,30 @@ def test_where_nothing_is_lost_all_heads_count_alike():
     np.testing.assert_allclose(found, np.full((4, 4), 0.25), atol=1e-9)
 
 
+def test_fedpac_s_models_go_at_most_three_times_as_far_as_the_median_client_s():
+    method, y = built(FedPac()), torch.tensor([0, 0, 1, 2])
+    start, z = method.server.start, numbers(5, 4, 8).float()
+    seen = {"before": statistics_of(z, y, 0.2), "after": statistics_of(z, y, 0.3)}
+
+    def after(*lengths):
+        updates = []
+        for c, length in enumerate(lengths):
+            moved = {
+                s: {n: x + length * draw(c)[n] / unit[c] for n, x in start[s].items()}
+                for s in ("body", "head")
+            }
+            updates.append(Update(moved | seen, 1.0, 1, c))
+        return merged(method, start, updates)
+
+    unit = [float(torch.cat([x.flatten() for x in draw(c).values()]).norm()) for c in range(3)]
+    found, expected = after(1.0, 0.5, -60.0), after(1.0, 0.5, -3.0)
+    for slot in ("body", "head", "heads"):
+        for n, leaf in found[slot].items():
+            assert_close(leaf, expected[slot][n], **CLOSE)
+    honest = after(1.0, 0.5, -2.9)  # which is within the bound
+    assert any((found["body"][n] - x).abs().max() > 1e-4 for n, x in honest["body"].items())
+
+
 def statistics_of(z, y, share):
     """Returns class statistics of rows, of which a share of the steps has told."""
     rows = torch.nn.functional.one_hot(y, 3).to(z)

@@ -194,3 +194,32 @@ def test_slots_by_path_are_the_slots(name):
     kept = {slot: x for slot, x in sent.items() if not isinstance(x, dict) or x}
     assert_close(unflat(flat(sent)), kept, rtol=0, atol=0)
     assert isinstance(method.server.merge, FromMean) or name in EACH
+
+
+def test_changes_of_older_slots_become_changes_of_newer_ones():
+    method = built(Scaffold())
+    then, now, sent = (
+        {"model": {"w": torch.tensor([x])}, "control": {"w": torch.tensor([0.5])}}
+        for x in (1.0, 3.0, 5.0)
+    )
+    update = {"model": sent["model"], "change": {"w": torch.tensor([8.0])}}
+    walker = Walker(method._replace(kinds={"model": "model", "change": "difference"}))
+    found = walker.rebase(then, now, update, 0.5)
+    assert found["model"]["w"].tolist() == [3.0 + 0.5 * (5.0 - 1.0)]
+    assert found["change"]["w"].tolist() == [4.0]
+    told = walker._replace(
+        method=method._replace(kinds={"model": "model", "change": "statistic"}), running={"v"}
+    )
+    for slots, v in ((then, 1.0), (now, 2.0), (update, 9.0)):
+        slots["model"]["v"] = torch.tensor([v])
+    found = told.rebase(then, now, update, 0.5)
+    assert found["model"]["w"].tolist() == [5.0]
+    assert found["model"]["v"].tolist() == [9.0]  # a running statistic, as it was sent
+    assert found["change"]["w"].tolist() == [8.0]
+    assert [*flat(found)] == [*flat(update)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_update_of_the_same_slots_stays_as_it_is(name):
+    method, received, sent = update_of(CASES[name])
+    assert_close(Walker(method).rebase(received, received, sent, 1.0), sent)

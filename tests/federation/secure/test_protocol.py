@@ -6,7 +6,8 @@ from scipy.stats import chisquare
 
 from federation.errors import Refused
 from federation.secure.client import agree, open_shares, reveal, share
-from federation.secure.masks import agreed, mask
+from federation.secure.masks import agreed, mask, pairwise
+from federation.secure.shamir import join
 from tests.federation.secure.parties import Round, session, vectors
 
 
@@ -136,6 +137,7 @@ def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
         {"most": 7},
         {"bound": 2.0},
         {"multiplier": 1},
+        {"work": "another model"},
     ],
     ids=str,
 )
@@ -205,6 +207,41 @@ def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
     for wrong in ({1, 2, 3, 4}, {0, 1, 2}, {0, 1, 2, 3, 4, 9}):
         with pytest.raises(Refused, match="survivors must be 4 or more of the 5"):
             agree(played.states[0], wrong, played.keys[0])
+
+
+def test_an_update_that_comes_after_the_others_were_unmasked_stays_masked():
+    """By then the server has its pairwise masks, whose key the others have told shares of."""
+    size = 64_000
+    played = Round(session(5), {p: np.full(size, p, dtype=np.uint32) for p in range(5)})
+    for stage in ("advertise", "share", "mask"):
+        getattr(played, stage)()
+    late, state = played.masked.pop(4), played.states.pop(4)
+    played.agree()
+    played.reveal()
+    np.testing.assert_array_equal(played.unmask(), np.full(size, 6))
+    key = join({p: told[4] for p, told in played.revealed.items()})
+    shared = state.before.before
+    assert key == shared.before.masking
+    others = {p: played.adverts[p].masking for p in range(4)}
+    rest = late - pairwise(4, key, others, played.terms.purpose, size)
+    assert chisquare(np.bincount(rest & np.uint32(255), minlength=256)).pvalue > 1e-4
+    np.testing.assert_array_equal(rest - mask(shared.seed, size), np.full(size, 4))
+    assert all(told[4] != state.before.shares[4][1] for told in played.revealed.values())
+
+
+def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
+    size, seen, keys = 64_000, [], set()
+    zeros = {p: np.zeros(size, dtype=np.uint32) for p in range(4)}
+    for number in (1, 2):
+        played = Round(session(4, number=number), zeros)
+        for stage in ("advertise", "share", "mask"):
+            getattr(played, stage)()
+        shared = played.states[0].before.before
+        keys.add(shared.before.masking)
+        seen.append(played.masked[0] - mask(shared.seed, size))  # pairwise masks alone
+    assert len(keys) == 1
+    values = (seen[0] - seen[1]) & np.uint32(255)
+    assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("dropped", [(), (4,)], ids=["a seed", "a key"])

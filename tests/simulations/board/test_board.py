@@ -12,6 +12,7 @@ import pytest
 from dash import Dash
 from flask import Flask
 
+from engram.privacy import epsilon
 from federation.addresses import Address
 from federation.errors import Refused
 from server.certificates import certificate_pem, key_pem, new_authority, new_key
@@ -167,6 +168,17 @@ def test_a_run_whose_metrics_are_gone_is_told_and_not_a_crash(folder, tmp_path):
     shelf = Shelf(tmp_path)
     assert "has not been evaluated" in said(one_run(shelf, {"name": ["alone"]}))
     assert "In the end" in said(one_client(shelf, {"name": ["alone"], "client": ["0"]}))
+
+
+def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
+    """A row is in each of six releases: two rounds of three steps, which sum all 16 rows."""
+    private = {"privacy": "example", "clip": 0.5, "noise_multiplier": 8.0, "batch_size": 16}
+    e = small(method="fedavg", local_steps=3, **private)
+    record = RunRecord.create(tmp_path / "rows", e, engine="flower", training="a")
+    for number in (1, 2):
+        record.append({"round": number, "cohort": [0], "training-rows": {"0": 16}, "absent": {}})
+    page = said(one_client(Shelf(tmp_path), {"name": ["rows"], "client": ["0"]}))
+    assert f"epsilon {epsilon(8.0, 6, e.delta):.3g} at delta 1e-05" in page
 
 
 def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):

@@ -314,6 +314,40 @@ def test_intervals_hold_the_targets_of_new_rows(tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_intervals_of_networks_are_by_validation_rows_and_hold_new_rows(tmp_path):
+    rng, clients, each = np.random.default_rng(4), 12, 200
+    truth = rng.normal(size=(clients, 3))
+    x = rng.normal(size=(clients, 1000 + each, 3)).astype(np.float32)
+    y = np.einsum("cnd,cd->cn", x, truth) + rng.standard_t(3, size=x.shape[:2])
+    rows = [(x[c, :each], y[c, :each].astype(np.float32)) for c in range(clients)]
+    settings = QUICK | {"task": "regression", "method": "local", "model": "linear"}
+    settings |= {"test_fraction": 0.4, "validation_fraction": 0.2, "clients_per_round": clients}
+    run = engram.simulate(rows, out="run", **settings)
+    data, held = run.learned.data, []
+    for client in range(clients):
+        model = run.export(client, out=f"m{client}")
+        about = json.loads((model / "model.json").read_text())
+        (radius,) = next(i["radii"] for i in about["intervals"] if i["level"] == 0.9)
+        module = load_model(model)
+
+        def away(x, y, module=module):
+            with torch.no_grad():
+                return (module(x)[:, 0] - y.reshape(-1)).abs().numpy()
+
+        split = data.validation
+        errors = np.sort(away(*split.take(torch.from_numpy(split.rows[client]))))
+        # Of 24 rows, the ceil(25 * 0.9)-th smallest error.
+        assert (len(errors), radius) == (24, pytest.approx(errors[22], rel=1e-5))
+        tested = away(*data.test.take(torch.from_numpy(data.test.rows[client])))
+        new = away(torch.from_numpy(x[client, each:]), torch.from_numpy(y[client, each:]))
+        held.append(((tested <= radius).mean(), (new <= radius).mean()))
+        line = f"| its intervals of 0.9, by its 24 validation rows, on its {len(tested)} test rows"
+        assert line in (model / "card.md").read_text()
+    # The share that a calibration of 24 rows holds is Beta(23, 2): 0.92, give or take 0.053.
+    for shares in np.transpose(held):
+        assert shares.mean() == pytest.approx(0.92, abs=4 * 0.053 / np.sqrt(clients) + 0.01)
+
+
 @pytest.mark.parametrize("width", [1, 2])
 def test_networks_that_predict_values_have_intervals(width, tmp_path):
     rng = np.random.default_rng(0)

@@ -1,0 +1,76 @@
+"""Nodes that share a process: each ends by itself, and their workers share memory."""
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from client import shared, worker
+from client.cli import app
+from client.together import run_together
+from client.worker import Worker
+from federation.errors import Refused
+
+
+def test_all_run_at_once_until_all_have_ended():
+    meet, ended = threading.Barrier(3), []
+
+    def run(name):
+        meet.wait(20)
+        ended.append(name)
+
+    run_together({name: lambda name=name: run(name) for name in "abc"})
+    assert sorted(ended) == ["a", "b", "c"]
+
+
+def test_a_node_that_ends_by_an_error_leaves_the_others_alone(caplog):
+    logging.getLogger("flwr.engram").addHandler(caplog.handler)
+    failed, ended = threading.Event(), []
+
+    def fail():
+        failed.set()
+        raise Refused("its key is not registered")
+
+    def run():
+        assert failed.wait(20)
+        ended.append("b")
+
+    try:
+        with pytest.raises(Refused, match="its key is not registered"):
+            run_together({"fed/a": fail, "fed/b": run})
+    finally:
+        logging.getLogger("flwr.engram").removeHandler(caplog.handler)
+    assert ended == ["b"]
+    assert "fed/a has ended: its key is not registered" in caplog.text
+
+
+@pytest.mark.parametrize("option", [["--state", "x"], ["--metrics-port", "9101"]])
+def test_what_belongs_to_one_node_is_refused_for_several(option):
+    done = CliRunner().invoke(app, ["node", "fed/client-0", "fed/client-1", *option])
+    assert isinstance(done.exception, Refused)
+    assert "must be given for one node, got 2 folders: start it by itself" in str(done.exception)
+
+
+def private(process):
+    """The MiB of a process's memory that are no longer shared with the one it was forked from."""
+    return psutil.Process(process.pid).memory_full_info().uss / 2**20
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="private memory is Linux's")
+def test_forked_workers_have_a_parent_in_common_and_little_of_their_own():
+    assert [shared.__name__] == worker._SHARED
+    workers = [Worker({}, forked=True) for _ in range(3)]
+    try:
+        parents = {psutil.Process(w._process.pid).ppid() for w in workers}
+        assert len(parents) == 1
+        assert parents != {os.getpid()}
+        # PyTorch alone, in a process of its own, takes 150 MiB and more.
+        assert max(private(each._process) for each in workers) < 80
+    finally:
+        for each in workers:
+            each.close()

@@ -1,0 +1,40 @@
+"""One hostile client of a federation ends no method's run, whatever it sends."""
+
+import pytest
+import torch
+
+from engram.core.slots import flat
+from federation.experiment import Experiment
+from server.record import RunRecord
+from simulations.attacks import attackers_of
+from simulations.engine import simulate
+from tests.support import ANY_NETWORK
+
+CLAIMANTS = {"fedas", "fedpac", "fedproto", "ifca"}  # the others send no claims
+TINY = {
+    "num_clients": 10,
+    "clients_per_round": 10,
+    "num_rounds": 3,
+    "eval_every": 3,
+    "hidden": "6",
+    "local_steps": 2,
+    "rows_per_class": 10,
+    "test_rows_per_class": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "attack"),
+    [
+        *((name, "sign-flip") for name in ANY_NETWORK),
+        *((name, "false-statistics") for name in sorted(CLAIMANTS)),
+    ],
+)
+def test_no_run_ends_because_of_one_client(tmp_path, method, attack):
+    e = Experiment(method=method, attack=attack, attackers=0.1, attack_scale=60.0, **TINY)
+    assert len(attackers_of(e)) == 1
+    found = simulate(e, tmp_path / "run")
+    assert found["rounds"] == TINY["num_rounds"]
+    assert all(0 <= score <= 1 for score in found["clients"]["accuracy"])
+    slots = flat(RunRecord.open(tmp_path / "run").load_checkpoint().model)
+    assert all(bool(torch.isfinite(leaf).all()) for leaf in slots.values())
