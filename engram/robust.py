@@ -69,18 +69,22 @@ def krum(models: Sequence[Params], malicious: int) -> Params:
 
 
 def multi_krum(models: Sequence[Params], malicious: int) -> Params:
-    """Returns the mean of the n - malicious models whose scores are smallest, by ``krum``'s.
+    """Returns the mean of the ``nearest`` models (Blanchard et al., Sec. 4, m = n - f)."""
+    return _like(_stacked(models)[nearest(models, malicious)].mean(0), models[0])
 
-    Of equal scores, the first models (Blanchard et al., Sec. 4, Multi-Krum with m = n - f).
+
+def nearest(models: Sequence[Params], malicious: int) -> list[int]:
+    """Returns the indices, ascending, of the n - malicious models with the smallest scores of Krum.
+
+    Of equal scores, the first models.
 
     Args:
         models: As for ``krum``.
         malicious: As for ``krum``.
     """
-    flat = _stacked(models)
-    order = _krum_scores(flat, malicious).argsort(stable=True)
-    chosen = order[: max(1, len(models) - malicious)].sort().values
-    return _like(flat[chosen].mean(0), models[0])
+    order = _krum_scores(_stacked(models), malicious).argsort(stable=True)
+    chosen: list[int] = order[: max(1, len(models) - malicious)].sort().values.tolist()
+    return chosen
 
 
 def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 1e-6) -> Params:

@@ -13,7 +13,7 @@ from engram.core.contract import SlotFault, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
-from engram.core.walkers import Walker, origin_of
+from engram.core.walkers import Walker, changes, origin_of
 from engram.privacy import concentrated_epsilon
 from engram.robust import (
     Center,
@@ -23,6 +23,7 @@ from engram.robust import (
     krum,
     median,
     multi_krum,
+    nearest,
     nearest_mixing,
     trimmed_mean,
 )
@@ -57,6 +58,7 @@ class Merge:
         noise: As given.
         by: Weights of updates in the mean: ``rows`` or ``clients``.
         combines: Whether a node may send the mean of its clients' updates in their place.
+        centers: Whether a robust center stands in for the mean.
         bounded: Whether the influence of a single update is bounded, however far it lies from
             others.
     """
@@ -71,6 +73,7 @@ class Merge:
             self.by = merge.by if settings.privacy != "central" and plain else "clients"
         exact = settings.clip_quantile == 0 and settings.attack == settings.compress == "none"
         self.combines = isinstance(merge, FromMean) and plain and exact
+        self.centers = isinstance(merge, FromMean) and not plain
         slots = [x for x in method.server.start.values() if isinstance(x, dict)]
         averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
         self.bounded = not plain or (bool(settings.update_clip) and not averages)
@@ -86,8 +89,10 @@ class Merge:
         mean: Mean = mean_of
         if e.privacy == "central" and e.aggregation == "plain":  # else its sites have added noise
             mean = partial(self._private, server, server_round)
-        elif e.merge != "mean":
+        elif self.centers:
             mean = partial(self._center, server_round)
+        elif e.merge != "mean":
+            updates = self._nearest(server, updates)
         if self._clips and e.privacy != "central":  # whose mean clips by itself
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
         after = merged(self.method, server, updates, mean)
@@ -142,6 +147,18 @@ class Merge:
         size, deviation = self.walker.size(update.slots), _deviation(self.settings)
         reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
         return self.walker.clip(received, update.slots, reach)
+
+    def _nearest(self, server: Slots, updates: Sequence[Update]) -> Sequence[Update]:
+        """Returns the updates that multi-krum takes, for a server that sees each of them.
+
+        They are compared by the changes of models: statistics are of a client's own rows.
+        """
+        moved = []
+        for update in updates:
+            models, _ = self.walker.apart(update.slots)
+            models = {s: x for s, x in models.items() if self.method.kinds[s] != "statistic"}
+            moved.append(flat(changes(self.method, self.received(server, update), models)))
+        return [updates[i] for i in nearest(moved, self.settings.num_malicious)]
 
     def _center(self, server_round: int, updates: Sequence[Update], by: str) -> Update:
         del by

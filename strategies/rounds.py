@@ -154,7 +154,7 @@ class Rounds(NamedTuple):
         if not merge.bounded:
             near, far = implausible(replies.accepted, merge, server)
             replies = replies._replace(accepted=near, rejected=replies.rejected + far)
-        if merge.method.claims and e.merge == "mean":
+        if merge.method.claims and not merge.centers:
             replies = comparable(replies, merge, e.max_norm)
         # A stream's next rows are so few that honest updates differ by more than any bound.
         if merge.bounded or e.order == "stream":

@@ -112,12 +112,16 @@ def run_rounds(t: Trainer, cohorts, server=None):
         common, own = t.method.server.send(server, clients)
         when = {"server_round": server_round, "durable": server_round - 1}
         trained = train_clients(t, common, clients, own=own, **when)
-        updates = [
-            Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), float(rows), 1, client)
-            for i, (client, rows) in enumerate(zip(trained.clients, trained.examples, strict=True))
-        ]
-        server = merged(t.method, server, updates)
+        server = merged(t.method, server, updates_of(trained))
     return trained, server
+
+
+def updates_of(trained):
+    """The updates of clients that have trained, one by one."""
+    return [
+        Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), float(rows), 1, client)
+        for i, (client, rows) in enumerate(zip(trained.clients, trained.examples, strict=True))
+    ]
 
 
 def scores_of(t: Trainer, clients, server=None, *, server_round=0):

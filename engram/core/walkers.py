@@ -46,7 +46,7 @@ class Walker(NamedTuple):
 
     def clip(self, received: Slots, sent: Slots, bound: float) -> Slots:
         """Scales an update's changes down to Euclidean norm ``bound``, taken over all slots."""
-        moved, rest = self._apart(sent)
+        moved, rest = self.apart(sent)
         if not flat(moved):
             return sent
         near = clip(flat(moved), flat(origin_of(self.method, received, moved)), bound)
@@ -54,7 +54,7 @@ class Walker(NamedTuple):
 
     def length(self, received: Slots, sent: Slots) -> float:
         """Returns the Euclidean norm of an update's changes, over all slots, as ``clip`` has it."""
-        moved = flat(changes(self.method, received, self._apart(sent)[0]))
+        moved = flat(changes(self.method, received, self.apart(sent)[0]))
         return float(norm({name: leaf.double() for name, leaf in moved.items()})) if moved else 0.0
 
     def rebase(self, then: Slots, now: Slots, sent: Slots, weight: float) -> Slots:
@@ -68,7 +68,7 @@ class Walker(NamedTuple):
             sent: The update.
             weight: Weight of its changes.
         """
-        moved, rest = self._apart(sent)
+        moved, rest = self.apart(sent)
         moved = {slot: x for slot, x in moved.items() if self.method.kinds[slot] != "statistic"}
         old, new = (origin_of(self.method, received, moved) for received in (then, now))
         near = over_slots(lambda x, a, b: torch.add(b, x - a, alpha=weight), moved, old, new)
@@ -82,12 +82,12 @@ class Walker(NamedTuple):
             deviation: Standard deviation of the noise.
             normal: Standard normal numbers, (``size(sent)``,), assigned in the order of names.
         """
-        moved, rest = self._apart(sent)
+        moved, rest = self.apart(sent)
         return self._joined(unflat(add_normal(flat(moved), deviation, normal)), rest, sent)
 
     def size(self, sent: Slots) -> int:
         """Returns the number of an update's numbers that are clipped and noised."""
-        return sum(leaf.numel() for leaf in flat(self._apart(sent)[0]).values())
+        return sum(leaf.numel() for leaf in flat(self.apart(sent)[0]).values())
 
     def center(self, updates: Sequence[Update], center: Center, statistics: Center) -> Update:
         """Returns a robust center of updates, in which all clients have the same weight.
@@ -97,7 +97,7 @@ class Walker(NamedTuple):
             center: The center of parameters.
             statistics: The center of running statistics.
         """
-        parts = [self._apart(update.slots) for update in updates]
+        parts = [self.apart(update.slots) for update in updates]
         moved, rest = [flat(moved) for moved, _ in parts], [flat(rest) for _, rest in parts]
         middle = unflat(center(moved)) if moved[0] else {}  # a method may send nothing
         averages = unflat(statistics(rest)) if rest[0] else {}
@@ -136,7 +136,7 @@ class Walker(NamedTuple):
         require(bound > 0, "clip", bound, "positive")
         require(multiplier > 0, "noise-multiplier", multiplier, "positive")
         received, _ = self.method.server.send(server, [])
-        parts = [self._apart(update.slots) for update in updates]
+        parts = [self.apart(update.slots) for update in updates]
         origin = origin_of(self.method, received, parts[0][0])
         total = over_slots(torch.zeros_like, origin)
         for update, (moved, _) in zip(updates, parts, strict=True):
@@ -151,7 +151,7 @@ class Walker(NamedTuple):
         slots = self._joined(noisy, averages, updates[0].slots)
         return Update(slots, float(clients), float(clients))
 
-    def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
+    def apart(self, slots: Slots) -> tuple[Slots, Slots]:
         """Returns slots without running statistics, and the running statistics of models."""
         moved, rest = dict(slots), Slots()
         for slot, x in slots.items():

@@ -37,7 +37,8 @@ class NetworkMethod(Method):
             say otherwise.
         tasks: Names of the tasks that it can learn; empty for all.
         module: The module of the method.
-        each: Whether its server sees every update, so that no robust or private mean is possible.
+        each: Whether its server sees every update, so that no mean is there to be made private or
+            robust.
         steps: Whether its server has a step of its own, so that ``server-step`` must be replace.
         phases: Number of phases in a round, which needs at least as many steps.
         tuned: Whether the served model of a client that has trained is fine-tuned.
@@ -146,9 +147,12 @@ class NetworkMethod(Method):
         if shared.server_step != "replace" and (self.steps or self.each):
             expected = f"replace for {self.name}, whose server has a step of its own"
             yield clash("server-step", shared.server_step, expected)
-        if self.each and shared.merge != "mean":
-            expected = f"mean for {self.name}, whose server sees every update"
+        if self.each and shared.merge not in ("mean", "multi-krum"):
+            expected = f"mean or multi-krum for {self.name}, whose server sees every update"
             yield clash("merge", shared.merge, expected)
+        if self.each and shared.merge != "mean" and shared.bucket_size > 1:
+            expected = f"1 for {self.name}, whose server sees every update"
+            yield clash("bucket-size", shared.bucket_size, expected)
         if self.each and shared.aggregation == "secure":
             expected = f"plain for {self.name}, whose server sees every update"
             yield clash("aggregation", shared.aggregation, expected)

@@ -207,7 +207,8 @@ class Given(TypedDict, total=False):
     num-malicious such ones, the geometric-median, (centered-clipping) a mean of changes that
     are clipped around the median, or (nearest-mixing) the trimmed-mean of mixtures, each of a
     model and all but num-malicious of the others, the nearest ones; with any but the mean every
-    client counts alike."""
+    client counts alike. Where a server sees every update, there is the mean, and multi-krum,
+    which leaves out the others."""
     weighting: Literal["rows", "clients", "paper"]
     """what a client counts in a round's mean: its training rows (rows, as FedAvg does), the
     same as every other (clients), or what the method's paper says (paper)."""

@@ -28,7 +28,8 @@ class ProtectionSettings(Settings):
         "(multi-krum) the mean of all but num-malicious such ones, the geometric-median, "
         "(centered-clipping) a mean of changes that are clipped around the median, or "
         "(nearest-mixing) the trimmed-mean of mixtures, each of a model and all but num-malicious "
-        "of the others, the nearest ones; with any but the mean every client counts alike",
+        "of the others, the nearest ones; with any but the mean every client counts alike. Where a "
+        "server sees every update, there is the mean, and multi-krum, which leaves out the others",
     )
     weighting: Literal["rows", "clients", "paper"] = Field(
         "rows",

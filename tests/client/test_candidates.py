@@ -98,7 +98,7 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
         ),
         (
             {"merge": "median"},
-            "merge must be mean for ifca, whose server sees every update, got 'median'",
+            "merge must be mean or multi-krum for ifca, whose server sees every update, got 'me",
         ),
     ],
 )

@@ -420,13 +420,14 @@ def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"merge": "median"}, "merge must be mean for fedpac"),
+        ({"merge": "median"}, "merge must be mean or multi-krum for fedpac"),
+        ({"merge": "multi-krum", "bucket_size": 2}, "bucket-size must be 1 for fedpac"),
         ({"privacy": "central", "clip": 1.0}, "privacy must be none or local for fedpac"),
     ],
 )
 def test_a_method_without_a_mean_has_no_other_merge(settings, words):
     with pytest.raises(Refused, match=f"{words}, whose server sees every update"):
-        small(method="fedpac", **settings)
+        small(method="fedpac", clients_per_round=20, num_clients=20, **settings)
 
 
 def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():

@@ -8,13 +8,24 @@ from torch.testing import assert_close
 
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Update
-from engram.core.slots import over_slots
+from engram.core.rounds import merged
+from engram.core.slots import flat, over_slots, pick
+from federation.aggregation import merge_of
 from federation.data.dealing import federated_data
+from federation.methods import METHODS
 from federation.noise import secret_noise
 from federation.trained import Trained
 from strategies.rounds import Rounds
 from strategies.screening import Accepted, TrainReplies, judged
-from tests.support import small
+from tests.support import (
+    ANY_NETWORK,
+    assert_same,
+    initial_model,
+    small,
+    train_clients,
+    trainer,
+    updates_of,
+)
 
 
 def rounds(method="fedavg", **settings):
@@ -51,6 +62,28 @@ def test_a_change_longer_than_the_bound_is_scaled_down_to_it_and_named():
     for name, leaf in after(found)[3].slots["model"].items():
         # The median of 0.1, 0.2, 0.3 and 4 is 0.25.
         assert_close(leaf, start["model"][name] - 0.75, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [name for name in ANY_NETWORK if METHODS[name].each])
+def test_a_server_that_sees_every_update_is_kept_from_those_that_multi_krum_leaves_out(method):
+    clients, liars = list(range(9)), (2, 7)
+    e = small(method=method, clients_per_round=9, merge="multi-krum", num_malicious=2)
+    t = trainer(e)
+    trained = train_clients(t, initial_model(t), clients, server_round=1, durable=0)
+    honest = updates_of(trained)
+    models = {slot for slot, kind in t.method.kinds.items() if kind != "statistic"}
+    sent = [
+        u._replace(
+            slots=over_slots(lambda x: -60 * x, pick(u.slots, models & u.slots.keys()))
+            | pick(u.slots, u.slots.keys() - models)
+        )
+        if u.client in liars
+        else u
+        for u in honest
+    ]
+    found = merge_of(e, t.method, frozenset())(t.method.server.start, sent, 1)
+    others = [u for u in honest if u.client not in liars]
+    assert_same(flat(found), flat(merged(t.method, t.method.server.start, others)))
 
 
 @pytest.mark.parametrize("settings", [{"merge": "median"}, {"clip": 1.0}, {"max_norm": 1e9}])
