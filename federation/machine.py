@@ -17,6 +17,7 @@ _log = logging.getLogger("flwr.engram")
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _OWN = 2**28  # bytes that a run takes besides its rows: where they are short, libraries abort
+_SMALL = 2**20  # bytes that are not worth the files that say what is free
 _FEWER = "use fewer rows, or a larger machine"
 
 
@@ -57,10 +58,14 @@ def check_room(
 ) -> None:
     """Checks that ``what``, of at least ``size`` bytes, fits into memory before allocating it.
 
+    What takes less than a MiB does, unless ``most`` is less.
+
     Raises:
         Refused: If it needs more than is free, or than ``most`` bytes if that is not 0; of type
             ``kind``, and ending with ``advice``.
     """
+    if size < min(_SMALL, most or _SMALL):
+        return
     free = available("cpu")
     limit, are = (most, "allowed (memory-budget)") if 0 < most < free else (free, "free")
     if size > limit:

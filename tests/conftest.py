@@ -37,6 +37,7 @@ logging.getLogger("flwr").setLevel(logging.WARNING)
 
 LONG = {"test_golden.py", "test_every_method.py", "test_sinewave.py", "test_protection.py"} | {
     *("test_federation.py", "test_identity.py", "test_ray.py"),  # of processes
+    *("test_elsewhere.py", "test_modules.py", "test_schema.py"),
 }
 
 

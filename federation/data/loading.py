@@ -3,7 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -107,11 +107,19 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
 
 
 def _digits(test_fraction: float, seed: int) -> Arrays:
+    pixels, y = _all_digits()
+    x = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
+    return train_and_test(x, y, None, 10, test_fraction, seed)
+
+
+@cache  # of a comparison, every run needs them
+def _all_digits() -> tuple[_Array, _Array]:
     from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import, not always needed
 
     pixels, y = load_digits(return_X_y=True)
-    x = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
-    return train_and_test(x, y, None, 10, test_fraction, seed)
+    for array in (pixels, y):
+        array.setflags(write=False)
+    return pixels, y
 
 
 # --- torchvision -----------------------------------------------------------------------------

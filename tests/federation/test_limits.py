@@ -126,7 +126,8 @@ def shapes(e, t):
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets the bytes that are free."""
+    """Sets the bytes that are free, of which every one counts."""
+    monkeypatch.setattr(machine, "_SMALL", 0)
 
     def of(count):
         monkeypatch.setattr(machine, "available", lambda device: count)

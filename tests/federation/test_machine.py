@@ -5,6 +5,7 @@ import os
 import pytest
 
 from federation import machine
+from federation.errors import Refused
 
 ALL = 8  # cores of the affinity
 V1 = "12:memory:{0}\n4:cpuset:/\n3:cpu,cpuacct:{0}\n1:name=systemd:/user.slice\n"
@@ -87,6 +88,15 @@ def test_memory_is_what_the_groups_leave(host, groups, folder, files):
     texts = {limit: f"{2**22}\n", used: f"{2**21}\n", "memory.stat": f"anon 1\n{cache} 4096\n"}
     host(groups, {f"{folder}/{name}": text for name, text in texts.items()})
     assert machine.available("cpu") == 2**22 - 2**21 + 4096
+
+
+def test_a_mib_is_refused_where_it_is_not_allowed_alone(monkeypatch):
+    monkeypatch.setattr(machine, "available", lambda device: 1000)
+    machine.check_room("a row", 1001, "take less")
+    with pytest.raises(Refused, match=r"a row needs .* are allowed \(memory-budget\): take less"):
+        machine.check_room("a row", 901, "take less", most=900)
+    with pytest.raises(Refused, match="a model needs .* are free: take less"):
+        machine.check_room("a model", 2**20, "take less")
 
 
 def test_more_threads_than_cores_are_told_once(host, warnings_of_engram):

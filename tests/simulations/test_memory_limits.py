@@ -33,6 +33,7 @@ def test_a_copy_that_does_not_fit_is_refused(
 
     monkeypatch.setattr(np.lib.format, "read_array", read_array)
     monkeypatch.setattr(machine, "available", lambda device: left[0])
+    monkeypatch.setattr(machine, "_SMALL", 0)
     arguments = f"engram run {method} --set dataset=npz:rows.npz --out run"
     monkeypatch.setattr(sys, "argv", arguments.split())
     with pytest.raises(SystemExit) as ended:
