@@ -16,10 +16,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from scipy import stats
 
 from benchmarks.harness import chosen, start
+from benchmarks.losses import tables
 from federation.errors import EngramError, Refused
 from federation.experiment import Experiment
 from simulations.attacks import attackers_of, backdoor_success
@@ -133,12 +132,7 @@ def cells(
                 cell.experiment  # noqa: B018 - is only looked at, to see whether it is possible
             except Refused:
                 continue
-            if cell.attack != "false-statistics" or cell.method in (
-                "fedas",
-                "fedpac",
-                "ifca",
-                "fedproto",
-            ):
+            if cell.attack != "false-statistics" or cell.method in CLAIMANTS:
                 yield cell
 
 
@@ -167,39 +161,6 @@ def run(cell: Cell, tell: Progress) -> list[Row]:
     return [row]
 
 
-def table(rows: Iterable[Row]) -> Table:
-    """Returns a line for each method, partition, attack and defence.
-
-    Figures are means over seeds, in percent, with half the width of their 95 % interval by
-    Student's t.
-    """
-    found = Table(
-        *("method", "data", "attack", "defence", "seeds"),
-        *("accuracy", "common model", "backdoor", "backdoor, common"),
-    )
-    grouped: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        key = (row["method"], row["partition"], row["attack"], row["defence"])
-        grouped.setdefault(key, []).append(row)
-    for names_of, some in grouped.items():
-        names = ("accuracy", "accuracy-common", "backdoor", "backdoor-common")
-        found.add_row(
-            *names_of, str(len(some)), *(_figure([r.get(n) for r in some]) for n in names)
-        )
-    return found
-
-
-def _figure(values: list[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    if not known:
-        return ""
-    mean = f"{statistics.fmean(known):.1f}"
-    if len(known) < 2:
-        return mean
-    half = float(stats.t.ppf(0.975, len(known) - 1)) * statistics.stdev(known) / len(known) ** 0.5
-    return f"{mean} +- {half:.1f}"
-
-
 def main(
     folder: Annotated[Path, typer.Option(help="where rows are kept; goes on with those there")],
     method: Annotated[str, typer.Option(help="with commas")] = ",".join(METHODS),
@@ -213,7 +174,7 @@ def main(
     batch_size: Annotated[int, typer.Option(min=1)] = 5,
     processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
-    """Runs what is left of a part of the grid, and prints its table."""
+    """Runs what is left of a part of the grid, and prints its tables."""
     jobs = {
         cell.name: partial(run, cell)
         for cell in cells(
@@ -231,9 +192,10 @@ def main(
     pool = Pool(
         folder, begin=lambda: folder.mkdir(parents=True, exist_ok=True), processes=processes
     )
-    console = Console(width=140)  # a narrower terminal, or none, would cut figures
+    console = Console(width=200)  # a narrower terminal, or none, would cut figures
     console.print(f"{len(pool.left(jobs))} of {len(jobs)} runs are left")
-    console.print(table(pool.run(jobs)))
+    for found in tables(pool.run(jobs)):
+        console.print(found)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def test_a_mib_is_refused_where_it_is_not_allowed_alone(monkeypatch):
     machine.check_room("a row", 1001, "take less")
     with pytest.raises(Refused, match=r"a row needs .* are allowed \(memory-budget\): take less"):
         machine.check_room("a row", 901, "take less", most=900)
-    with pytest.raises(Refused, match="a model needs .* are free: take less"):
+    with pytest.raises(Refused, match=r"a model needs .* are free: take less"):
         machine.check_room("a model", 2**20, "take less")
 
 
