@@ -4,13 +4,14 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.table import Table
+from scipy import stats
 
 from federation.errors import EngramError, Refused, brief
 
@@ -50,6 +51,16 @@ def numbers_table(first: str, *headings: str, title: str | None = None) -> Table
     for heading in headings:
         table.add_column(heading, justify="right")
     return table
+
+
+def percent(shares: Iterable[float]) -> str:
+    """Returns the mean of shares in percent, with half of its 95 % interval by Student's t."""
+    known = [100 * share for share in shares]
+    mean = f"{statistics.fmean(known):.1f}"
+    if len(known) < 2:
+        return mean
+    half = float(stats.t.ppf(0.975, len(known) - 1)) * statistics.stdev(known) / len(known) ** 0.5
+    return f"{mean} ± {half:.1f}"
 
 
 def chosen(given: str, known: Collection[str], separator: str = ",") -> list[str]:

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from rich import box
 from rich.table import Table
-from scipy import stats
 
+from benchmarks.harness import percent
 from simulations.pool import Row
 
 NOBODY: Final = "none"
@@ -71,16 +71,6 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
     yield from _backdoors(served, common, defences)
 
 
-def figure(values: Iterable[float]) -> str:
-    """Returns the mean of shares in percent, with half the width of its interval."""
-    known = [100 * value for value in values]
-    mean = f"{statistics.fmean(known):.1f}"
-    if len(known) < 2:
-        return mean
-    half = float(stats.t.ppf(0.975, len(known) - 1)) * statistics.stdev(known) / len(known) ** 0.5
-    return f"{mean} ± {half:.1f}"
-
-
 def _cell(
     part: Part, accuracy: Mapping[Part, Mapping[int, float]], lost: Mapping[Part, list[float]]
 ) -> str:
@@ -88,7 +78,7 @@ def _cell(
     if part not in lost:
         return ""
     free = (part.attack, part.defence) == (NOBODY, DEFAULT)
-    return figure(accuracy[part].values() if free else lost[part])
+    return percent(accuracy[part].values() if free else lost[part])
 
 
 def _worst(parts: Iterable[Part], lost: Mapping[Part, list[float]]) -> str:
@@ -96,7 +86,7 @@ def _worst(parts: Iterable[Part], lost: Mapping[Part, list[float]]) -> str:
     if not known:
         return ""
     part = max(known, key=lambda each: statistics.fmean(lost[each]))
-    return f"{figure(lost[part])} ({part.attack})"
+    return f"{percent(lost[part])} ({part.attack})"
 
 
 def _backdoors(

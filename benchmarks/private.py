@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from rich.console import Console
 
-from benchmarks.harness import numbers_table, start
+from benchmarks.harness import numbers_table, percent, start
 from federation.experiment import Experiment
 from simulations.engine import simulate
 
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
         method: The method.
         epsilon: The target; 0 without privacy.
         seed: The seed.
-        accuracy: Mean over clients of the served models' accuracy, in percent.
+        accuracy: Mean over clients of the served models' accuracy.
     """
 
     data: str
@@ -80,11 +80,11 @@ def known(folder: Path) -> list[Cell]:
     return [Cell(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def means(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
-    """Yields method, epsilon (0 for none) and mean accuracy over seeds, in the order of cells."""
+def by_seed(cells: Sequence[Cell]) -> Iterator[tuple[str, float, list[float]]]:
+    """Yields method, epsilon (0 for none) and the accuracies of seeds, in the order of cells."""
     for method, epsilon in dict.fromkeys((cell.method, cell.epsilon) for cell in cells):
         some = [c.accuracy for c in cells if (c.method, c.epsilon) == (method, epsilon)]
-        yield method, epsilon, fmean(some)
+        yield method, epsilon, some
 
 
 def draw(cells: Sequence[Cell], file: Path) -> None:
@@ -93,7 +93,7 @@ def draw(cells: Sequence[Cell], file: Path) -> None:
 
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     axes = figure.subplots()
-    found = list(means(cells))
+    found = [(name, at, 100 * fmean(some)) for name, at, some in by_seed(cells)]
     for i, method in enumerate(dict.fromkeys(name for name, _, _ in found)):
         points = sorted((at, mean) for name, at, mean in found if name == method and at)
         axes.plot(*zip(*points, strict=True), "o-", color=f"C{i}", label=method) if points else None
@@ -127,14 +127,14 @@ def main(
     for cell in wanted:
         if cell not in done:
             with tempfile.TemporaryDirectory() as folder:
-                accuracy = 100 * simulate(experiment(cell), Path(folder) / "run")["accuracy"]
+                accuracy = simulate(experiment(cell), Path(folder) / "run")["accuracy"]
             done[cell] = cell._replace(accuracy=accuracy)
             with (out / _CELLS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(done[cell]._asdict()) + "\n")
     cells = [done[cell] for cell in wanted]
     table = numbers_table("method", "epsilon", "accuracy, %")
-    for method, epsilon, mean in means(cells):
-        table.add_row(method, f"{epsilon:g}" if epsilon else "without privacy", f"{mean:.1f}")
+    for method, epsilon, some in by_seed(cells):
+        table.add_row(method, f"{epsilon:g}" if epsilon else "without privacy", percent(some))
     Console().print(table)
     draw(cells, out / "private.png")
 

@@ -35,9 +35,9 @@ def test_a_benchmark_goes_on_where_it_was_stopped(ran, tmp_path, capsys):
     assert "without privacy" in capsys.readouterr().out
 
 
-def test_means_are_over_seeds():
-    cells = [private.Cell("digits", 20, 3, "fedavg", 2.0, seed, 20.0 + seed) for seed in (0, 1)]
-    assert list(private.means(cells)) == [("fedavg", 2.0, 20.5)]
+def test_a_method_has_the_accuracies_of_all_seeds():
+    cells = [private.Cell("digits", 20, 3, "fedavg", 2.0, seed, 0.2 + seed) for seed in (0, 1)]
+    assert list(private.by_seed(cells)) == [("fedavg", 2.0, [0.2, 1.2])]
 
 
 def test_a_private_cell_has_secret_cohorts_of_half_of_the_clients():

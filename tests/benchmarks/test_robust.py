@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.losses import figure, tables
+from benchmarks.harness import percent
+from benchmarks.losses import tables
 from benchmarks.robust import ATTACKS, DEFENCES, METHODS, PARTITIONS, Cell, cells, main, run
 
 
@@ -65,7 +66,7 @@ def test_losses_are_to_the_run_of_the_same_seed_that_nobody_attacks():
 
 @pytest.mark.parametrize(("values", "text"), [([0.5], "50.0"), ([0.5, 0.5], "50.0 ± 0.0")])
 def test_one_seed_has_no_interval(values, text):
-    assert figure(values) == text
+    assert percent(values) == text
 
 
 def test_runs_that_are_done_are_not_run_again(tmp_path, capsys):
