@@ -377,6 +377,7 @@ def run_superlink(
     credentials: Callable[[bytes, bytes], Any],
     largest: int,
     pragmas: Mapping[str, str],
+    begins: float,
 ) -> None:
     """Runs ``flower-superlink`` in this process, until it ends.
 
@@ -392,6 +393,7 @@ def run_superlink(
         credentials: Returns gRPC's credentials of a server, of its private key and certificate.
         largest: Bytes of the longest message that the Fleet API receives or sends.
         pragmas: Further settings of each connection with its SQLite database.
+        begins: Seconds in which a run's coordinator must have begun, or its run fails.
     """
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
     database = importlib.import_module("flwr.supercore.sql_mixin")
@@ -419,6 +421,9 @@ def run_superlink(
     transport = importlib.import_module("flwr.supercore.grpc")
     vars(transport)["grpc"] = SimpleNamespace(**vars(transport.grpc) | by)
     os.environ[_GRPC_FLEET] = "1"
+    tasks = importlib.import_module("flwr.supercore.corestate.sql_corestate")
+    alive = tasks.HEARTBEAT_PATIENCE * tasks.HEARTBEAT_DEFAULT_INTERVAL  # once it has begun: as is
+    vars(tasks).update(HEARTBEAT_DEFAULT_INTERVAL=begins, HEARTBEAT_PATIENCE=alive / begins)
     vars(database)["SQLITE_PRAGMAS"] = (*database.SQLITE_PRAGMAS, *pragmas.items())
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()

@@ -33,6 +33,7 @@ _log = getLogger("flwr.engram")
 _LARGEST = (
     2**24
 )  # bytes of a message to or from a node: app bundles have 10 MB, pieces of models less
+_BEGINS = 120.0  # s; a coordinator on a busy machine has not loaded its libraries in Flower's 30
 _DATABASE = {  # for each connection, of which a SuperLink has some ten
     "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
     "busy_timeout": "60000",  # ms for a lock; with Flower's 5,000, calls fail on a busy machine
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str]) -> None:
         credentials=lambda key, certificate: grpc_credentials(live_certificate(folder)),
         largest=_LARGEST,
         pragmas=_DATABASE,
+        begins=_BEGINS,
     )
 
 

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -20,6 +21,7 @@ from server.superexec import start
 from server.superlink import compact, main, serve, serve_anyone
 
 FLOWER = "flwr.superlink.cli.flower_superlink"
+TASKS = "flwr.supercore.corestate.sql_corestate"
 
 
 # --- Arguments -------------------------------------------------------------------------------
@@ -63,48 +65,83 @@ def keep_http_fleet(monkeypatch):
     return True
 
 
-def test_flower_has_what_is_replaced_in_it(monkeypatch):
-    flower = importlib.import_module(FLOWER)
+@pytest.fixture
+def flower(monkeypatch):
+    """Flower's command, which does nothing; what is replaced in Flower is put back after a test."""
+    names = (FLOWER, TASKS, "flwr.supercore.sql_mixin", "flwr.supercore.grpc")
+    modules = [importlib.import_module(name) for name in names]
+    before = [dict(vars(module)) for module in modules]
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "0")
+    monkeypatch.setattr(modules[0], "flower_superlink", lambda: None)
+    yield modules[0]
+    for module, names in zip(modules, before, strict=True):
+        vars(module).update(names)
+
+
+def test_flower_has_what_is_replaced_in_it(monkeypatch, flower):
     database = importlib.import_module("flwr.supercore.sql_mixin")
     transport = importlib.import_module("flwr.supercore.grpc")
-    before = dict(vars(flower))
-    monkeypatch.setattr(transport, "grpc", grpc)
-    pragmas, argv, run, served = database.SQLITE_PRAGMAS, sys.argv, [], []
+    run, served = [], []
     over_http = keep_http_fleet(monkeypatch)
-    monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "0")
-    monkeypatch.setattr(flower, "flower_superlink", lambda: run.append(list(sys.argv)))
-    try:
-        run_superlink(
-            ["--some", "words"],
-            serve=lambda app, **options: served.append((app, options)),
-            superexec=["ours"],
-            fleet=lambda fleet: ("guarded", fleet),
-            http_fleet=lambda app, fault: ("bounded", app),
-            authentication=lambda flower: ("dated", flower.state_factory),
-            credentials=lambda key, certificate: ("shown", key, certificate),
-            largest=123,
-            pragmas={"mmap_size": "0"},
-        )
-        assert run == [["flower-superlink", "--some", "words"]]
-        command = flower._get_superexec_command("here:1", None, None, 7, False)
-        assert command[:4] == ["ours", "--insecure", "--runtime-api-address", "here:1"]
-        made = {"state_factory": 1, "objectstore_factory": 2, "enable_supernode_auth": True}
-        kind, fleet = flower.FleetServicer(**made)
-        assert (kind, vars(fleet).items() >= made.items()) == ("guarded", True)
-        assert flower.NodeAuthServerInterceptor("states") == ("dated", "states")
-        assert os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] == "1"
-        flower.uvicorn.run(app="app", port=1)
-        assert served == [(("bounded", "app") if over_http else "app", {"port": 1})]
-        assert database.SQLITE_PRAGMAS[-1] == ("mmap_size", "0")
-        assert flower.GRPC_MAX_MESSAGE_LENGTH == 123
-        shown = transport.grpc.ssl_server_credentials(((b"key", b"crt"),), root_certificates=b"")
-        assert shown == ("shown", b"key", b"crt")
-        assert transport.grpc.server is grpc.server
-        changed = {name for name, value in before.items() if getattr(flower, name) is not value}
-        assert len(changed) == 6  # what the command is, and what is replaced in it
-    finally:
-        vars(flower).update(before)
-        database.SQLITE_PRAGMAS, sys.argv = pragmas, argv
+    flower.flower_superlink = lambda: run.append(list(sys.argv))
+    before = dict(vars(flower))
+    run_superlink(
+        ["--some", "words"],
+        serve=lambda app, **options: served.append((app, options)),
+        superexec=["ours"],
+        fleet=lambda fleet: ("guarded", fleet),
+        http_fleet=lambda app, fault: ("bounded", app),
+        authentication=lambda flower: ("dated", flower.state_factory),
+        credentials=lambda key, certificate: ("shown", key, certificate),
+        largest=123,
+        pragmas={"mmap_size": "0"},
+        begins=120.0,
+    )
+    assert run == [["flower-superlink", "--some", "words"]]
+    command = flower._get_superexec_command("here:1", None, None, 7, False)
+    assert command[:4] == ["ours", "--insecure", "--runtime-api-address", "here:1"]
+    made = {"state_factory": 1, "objectstore_factory": 2, "enable_supernode_auth": True}
+    kind, fleet = flower.FleetServicer(**made)
+    assert (kind, vars(fleet).items() >= made.items()) == ("guarded", True)
+    assert flower.NodeAuthServerInterceptor("states") == ("dated", "states")
+    assert os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] == "1"
+    flower.uvicorn.run(app="app", port=1)
+    assert served == [(("bounded", "app") if over_http else "app", {"port": 1})]
+    assert database.SQLITE_PRAGMAS[-1] == ("mmap_size", "0")
+    assert flower.GRPC_MAX_MESSAGE_LENGTH == 123
+    shown = transport.grpc.ssl_server_credentials(((b"key", b"crt"),), root_certificates=b"")
+    assert shown == ("shown", b"key", b"crt")
+    assert transport.grpc.server is grpc.server
+    changed = {name for name, value in before.items() if getattr(flower, name) is not value}
+    assert len(changed) == 5  # what is replaced in the command
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(115, True), (125, False)])
+def test_a_coordinator_has_two_minutes_to_begin_and_one_between_signs_of_life(
+    given, flower, tmp_path, monkeypatch, seconds, begins
+):
+    from flwr.superlink.config_loader import (
+        get_federation_manager,
+        get_objectstore_linkstate_factories,
+    )
+
+    keep_http_fleet(monkeypatch)
+    main(["--database", "some.db"])
+    run_superlink(given.pop("words"), **given)
+    tasks, passed = importlib.import_module(TASKS), 0
+    now = tasks.now
+    monkeypatch.setattr(tasks, "now", lambda: now() + timedelta(seconds=passed))
+    database = str(tmp_path / "some.db")
+    state = get_objectstore_linkstate_factories(database, get_federation_manager())[1].state()
+    task = state.create_task("flwr-serverapp", 1)
+    token = state.claim_task(task)
+    passed = seconds
+    assert state.activate_task(task) == begins
+    passed += 55
+    assert state.acknowledge_task_heartbeat(task) == begins
+    passed += 65
+    assert state.get_task_by_token(token) is None
 
 
 # --- The database ----------------------------------------------------------------------------
