@@ -56,7 +56,7 @@ def numbers_table(first: str, *headings: str, title: str | None = None) -> Table
 def percent(shares: Iterable[float]) -> str:
     """Returns the mean of shares in percent, with half of its 95 % interval by Student's t."""
     known = [100 * share for share in shares]
-    mean = f"{statistics.fmean(known):.1f}"
+    mean = f"{round(statistics.fmean(known), 1) + 0.0:.1f}"  # not -0.0
     if len(known) < 2:
         return mean
     half = float(stats.t.ppf(0.975, len(known) - 1)) * statistics.stdev(known) / len(known) ** 0.5

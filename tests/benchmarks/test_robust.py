@@ -64,7 +64,9 @@ def test_losses_are_to_the_run_of_the_same_seed_that_nobody_attacks():
     assert greatest["bound"] == [f"{found} (alie)"]
 
 
-@pytest.mark.parametrize(("values", "text"), [([0.5], "50.0"), ([0.5, 0.5], "50.0 ± 0.0")])
+@pytest.mark.parametrize(
+    ("values", "text"), [([0.5], "50.0"), ([-1e-5, 0.0], "0.0 ± 0.0"), ([0.5, 0.5], "50.0 ± 0.0")]
+)
 def test_one_seed_has_no_interval(values, text):
     assert percent(values) == text
 
