@@ -138,12 +138,16 @@ def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[st
     """
     if not is_open(policy.hours, now):
         yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
-    if kind == MessageType.EVALUATE and not policy.evaluate:
-        yield "its rows score no models"
-    elif kind == SECURE_QUERY:  # a part of a round, which counts when it trains
+    if kind in (MessageType.EVALUATE, SECURE_QUERY):  # the second is a part of a round
         return
-    elif kind != MessageType.EVALUATE and rounds >= policy.rounds_a_day:
+    if rounds >= policy.rounds_a_day:
         yield f"rounds a day must be at most {policy.rounds_a_day}, and {rounds} were today (UTC)"
+
+
+def of_scores(policy: Policy) -> Iterator[str]:
+    """Yields what a policy has against an answer that is made of nothing but scores."""
+    if not policy.evaluate:
+        yield "scores of its rows are not sent"
 
 
 def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from logging import getLogger
@@ -19,13 +19,14 @@ from client.admission import (
     of_models,
     of_now,
     of_rows,
+    of_scores,
     of_settings,
     of_unaccounted,
 )
 from client.approvals import Awaited
 from client.asides import described, own_settings, visited
 from client.audit import AUDIT, Audit
-from client.covered import Covers, RowCovers, covers_of
+from client.covered import Covers, RowCovers, covers_of, scores_of, withheld_scores
 from client.disk import DiskStore
 from client.hosts import Exchanging, Host, Opening, host_of
 from client.hosts.local import LocalHost
@@ -43,6 +44,7 @@ from client.training.process import training_from_now_on
 from client.trainings import prune
 from federation.bundle import bundle, bundled_size, is_bundled, unbundle
 from federation.clock import now
+from federation.columns import Column
 from federation.errors import AWAITED, DataError, EngramError, Refused, one_line
 from federation.experiment import FIRST, Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -132,13 +134,10 @@ def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients, and keeps what served them."""
 
     def answer(node: _Node, request: Request) -> _Answered:
-        if node.covers is None:
-            return _Answered(_scored(node, request))
-        if isinstance(node.covers, RowCovers):
-            reply = _scored(node, request)
-            if not reply.has_content():
-                return _Answered(reply)
-            told = Message(node.covers.scores(reply.content), reply_to=message)
+        if node.withholds or not isinstance(node.covers, Covers):
+            reply = told = _scored(node, request)
+            if node.withholds and reply.has_content():
+                told = Message(withheld_scores(reply.content, node.withholds), reply_to=message)
             return _Answered(told, rows=rows_of(reply))
         node.covers.check_scores()
         before = node.scores.find(message) if node.scores else None
@@ -208,6 +207,7 @@ class _Node(NamedTuple):
             their process.
         account: The account that pays for answers, where the site sets a total.
         approval: Whether the site approves each run before it takes part.
+        withholds: The columns of scores that stay on the node.
     """
 
     host: Host
@@ -220,6 +220,7 @@ class _Node(NamedTuple):
     covers: Covers | RowCovers | None = None
     account: Account | None = None
     approval: bool = False
+    withholds: Sequence[Column] = ()
 
     def charge(self, message: Message, run: int) -> float | None:
         """Pays for an answer; returns epsilon after it, None if the site sets no total.
@@ -291,9 +292,9 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
             check(of_unaccounted(policy, "descriptions of columns"))
         return _Asked(config, policy, received, None)
     if MODEL in config_of(message.content):
-        scoring = of_now(policy, MessageType.EVALUATE, 0, now())
+        open_now = of_now(policy, MessageType.EVALUATE, 0, now())
         unaccounted = of_unaccounted(policy, "scores of a given model")
-        check(chain(unaccounted, scoring, of_bytes(policy, received)))
+        check(chain(unaccounted, of_scores(policy), open_now, of_bytes(policy, received)))
         return _Asked(config, policy, received, None)
     experiment = Experiment.from_run_config(context.run_config)
     check_settings(message.content, experiment)
@@ -306,6 +307,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         chain(
             of_settings(policy, experiment, own=own, plugins=plugins()),
             of_now(policy, kind, rounds, now()),
+            of_scores(policy) if kind == MessageType.EVALUATE and not scores_of(experiment) else (),
             of_bytes(policy, received),
         )
     )
@@ -390,6 +392,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         covers_of(experiment),
         Account.of(config, policy, experiment, folder.name, rows),
         policy.approval,
+        scores_of(experiment) if experiment.privacy == "example" or not policy.evaluate else (),
     )
 
 

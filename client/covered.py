@@ -21,7 +21,7 @@ from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream
-from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, read_list
+from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, WITHHELD, read_list
 
 __all__ = [
     "Covers",
@@ -31,6 +31,7 @@ __all__ = [
     "covered_training",
     "covers_of",
     "is_bounded",
+    "scores_of",
     "withheld_scores",
 ]
 
@@ -72,16 +73,11 @@ class Covers(NamedTuple):
             raise Refused(must("metrics", names, expected))
 
 
-class RowCovers(NamedTuple):
+class RowCovers:
     """Covers the answers of a training whose steps hide single rows.
 
-    Numbers of rows are taken to be known, and are sent. Scores have no noise, and are not.
-
-    Attributes:
-        columns: The columns of its scores; none of a host that sends no scores itself.
+    Numbers of rows are taken to be known, and are sent. Scores have no noise, and stay.
     """
-
-    columns: Sequence[Column]
 
     def roster(self, content: RecordDict) -> RecordDict:
         """Returns a node's description as it is."""
@@ -93,21 +89,18 @@ class RowCovers(NamedTuple):
         details.pop(SECONDS, None)
         return RecordDict({**content, CLIENTS: ConfigRecord(details)})
 
-    def scores(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to an evaluation without scores."""
-        return withheld_scores(content, self.columns) if self.columns else content
-
 
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
     """Returns what covers a training's answers; None if no noise is of its clients' own."""
     e = experiment
     if e.privacy == "example":
-        return RowCovers(_columns(e) if isinstance(e.own, NetworkMethod) else [])
-    return Covers(_columns(e), noise_multiplier(e)) if e.privacy == "local" else None
+        return RowCovers()
+    return Covers(scores_of(e), noise_multiplier(e)) if e.privacy == "local" else None
 
 
-def _columns(e: Experiment) -> Sequence[Column]:
-    return e.network.columns(e, (COMMON, TUNED))
+def scores_of(e: Experiment) -> Sequence[Column]:
+    """Returns the columns that scores of a network may have; none of other models."""
+    return e.network.columns(e, (COMMON, TUNED)) if isinstance(e.own, NetworkMethod) else []
 
 
 def is_bounded(column: Column) -> bool:
@@ -160,6 +153,7 @@ def covered_scores(
     """
     before, withheld = content.config_records[CLIENTS], withheld_scores(content, columns)
     details = dict(withheld.config_records[CLIENTS])
+    del details[WITHHELD]
     clients = read_list(before, "ids", int)
     bounded = [column for column in columns if is_bounded(column) and column.name in details]
     deviation = multiplier * math.sqrt(len(bounded)) / 2
@@ -192,7 +186,7 @@ def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDic
     return RecordDict(
         {
             METRICS: MetricRecord({"num-examples": len(clients)}),
-            CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients)}),
+            CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients), WITHHELD: True}),
         }
     )
 

@@ -64,7 +64,7 @@ class Policy(Settings):
     least_count: Int = Field(
         1, ge=1, description="fewest rows behind each figure or value that engram schema is told"
     )
-    evaluate: bool = Field(True, description="whether its rows score models")
+    evaluate: bool = Field(True, description="whether scores of its rows are sent")
     privacy: tuple[Literal["none", "local", "central", "example"], ...] = Field(
         ("none", "local", "central", "example"), description="settings of privacy that will do"
     )

@@ -54,12 +54,12 @@ class Column(NamedTuple):
 def told(column: Column, privacy: str) -> Column:
     """Returns a column as nodes send it under the setting ``privacy``.
 
-    Under local privacy bounded values have noise, by which they leave their range; of others, and
-    of all where privacy is example, there is none.
+    Under local privacy bounded values have noise, by which they leave their range, and there are no
+    others.
     """
-    if privacy == "local":
-        column = column._replace(metric=column.metric._replace(low=-inf, high=inf))
-    return column._replace(optional=column.optional or privacy in ("local", "example"))
+    if privacy != "local":
+        return column
+    return Column(column.name, column.metric._replace(low=-inf, high=inf), optional=True)
 
 
 def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Column]:

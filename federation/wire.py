@@ -37,6 +37,7 @@ __all__ = [
     "TRAINING",
     "VERSION",
     "WAYS",
+    "WITHHELD",
     "config_of",
     "floats_of",
     "floats_record",
@@ -67,6 +68,7 @@ ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings
 TRAINING: Final = "training"  # config key: the training whose memories to use
 VERSION: Final = "version"  # config key: version of the slots, where messages are compressed
+WITHHELD: Final = "withheld"  # key of a reply's clients: that their scores stay where they are
 SECONDS: Final = "seconds"  # key of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
 SECURE_QUERY: Final = "query.secure"  # a stage of a secure round in which nobody trains

@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 
 from federation.columns import Column
 from federation.errors import Names, brief, few
-from federation.wire import CLIENTS, read_int, read_list
+from federation.wire import CLIENTS, WITHHELD, read_int, read_list
 from strategies.evaluation import Scored, read_scores
 from strategies.reading import Kind, Rejected, read_reply
 
@@ -78,6 +78,8 @@ def screen_scores(
     """
     record = content.config_records[CLIENTS]
     number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
+    if record.get(WITHHELD):
+        columns = [column._replace(optional=True) for column in columns]
     scored = read_scores(record, ids, columns, "queries", least=1)
     if number != server_round:
         return Rejected.of("round", f"it is of round {brief(number)}")

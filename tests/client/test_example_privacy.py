@@ -22,7 +22,7 @@ from federation.errors import Refused
 from federation.flower import local_run
 from federation.noise import secret_noise, simulated_noise
 from federation.streams import Stream
-from federation.wire import CLIENTS, METRICS, SECONDS
+from federation.wire import CLIENTS, METRICS, SECONDS, WITHHELD
 from server.accountant import PrivacyAccountant
 from tests.client.budgets import DELTA, books, evaluate, policy, roster, told, train
 from tests.strategies.test_audit import found_by
@@ -240,7 +240,8 @@ def test_a_node_notes_its_steps_and_sends_neither_losses_nor_seconds(tmp_path):
     assert [line["epsilon"] for line in lines] == [spent(e, 1, rows), spent(e, 2, rows)]
     scores = evaluate(tmp_path, **NODE).content[CLIENTS]
     assert set(scores) > {"ids", "queries", "accuracy", "loss"}
-    for name in set(scores) - {"server-round", "ids", "queries"}:
+    assert scores[WITHHELD] is True
+    for name in set(scores) - {"server-round", "ids", "queries", WITHHELD}:
         assert np.isnan(scores[name]).all(), name
     assert scores["queries"] == [1]
 
