@@ -42,6 +42,13 @@ class Evaluation(NamedTuple):
         names = scored[clients[0]]
         return cls(clients, {n: np.array([scored[c][n] for c in clients], float) for n in names})
 
+    @property
+    def silent(self) -> list[int]:
+        """The clients without a single score."""
+        scores = [column for name, column in self.columns.items() if name != "queries"]
+        none = np.isnan(scores).all(0)
+        return [client for client, each in zip(self.clients, none, strict=True) if each]
+
     def listed(self, counts: str) -> dict[str, list[Any]]:
         """Returns each client's scores for ``results.json``, with None for NaN and infinity.
 

@@ -109,6 +109,7 @@ class Federated(RunStrategy):
         self.waves: list[Wave] = []
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
+        self._silent: set[int] = set()  # clients that were warned of
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
@@ -535,9 +536,16 @@ class Federated(RunStrategy):
         return MetricRecord({"clients": len(scores), **in_numbers(kinds)})
 
     def _warn_of_losses(self, server_round: int, evaluation: Evaluation) -> None:
-        """Warns of models whose losses on test rows are not finite."""
+        """Warns of models whose losses are infinite, and once of clients that tell no score."""
+        new = set(evaluation.silent) - self._silent
+        self._silent |= new
+        if new and self.rounds.merge.settings.privacy != "example":  # where nobody tells any
+            clients = self._few(sorted(new))
+            _log.warning(
+                "round %d: clients %s keep their scores to themselves", server_round, clients
+            )
         lost = {
-            which: ~np.isfinite(evaluation.columns[f"loss{which}"])
+            which: np.isinf(evaluation.columns[f"loss{which}"])
             for which in (COMMON, "", TUNED)
             if f"loss{which}" in evaluation.columns
         }

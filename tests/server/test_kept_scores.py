@@ -28,7 +28,7 @@ def run(folder, silent, method="ditto", **change):
     return RunRecord.open(folder / "run")
 
 
-def test_scores_are_those_of_the_others_and_models_are_those_of_all(tmp_path):
+def test_scores_are_those_of_the_others_and_models_are_those_of_all(tmp_path, warnings_of_engram):
     open_, kept = run(tmp_path / "open", 0), run(tmp_path / "kept", 1)
     for one, other in zip(open_.rows()[1:], kept.rows()[1:], strict=True):
         assert (other["clients"], other["left-out"]) == (one["clients"], one["left-out"])
@@ -38,6 +38,8 @@ def test_scores_are_those_of_the_others_and_models_are_those_of_all(tmp_path):
         assert told["clients"][name] == [None, *all_told["clients"][name][1:]]
         known = np.mean(all_told["clients"][name][1:])
         assert told[name] == pytest.approx(known)
+    assert warnings_of_engram.text.count("clients [0] keep their scores") == 1
+    assert "not finite" not in warnings_of_engram.text
     one, other = open_.load_checkpoint(), kept.load_checkpoint()
     assert all(np.array_equal(one.model[name], leaf) for name, leaf in other.model.items())
 
