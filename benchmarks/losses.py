@@ -64,8 +64,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
             yield found
     greatest = _table("the greatest loss, and by which attack", "method, data", *defences)
     for method, partition in places:
-        parts = [[Part(method, partition, a, d) for a in attacks] for d in defences]
-        greatest.add_row(f"{method}, {partition}", *(_worst(some, lost) for some in parts))
+        each = [[Part(method, partition, a, d) for a in attacks] for d in defences]
+        greatest.add_row(f"{method}, {partition}", *(_worst(some, lost) for some in each))
     yield greatest
     served, common = by_part(rows, "backdoor"), by_part(rows, "backdoor-common")
     yield from _backdoors(served, common, defences)

@@ -46,8 +46,7 @@ class Evaluation(NamedTuple):
     def silent(self) -> list[int]:
         """The clients without a single score."""
         scores = [column for name, column in self.columns.items() if name != "queries"]
-        none = np.isnan(scores).all(0)
-        return [client for client, each in zip(self.clients, none, strict=True) if each]
+        return [self.clients[i] for i in np.flatnonzero(np.isnan(scores).all(axis=0))]
 
     def listed(self, counts: str) -> dict[str, list[Any]]:
         """Returns each client's scores for ``results.json``, with None for NaN and infinity.
