@@ -1,6 +1,6 @@
 """Accuracy against epsilon, for common models and for models with personal parts.
 
-``python -m benchmarks.private`` trains on digits, or on the rows of ``--data FILE.npz``, with
+``python -m benchmarks.private`` trains on digits, or the rows of ``--data npz:FILE``, with
 central privacy, Poisson sampling and adaptive clipping, at several targets of epsilon and without
 privacy. Personal parts never leave their clients, and so have no noise. Each run is a line of
 ``cells.jsonl``, in the folder ``--out``; a benchmark that was stopped goes on from there.
@@ -106,7 +106,7 @@ def draw(cells: Sequence[Cell], file: Path) -> None:
 
 
 def main(
-    data: Annotated[str, typer.Option(help="Data set, or a file of rows and labels.")] = "digits",
+    data: Annotated[str, typer.Option(help="Data set, or a file, as npz:PATH.")] = "digits",
     methods: Annotated[str, typer.Option(help="Methods, with commas.")] = "fedavg,fedper,ditto",
     epsilons: Annotated[str, typer.Option(help="Targets, with commas; 0: none.")] = "0,1,2,4,8",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = 3,
