@@ -101,6 +101,9 @@ def draw(cells: Sequence[Cell], file: Path) -> None:
             if name == method and not at:
                 axes.axhline(mean, color=f"C{i}", linestyle="--", linewidth=1)
     axes.set(xscale="log", xlabel="epsilon at delta 1e-5", ylabel="accuracy, %")
+    targets = sorted({at for _, at, _ in found if at})
+    axes.set_xticks(targets, [f"{at:g}" for at in targets])
+    axes.minorticks_off()
     axes.legend()
     figure.savefig(file, dpi=200)
 
