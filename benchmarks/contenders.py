@@ -3,11 +3,12 @@
 ``python -m benchmarks.contenders --peers PYTHON`` prints a table for each federation. All systems
 train the same network from the same start, on the same rows, in as many steps of as many rows; none
 evaluates. They take turns, round by round, each in a process of its own, but for Engram. Where one
-can use cores in several ways, the one that was the fastest in the last warm-up round goes on, and
-stands behind the milliseconds. A second table shows how far each one's first model is from that of
+can use cores in several ways, the one with the fastest of the warm-up rounds goes on, and stands
+behind the milliseconds. A second table shows how far each one's first model is from that of
 the plain loop.
 """
 
+import json
 import shutil
 import statistics
 import sys
@@ -147,7 +148,6 @@ def race(
     data = federation(work)
     ours = {_OURS: experiment(work, method), _EPOCHS: experiment(work, method, local_epochs=1)}
     times: dict[Key, list[float]] = {}
-    notes = dict[str, str]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
         write_round(ours[_OURS], data, WORKS[work], folder)
@@ -155,17 +155,8 @@ def race(
             _write_pfllib(work, ours[_OURS], data, folder)
         shares = {name: stack.enter_context(closing(Workers(e))) for name, e in ours.items()}
         platforms = {name: Platform(e, data, shares[name]) for name, e in ours.items()}
-        runs: dict[Key, Run] = {(name, ""): _timed(p) for name, p in platforms.items()}
-        for key, (words, threads) in ways(work, method, folder, checkouts).items():
-            try:
-                if not python and key[0] != _PLAIN:
-                    raise PeerMissing("--peers names no environment")
-                command = [python or sys.executable, "-m", *words]
-                peer = Peer(command, folder / f"{' '.join(key)}.log", threads)
-                stack.callback(peer.end)
-                runs[key] = peer.round
-            except PeerMissing as error:
-                notes[key[0]] = str(error)
+        peers, notes = _start(stack, folder, python, ways(work, method, folder, checkouts))
+        runs = {(name, ""): _timed(each) for name, each in platforms.items()} | peers
         for server_round in range(1, _WARM_UP + rounds + 1):
             for key, run in [*runs.items()]:
                 try:
@@ -176,7 +167,7 @@ def race(
             if server_round == 1:
                 apart = distances(_first_models(folder) | {_OURS: platforms[_OURS].model.values()})
             if server_round == _WARM_UP:
-                runs = {key: runs[key] for key in fastest({key: times[key][-1] for key in runs})}
+                runs = {key: runs[key] for key in fastest({key: min(times[key]) for key in runs})}
         used = {name: _number(share.processes, "core") for name, share in shares.items()}
     medians = {key: statistics.median(times[key][_WARM_UP:]) for key in runs}
     ms = {name: (each, way or used[name]) for (name, way), each in medians.items()}
@@ -222,7 +213,8 @@ def show(work: str, found: Mapping[str, Outcome]) -> None:
         for method, one in found.items()
     }
     apart = {
-        method: {name: f"{each:.0e}" for name, each in one.apart.items()}
+        method: dict.fromkeys(one.ms, "other rows")
+        | {name: f"{each:.0e}" for name, each in one.apart.items()}
         for method, one in found.items()
     }
     console = Console(width=200)
@@ -252,11 +244,33 @@ def main(
             option = f"--{name.lower()}"
             raise Refused(f"{option} must be a checkout of {name}, got {brief(str(path))}")
     for each in works:
-        show(each, {m: race(each, m, rounds, peers, checkouts) for m in methods})
+        found = {}
+        for name in methods:
+            found[name] = race(each, name, rounds, peers, checkouts)
+            print(json.dumps([each, name, found[name]]), flush=True)
+        show(each, found)
 
 
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count > 1)}"
+
+
+def _start(
+    stack: ExitStack, folder: Path, python: str, each: Mapping[Key, tuple[Sequence[str], int]]
+) -> tuple[dict[Key, Run], dict[str, str]]:
+    """Starts peers, which the stack ends; returns their rounds, and why others are left out."""
+    runs, notes = dict[Key, Run](), dict[str, str]()
+    for key, (words, threads) in each.items():
+        try:
+            if not python and key[0] != _PLAIN:
+                raise PeerMissing("--peers names no environment")
+            command = [python or sys.executable, "-m", *words]
+            peer = Peer(command, folder / f"{' '.join(key)}.log", threads)
+            stack.callback(peer.end)
+            runs[key] = peer.round
+        except PeerMissing as error:
+            notes[key[0]] = str(error)
+    return runs, notes
 
 
 def _timed(platform: Platform) -> Run:

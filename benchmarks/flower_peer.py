@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.flower_peer CASE FOLDER METHOD ACTORS`` is started by
 ``benchmarks.contenders``, and answers as ``benchmarks.module_peers`` does. Clients train in a plain
-PyTorch loop, as in Flower's guides, in so many actors of Ray with one thread each.
+PyTorch loop, in so many actors of Ray with one thread each.
 """
 
 import sys

@@ -246,7 +246,7 @@ def fedjax(task: Task, turns: Turns) -> None:
     layers = haiku_layers(case.channels, case.widths) if case.widths else None
 
     def arrays(x: Tensor, y: Tensor) -> dict[str, Any]:
-        x = x.movedim(1, -1) if images else x if case.widths else x.int()
+        x = x.movedim(1, -1) if images else x.int() if case.recurrent else x
         return {"x": x.numpy(), "y": y.int().numpy()}
 
     clients = {str(client): arrays(x, y) for client, (x, y) in enumerate(task.rows)}
