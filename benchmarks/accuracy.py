@@ -26,6 +26,7 @@ from torch import nn
 
 from benchmarks.harness import chosen, start
 from benchmarks.modules import Peer
+from benchmarks.networks import WORKS
 from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
 from benchmarks.pfllib_peer import DATASET, DONE
@@ -133,8 +134,28 @@ def write_rows(data: FederatedData, folder: Path) -> None:
             np.savez(folder / part / f"{client}.npz", data=np.array(held, dtype=object))
 
 
-def write_task(e: Experiment, data: FederatedData, initial: Params, folder: Path) -> None:
-    """Writes what PFLlib's side of an experiment needs."""
+def write_task(
+    e: Experiment,
+    data: FederatedData,
+    initial: Params,
+    folder: Path,
+    *,
+    network: str,
+    rows: int | None,
+    left: int,
+) -> None:
+    """Writes what PFLlib's side of an experiment needs.
+
+    Args:
+        e: The experiment.
+        data: The clients' rows.
+        initial: The initial weights.
+        folder: Where it is written.
+        network: Name of the network, as ``benchmarks.pfllib_peer`` knows it.
+        rows: Number of rows that a client draws in a round; 0 for an epoch; None for an epoch in
+            the order of the rows.
+        left: The round after which models are left.
+    """
     pair = PAIRS[e.method]
     write_rows(data, folder / "dataset" / DATASET)
     torch.save([*initial.values()], folder / "start.pt")
@@ -142,12 +163,12 @@ def write_task(e: Experiment, data: FederatedData, initial: Params, folder: Path
     steps = {"local_learning_rate": ETA, "local_epochs": 1, "global_rounds": e.num_rounds}
     task = {
         "server": pair.server,
-        "split": pair.split,
-        "network": "cnn" if e.model == _CNN else "mlp",
+        "split": pair.split and network not in WORKS,
+        "network": network,
         "seed": e.seed,
         "classes": data.outputs,
-        "rounds": e.num_rounds,
-        "rows": 0 if e.local_epochs else STEPS * BATCH,
+        "left": left,
+        "rows": rows,
         "args": sizes | steps | pair.theirs,
     }
     (folder / "task.json").write_text(json.dumps(task))
@@ -214,7 +235,9 @@ def race(e: Experiment, command: Sequence[str]) -> Race:
     times: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="engram-") as made:
         folder = Path(made)
-        write_task(e, data, initial, folder)
+        network = "cnn" if e.model == _CNN else "mlp"
+        drawn = 0 if e.local_epochs else STEPS * BATCH
+        write_task(e, data, initial, folder, network=network, rows=drawn, left=rounds)
         peer = Peer([*command, made], folder / "log")
         try:
             platform = Platform(e, data)

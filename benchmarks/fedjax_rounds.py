@@ -3,7 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+
+_HAIKU: Final = {2: (1, 0), 4: (2, 3, 1, 0)}  # PyTorch's axes of a weight in Haiku's order
+_TORCH: Final = {2: (1, 0), 4: (3, 2, 0, 1)}  # and back
 
 
 def import_jax() -> tuple[ModuleType, ModuleType, ModuleType, ModuleType]:
@@ -18,6 +23,21 @@ def import_jax() -> tuple[ModuleType, ModuleType, ModuleType, ModuleType]:
     return hk, jax, jnp, import_module("fedjax")
 
 
+def haiku_layers(channels: Sequence[int], widths: Sequence[int]) -> Callable[[Any], Any]:
+    """Returns Haiku's network of the layers of ``benchmarks.networks.layers``."""
+    hk, jax, jnp, _ = import_jax()
+
+    def forward(x: Any) -> Any:
+        for width in channels:
+            x = jax.nn.relu(hk.Conv2D(width, 5)(x))
+            x = hk.max_pool(x, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        if channels:
+            x = jnp.moveaxis(x, -1, 1)  # flattened in PyTorch's order
+        return hk.nets.MLP(widths)(x.reshape(x.shape[0], -1))
+
+    return forward
+
+
 def fedjax_rounds(
     forward: Callable[[Any], Any],
     clients: Mapping[str, Mapping[str, Any]],
@@ -26,8 +46,10 @@ def fedjax_rounds(
     batch: int,
     steps: int,
     seed: int,
-) -> Callable[[Sequence[str]], None]:
-    """Returns a function that runs a round of some clients, from a start of FedJAX's own.
+    start: Sequence[Any] = (),
+    in_order: bool = False,
+) -> Callable[[Sequence[str]], Callable[[], list[Any]]]:
+    """Returns a function that runs a round of some clients, and returns how to read its model.
 
     Args:
         forward: Haiku's network: logits of classes, or of tokens, from inputs.
@@ -36,6 +58,8 @@ def fedjax_rounds(
         batch: Rows of a step.
         steps: Steps of a client in a round.
         seed: Seed of the start and of the order of rows.
+        start: Arrays to start from instead, in PyTorch's order and shapes; so are models read.
+        in_order: Whether rows are taken in their order.
     """
     hk, jax, _, fedjax = import_jax()
     held = {name.encode(): dict(rows) for name, rows in clients.items()}
@@ -47,13 +71,18 @@ def fedjax_rounds(
         fedjax.optimizers.sgd(eta),
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(
-            batch_size=batch, num_epochs=None, num_steps=steps, seed=seed
+            batch_size=batch, num_epochs=None, num_steps=steps, seed=seed, skip_shuffle=in_order
         ),
     )
     federated = fedjax.InMemoryFederatedData(held)
-    state = method.init(model.init(jax.random.PRNGKey(seed)))
+    params = model.init(jax.random.PRNGKey(seed))
+    if start:
+        pairs = zip(start[::2], start[1::2], strict=True)
+        each = zip(params, pairs, strict=True)
+        params = {name: {"w": w.transpose(_HAIKU[w.ndim]), "b": b} for name, (w, b) in each}
+    state = method.init(params)
 
-    def run(names: Sequence[str]) -> None:
+    def run(names: Sequence[str]) -> Callable[[], list[Any]]:
         nonlocal state
         asked = [
             (name, rows, jax.random.PRNGKey(int(name)))
@@ -61,6 +90,12 @@ def fedjax_rounds(
         ]
         state, _ = method.apply(state, asked)
         jax.block_until_ready(state.params)
+        return leaves
+
+    def leaves() -> list[Any]:
+        each = ((layer["w"], layer["b"]) for layer in state.params.values())
+        pairs = ((np.array(w).transpose(_TORCH[w.ndim]), np.array(b)) for w, b in each)
+        return [leaf for pair in pairs for leaf in pair]
 
     return run
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.harness import chosen, start
 from benchmarks.module_peers import ONE_THREAD, PEERS
-from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS, loss
+from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS, Case
 from benchmarks.peers import PeerMissing, drawn_rows, plain_loop
 from benchmarks.workloads import Platform
 from engram.networks import NETWORKS, model
@@ -69,18 +69,24 @@ def experiment(name: str) -> Experiment:
 class Peer:
     """A peer in a process of its own, which does a round when it is told to."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        """Starts it by a command; ``log`` is where it prints what is no answer.
+    def __init__(self, command: Sequence[str], log: Path, threads: int = 1) -> None:
+        """Starts it.
+
+        Args:
+            command: Starts its process.
+            log: File for what it prints that is no answer.
+            threads: Number of threads of its kernels.
 
         Raises:
             PeerMissing: It is not installed there, or has no such network.
         """
         self._log = log
+        few = {"XLA_FLAGS": ONE_THREAD} if threads == 1 else {}
         with self._log.open("w") as log_file:
             self._process = subprocess.Popen(
                 command,
                 cwd=source_root(),
-                env=os.environ | {"OMP_NUM_THREADS": "1", "XLA_FLAGS": ONE_THREAD},
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)} | few,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
@@ -88,8 +94,8 @@ class Peer:
             )
         self._said("ready")
 
-    def round(self) -> float:
-        """Returns the milliseconds that a round took."""
+    def round(self, _: int = 0) -> float:
+        """Does a round, its next; returns the milliseconds that it took."""
         cast("IO[str]", self._process.stdin).write("\n")
         cast("IO[str]", self._process.stdin).flush()
         return float(self._said("ms"))
@@ -109,12 +115,15 @@ class Peer:
         return rest
 
 
-def write_round(e: Experiment, data: FederatedData, folder: Path) -> None:
+def write_round(e: Experiment, data: FederatedData, case: Case, folder: Path) -> None:
     """Writes the first round's start, and its rows in their order, for peers."""
     initial = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
-    torch.save(initial, folder / "start.pt")
-    rows = [drawn_rows(e, data, 1, client).flatten() for client in range(e.num_clients)]
-    x, y = data.train.take(torch.cat(rows))
+    names = case.make().state_dict()
+    torch.save(dict(zip(names, initial.values(), strict=True)), folder / "start.pt")
+    batches = 2 if e.method == "per-fedavg" else 1
+    drawn = [drawn_rows(e, data, 1, client, batches) for client in range(e.num_clients)]
+    shape = (e.num_clients, e.local_steps, batches, e.batch_size)
+    x, y = (part.unflatten(0, shape) for part in data.train.take(torch.cat(drawn).flatten()))
     np.savez(folder / "rows.npz", x=x.numpy(), y=y.numpy())
 
 
@@ -133,18 +142,18 @@ def time_case(name: str, rounds: int, python: str | None = None) -> dict[str, An
     """
     e = experiment(name)
     data = federated_data(e)
-    platform, loop = Platform(e, data), plain_loop(e, data, NETWORKS[e.model](), loss)
+    platform, loop = Platform(e, data), plain_loop(e, data, NETWORKS[e.model]())
     times: dict[str, list[float]] = {"ours": [], "plain loop": []}
     apart: dict[str, float] = {}
     notes: list[str] = []
     peers: dict[str, Peer] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
-        write_round(e, data, folder)
+        write_round(e, data, CASES[name], folder)
         for peer in PEERS if python else ():
             try:
-                command = [str(python), "-m", "benchmarks.module_peers", peer, name, str(folder)]
-                peers[peer] = Peer(command, folder / f"{peer}.log")
+                words = ("benchmarks.module_peers", peer, name, str(folder), "fedavg")
+                peers[peer] = Peer([str(python), "-m", *words], folder / f"{peer}.log")
                 stack.callback(peers[peer].end)
                 times[peer] = []
             except PeerMissing as error:

@@ -1,6 +1,8 @@
-"""Networks that are timed as modules of users; PyTorch is all that is needed to make them."""
+"""Networks that are timed as modules; PyTorch is all that is needed to make them."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
@@ -94,6 +96,21 @@ class _Transformer(nn.Module):
         return found
 
 
+def layers(shape: Sequence[int], channels: Sequence[int], widths: Sequence[int]) -> nn.Sequential:
+    """Returns 5x5 convolutions of so many channels, each with pooling, then dense layers."""
+    made: list[nn.Module] = []
+    given, *size = shape
+    for width in channels:
+        made += [nn.Conv2d(given, width, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+        given, size = width, [side // 2 for side in size]
+    made.append(nn.Flatten())
+    given *= math.prod(size)
+    for width in widths[:-1]:
+        made += [nn.Linear(given, width), nn.ReLU()]
+        given = width
+    return nn.Sequential(*made, nn.Linear(given, widths[-1]))
+
+
 class Case(NamedTuple):
     """A network, and what it is trained on and for how long in a round."""
 
@@ -101,8 +118,10 @@ class Case(NamedTuple):
     shape: tuple[int, ...]  # of a row; tokens if it has one axis
     steps: int
     batch: int
-    channels: tuple[int, ...] = ()  # of a ``_Cnn``
+    channels: tuple[int, ...] = ()  # of convolutions
     recurrent: bool = False
+    widths: tuple[int, ...] = ()  # of dense layers, if these are ``layers``
+    clients: int = CLIENTS
 
 
 CASES: Final = {
@@ -112,6 +131,20 @@ CASES: Final = {
     "lstm 2 x 128": Case(_CharacterLstm, (LENGTH,), 5, 10, recurrent=True),
     "transformer of 2": Case(_Transformer, (LENGTH,), 5, 10),
 }
+
+WORKS: Final = {
+    "mlp 40-40": Case(
+        *(partial(layers, (784,), (), (40, 40, 10)), (784,), 10, 5),
+        widths=(40, 40, 10),
+    ),
+    "cnn 32-64": Case(
+        *(partial(layers, (1, 28, 28), (32, 64), (512, 10)), (1, 28, 28), 20, 10),
+        channels=(32, 64),
+        widths=(512, 10),
+        clients=10,
+    ),
+}
+"""Cases of ``benchmarks.contenders``, whose networks Engram has, too."""
 
 
 def loss(outputs: Tensor, y: Tensor) -> Tensor:

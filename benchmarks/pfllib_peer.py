@@ -1,15 +1,15 @@
 """A method of PFLlib, in a process that does a round for each line that it reads.
 
-``python -m benchmarks.pfllib_peer CHECKOUT FOLDER`` is started by ``benchmarks.accuracy``, in an
-environment that PFLlib can be imported in. The folder holds ``task.json``, the initial weights and
-the clients' rows; PFLlib runs in a folder beside them, so that nothing is written to the checkout.
-It answers as ``benchmarks.module_peers`` does, and leaves its models in the folder after the last
-round.
+``python -m benchmarks.pfllib_peer CHECKOUT FOLDER`` is started by ``benchmarks.accuracy`` and
+``benchmarks.contenders``, in an environment that PFLlib can be imported in. The folder holds
+``task.json``, the initial weights and the clients' rows; PFLlib runs in a folder beside them, so
+that nothing is written to the checkout. It answers as ``benchmarks.module_peers`` does, and leaves
+its models in the folder after the round that the task names.
 
 The server's and the clients' code is PFLlib's own. Three things are replaced: its evaluations,
-which are where a round ends here; the network for the task ``mlp``, since PFLlib's applies a
-log-softmax to the features where it parts the network into a base and a head; and, where the task
-asks for a number of rows, the loader that gives a client its batches.
+which are where a round ends here; the network, but for the task ``cnn``, since PFLlib's MLP applies
+a log-softmax to the features where it parts the network into a base and a head; and, where the task
+asks for a number of rows or for their order, the loader that gives a client its batches.
 """
 
 import json
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.module_peers import Turns
+from benchmarks.networks import WORKS
 
 DATASET: Final = "engram"
 DONE: Final = "models.pt"
@@ -72,7 +73,9 @@ class Mlp(nn.Module):
 def network(task: dict[str, Any], start: list[Tensor]) -> Any:
     """Returns a task's network with given weights, in their order, as PFLlib's main would."""
     made: Any
-    if task["network"] == "cnn":
+    if task["network"] in WORKS:
+        made = WORKS[task["network"]].make()
+    elif task["network"] == "cnn":
         models = import_module("flcore.trainmodel.models")
         made = models.FedAvgCNN(in_features=1, num_classes=task["classes"], dim=1024)
     else:
@@ -89,8 +92,8 @@ def network(task: dict[str, Any], start: list[Tensor]) -> Any:
 class Rounds:
     """Stand-in for PFLlib's evaluations, with which each of its rounds begins."""
 
-    def __init__(self, server: Any, turns: Turns, last: int) -> None:
-        self._server, self._turns, self._last = server, turns, last
+    def __init__(self, server: Any, turns: Turns, left: int) -> None:
+        self._server, self._turns, self._left = server, turns, left
         self._seen = -1
         self._near: dict[int, list[Tensor]] = {}  # pFedMe's personal models
         for client in server.clients:
@@ -98,7 +101,7 @@ class Rounds:
                 self._watch(client)
 
     def __call__(self) -> None:
-        """Ends a round; after the last one, leaves the models, and ends the process."""
+        """Ends a round; after the one that the task names, leaves the models."""
         done = len(self._server.Budget)
         if done == self._seen:  # some methods evaluate two models
             return
@@ -106,7 +109,7 @@ class Rounds:
         if done == 0:
             self._turns.begin()
             return
-        self._turns.end_round(self._models() if done == self._last else None)
+        self._turns.end_round(self._models if done == self._left else None)
 
     def _watch(self, client: Any) -> None:
         """Keeps theta, which PFLlib overwrites by w at the end of a client's training."""
@@ -143,17 +146,22 @@ def gate_of(client: Any) -> Tensor:
     return torch.stack(both).detach()
 
 
-def drawing(client: Any, rows: int) -> Callable[..., Any]:
+def drawing(client: Any, rows: int | None) -> Callable[..., Any]:
     """Returns a client's loader of batches of so many rows in all, drawn with replacement.
 
-    FedFomo's comes with one of rows that are set apart, which stays as it is.
+    With None they are the client's rows in their order. FedFomo's comes with one of rows that are
+    set apart, which stays as it is.
     """
     load = client.load_train_data
 
     def loader(batch_size: int | None = None) -> Any:
         found = load(batch_size)
         train, *apart = found if isinstance(found, tuple) else (found,)
-        drawn = torch.utils.data.RandomSampler(train.dataset, replacement=True, num_samples=rows)
+        drawn: Any = torch.utils.data.SequentialSampler(train.dataset)
+        if rows is not None:
+            drawn = torch.utils.data.RandomSampler(
+                train.dataset, replacement=True, num_samples=rows
+            )
         made = torch.utils.data.DataLoader(train.dataset, train.batch_size, sampler=drawn)
         return (made, *apart) if apart else made
 
@@ -163,10 +171,9 @@ def drawing(client: Any, rows: int) -> Callable[..., Any]:
 def main(checkout: Path, folder: Path) -> None:
     """Does a round whenever it is asked for one, until nobody is there to ask."""
     turns = Turns(folder / DONE)
-    torch.set_num_threads(1)
     task = json.loads((folder / "task.json").read_text())
     sys.path.insert(0, str(checkout / "system"))
-    (folder / "system").mkdir()
+    (folder / "system").mkdir(exist_ok=True)
     os.chdir(folder / "system")
     module, _, name = task["server"].partition(".")
     try:
@@ -179,10 +186,10 @@ def main(checkout: Path, folder: Path) -> None:
         turns.say(f"missing {error}")
         return
     for client in server.clients:
-        if task["rows"]:
+        if task["rows"] != 0:
             client.load_train_data = drawing(client, task["rows"])
     torch.manual_seed(task["seed"])
-    rounds = Rounds(server, turns, task["rounds"])
+    rounds = Rounds(server, turns, task["left"])
     server.evaluate = server.evaluate_personalized = server.evaluate_one_step = rounds
     server.train()
 

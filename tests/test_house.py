@@ -34,7 +34,7 @@ EXTRAS = {
     "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
     "engram/vision.py": {"torchvision"},  # its networks, by name
 }
-INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$)")
+INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$|simulation$)")
 
 
 def imports(path):

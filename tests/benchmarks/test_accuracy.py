@@ -106,6 +106,16 @@ def test_a_loader_draws_as_many_rows_as_asked_for():
     assert [len(batch) for (batch,) in loader(10)] == [10] * 4
 
 
+def test_a_loader_without_a_number_keeps_the_order_of_rows():
+    rows = torch.utils.data.TensorDataset(torch.arange(12))
+
+    def load(batch_size=None):
+        return torch.utils.data.DataLoader(rows, batch_size or 5, shuffle=True)
+
+    loader = drawing(SimpleNamespace(load_train_data=load), rows=None)
+    assert torch.equal(torch.cat([batch for (batch,) in loader(4)]), torch.arange(12))
+
+
 def test_rows_that_are_set_apart_stay_as_they_are():
     rows, apart = (torch.utils.data.TensorDataset(torch.zeros(n, 1)) for n in (30, 7))
     both = torch.utils.data.DataLoader(rows, 5), torch.utils.data.DataLoader(apart, 5)

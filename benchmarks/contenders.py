@@ -1,0 +1,305 @@
+"""Times rounds of Engram and of other systems at equal work, with all cores for each.
+
+``python -m benchmarks.contenders --peers PYTHON`` prints a table for each federation. All systems
+train the same network from the same start, on the same rows, in as many steps of as many rows; none
+evaluates. They take turns, round by round, each in a process of its own, but for Engram. Where one
+can use cores in several ways, the one with the fastest of the warm-up rounds goes on, and stands
+behind the milliseconds. A second table shows how far each one's first model is from that of
+the plain loop.
+"""
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.accuracy import write_task
+from benchmarks.harness import chosen, numbers_table, start
+from benchmarks.modules import Peer, write_round
+from benchmarks.networks import STEP_SIZE, WORKS
+from benchmarks.peers import PeerMissing, drawn_rows
+from benchmarks.pfllib_pairs import PAIRS
+from benchmarks.pfllib_peer import DONE
+from benchmarks.workloads import Platform
+from client.training.workers import Workers
+from federation.data.federated import FederatedData, Split
+from federation.errors import Refused, brief
+from federation.experiment import Experiment, read_by
+from federation.machine import cores
+
+METHODS: Final = ("fedavg", "per-fedavg", "pfedme", "ditto")
+SYSTEMS: Final = {
+    "Engram": METHODS,
+    "Engram, local-epochs=1": METHODS,
+    "plain PyTorch": METHODS,
+    "FedJAX": ("fedavg",),
+    "pfl-research": ("fedavg",),
+    "Flower": ("fedavg",),
+    "fluke": METHODS,
+    "PFLlib": METHODS,
+    "FL-bench": METHODS,
+}
+"""All contenders, and the methods that each has."""
+
+_OURS, _EPOCHS, _PLAIN, *_ = SYSTEMS
+_CHECKOUTS: Final = {"PFLlib": Path("system/flcore"), "FL-bench": Path("src/server")}
+_WARM_UP: Final = 3  # rounds
+
+Key = tuple[str, str]  # a system, and the way in which it uses cores
+Run = Callable[[int], float]  # does the round of a number, and returns its milliseconds
+
+
+class Outcome(NamedTuple):
+    """Rounds of one method.
+
+    Attributes:
+        ms: Milliseconds of each system's round, the median, and its way.
+        apart: Largest difference of each one's first model from the plain loop's.
+        notes: Reasons why systems are left out.
+    """
+
+    ms: dict[str, tuple[float, str]]
+    apart: dict[str, float]
+    notes: dict[str, str]
+
+
+def experiment(work: str, method: str, **settings: Any) -> Experiment:
+    """Returns our side's settings for one of ``WORKS``."""
+    case = WORKS[work]
+    shared = {
+        "method": method,
+        "model": "cnn" if case.channels else "mlp",
+        "hidden": ",".join(map(str, case.widths[:-1])),
+        "num-clients": case.clients,
+        "clients-per-round": case.clients,
+        "local-steps": case.steps,
+        "batch-size": case.batch,
+        "eta": STEP_SIZE,
+    }
+    ours = PAIRS[method].ours | settings
+    given = {key.strip("_").replace("_", "-"): value for key, value in ours.items()}
+    return Experiment.from_config(read_by(method, shared | given))
+
+
+def federation(work: str) -> FederatedData:
+    """Returns random rows, for each client as many as a pass of its steps goes over."""
+    case, rng = WORKS[work], np.random.default_rng(0)
+    each = case.steps * case.batch
+    x = torch.from_numpy(rng.random((case.clients * each, *case.shape), dtype=np.float32))
+    numbers = np.arange(len(x))
+    rows = Split(x, torch.from_numpy(numbers % 10), [*numbers.reshape(case.clients, each)])
+    return FederatedData(rows, rows, 10)
+
+
+def ways(
+    work: str, method: str, folder: Path, checkouts: Mapping[str, Path]
+) -> dict[Key, tuple[Sequence[str], int]]:
+    """Returns the words that start each peer that has a method, and its number of threads.
+
+    Args:
+        work: One of ``WORKS``.
+        method: One of ``METHODS``.
+        folder: Holds the first round, as ``modules.write_round`` has written it.
+        checkouts: Folders of the systems that are no packages, by name.
+    """
+    task, many = (work, str(folder), method), cores()
+    threads = {_number(count, "thread"): count for count in (1, many)}
+    made: dict[Key, tuple[Sequence[str], int]] = {}
+    for way, count in threads.items():
+        for peer in (_PLAIN, "FedJAX", "pfl-research", "fluke"):
+            made[peer, way] = ("benchmarks.module_peers", peer, *task), count
+        if checkout := checkouts.get("PFLlib"):
+            own = folder / "PFLlib"
+            made["PFLlib", way] = ("benchmarks.pfllib_peer", str(checkout), str(own)), count
+    made["Flower", _number(many, "actor")] = ("benchmarks.flower_peer", *task, str(many)), 1
+    if checkout := checkouts.get("FL-bench"):
+        for way, count in (threads | {_number(many, "worker"): 1}).items():
+            workers = str(many if "worker" in way else 0)
+            words = ("benchmarks.fl_bench_peer", *task, str(checkout), workers)
+            made["FL-bench", way] = words, count
+    return {key: made[key] for key in made if method in SYSTEMS[key[0]]}
+
+
+def race(
+    work: str, method: str, rounds: int, python: str, checkouts: Mapping[str, Path]
+) -> Outcome:
+    """Times a method of all systems.
+
+    Args:
+        work: One of ``WORKS``.
+        method: One of ``METHODS``.
+        rounds: How many are timed.
+        python: Interpreter of an environment with peers; without it only the plain loop is there.
+        checkouts: Folders of the systems that are no packages, by name.
+    """
+    data = federation(work)
+    ours = {_OURS: experiment(work, method), _EPOCHS: experiment(work, method, local_epochs=1)}
+    times: dict[Key, list[float]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
+        write_round(ours[_OURS], data, WORKS[work], folder)
+        if "PFLlib" in checkouts:
+            _write_pfllib(work, ours[_OURS], data, folder)
+        shares = {name: stack.enter_context(closing(Workers(e))) for name, e in ours.items()}
+        platforms = {name: Platform(e, data, shares[name]) for name, e in ours.items()}
+        peers, notes = _start(stack, folder, python, ways(work, method, folder, checkouts))
+        runs = {(name, ""): _timed(each) for name, each in platforms.items()} | peers
+        for server_round in range(1, _WARM_UP + rounds + 1):
+            for key, run in [*runs.items()]:
+                try:
+                    times.setdefault(key, []).append(run(server_round))
+                except PeerMissing as error:
+                    notes[key[0]] = str(error)
+                    del runs[key]
+            if server_round == 1:
+                apart = distances(_first_models(folder) | {_OURS: platforms[_OURS].model.values()})
+            if server_round == _WARM_UP:
+                runs = {key: runs[key] for key in fastest({key: min(times[key]) for key in runs})}
+        used = {name: _number(share.processes, "core") for name, share in shares.items()}
+    medians = {key: statistics.median(times[key][_WARM_UP:]) for key in runs}
+    ms = {name: (each, way or used[name]) for (name, way), each in medians.items()}
+    return Outcome(ms, apart, {name: why for name, why in notes.items() if name not in ms})
+
+
+def fastest(ms: Mapping[Key, float]) -> list[Key]:
+    """Returns each system with its fastest way."""
+    best: dict[str, Key] = {}
+    for key in sorted(ms, key=lambda key: ms[key]):
+        best.setdefault(key[0], key)
+    return [key for key in ms if key in best.values()]
+
+
+def distances(models: Mapping[str, Iterable[Any]]) -> dict[str, float]:
+    """Returns how far each model's leaves are at most from those of the plain loop."""
+    plain = [*models[_PLAIN]]
+    return {
+        name: max(
+            float((torch.as_tensor(leaf) - other).abs().max())
+            for leaf, other in zip(leaves, plain, strict=True)
+        )
+        for name, leaves in models.items()
+    }
+
+
+def table(cells: Mapping[str, Mapping[str, str]]) -> Table:
+    """Returns a row for each system, with its cells by method."""
+    made = numbers_table("", *cells)
+    made.box = box.MARKDOWN
+    for column in made.columns:
+        column.no_wrap = True
+    for name, methods in SYSTEMS.items():
+        each = (cells[m].get(name, "left out" if m in methods else "none") for m in cells)
+        made.add_row(name, *each)
+    return made
+
+
+def show(work: str, found: Mapping[str, Outcome]) -> None:
+    """Prints what was found on one federation, by method."""
+    ms = {
+        method: {name: f"{each:.{each < 100:d}f} ({way})" for name, (each, way) in one.ms.items()}
+        for method, one in found.items()
+    }
+    apart = {
+        method: dict.fromkeys(one.ms, "other rows")
+        | {name: f"{each:.0e}" for name, each in one.apart.items()}
+        for method, one in found.items()
+    }
+    console = Console(width=200)
+    console.print(f"{work}: milliseconds of a round", table(ms))
+    console.print(f"{work}: distance from plain PyTorch after the first round", table(apart))
+    for method, one in found.items():
+        for name, why in one.notes.items():
+            console.print(f"{name} is left out of {method}: {why}", highlight=False, soft_wrap=True)
+
+
+def main(
+    peers: Annotated[str, typer.Option(help="Python of an environment with peers")] = "",
+    pfllib: Annotated[Path | None, typer.Option(help="checkout of PFLlib")] = None,
+    fl_bench: Annotated[Path | None, typer.Option(help="checkout of FL-bench")] = None,
+    work: Annotated[str, typer.Option(help=f"of {', '.join(WORKS)}")] = ",".join(WORKS),
+    method: Annotated[str, typer.Option(help="with commas")] = ",".join(METHODS),
+    rounds: Annotated[int, typer.Option(min=1, help="timed rounds")] = 10,
+) -> None:
+    """Times rounds of all systems, in turns, with all cores for each."""
+    works, methods = chosen(work, WORKS), chosen(method, METHODS)
+    if peers and not shutil.which(peers):
+        raise Refused(f"--peers must be a Python, got {brief(peers)}")
+    given = {"PFLlib": pfllib, "FL-bench": fl_bench}
+    checkouts = {name: path.resolve() for name, path in given.items() if path}
+    for name, path in checkouts.items():
+        if not (path / _CHECKOUTS[name]).is_dir():
+            option = f"--{name.lower()}"
+            raise Refused(f"{option} must be a checkout of {name}, got {brief(str(path))}")
+    for each in works:
+        found = {}
+        for name in methods:
+            found[name] = race(each, name, rounds, peers, checkouts)
+            print(json.dumps([each, name, found[name]]), flush=True)
+        show(each, found)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count > 1)}"
+
+
+def _start(
+    stack: ExitStack, folder: Path, python: str, each: Mapping[Key, tuple[Sequence[str], int]]
+) -> tuple[dict[Key, Run], dict[str, str]]:
+    """Starts peers, which the stack ends; returns their rounds, and why others are left out."""
+    runs, notes = dict[Key, Run](), dict[str, str]()
+    for key, (words, threads) in each.items():
+        try:
+            if not python and key[0] != _PLAIN:
+                raise PeerMissing("--peers names no environment")
+            command = [python or sys.executable, "-m", *words]
+            peer = Peer(command, folder / f"{' '.join(key)}.log", threads)
+            stack.callback(peer.end)
+            runs[key] = peer.round
+        except PeerMissing as error:
+            notes[key[0]] = str(error)
+    return runs, notes
+
+
+def _timed(platform: Platform) -> Run:
+    def run(server_round: int) -> float:
+        begun = time.perf_counter()
+        platform.round(server_round)
+        return 1000 * (time.perf_counter() - begun)
+
+    return run
+
+
+def _write_pfllib(work: str, e: Experiment, data: FederatedData, folder: Path) -> None:
+    """Writes the first round for PFLlib, too."""
+    rows = [drawn_rows(e, data, 1, client).flatten().numpy() for client in range(e.num_clients)]
+    drawn = data._replace(train=data.train._replace(rows=rows))
+    initial = torch.load(folder / "start.pt")
+    write_task(e, drawn, initial, folder / "PFLlib", network=work, rows=None, left=1)
+
+
+def _first_models(folder: Path) -> dict[str, Iterable[Any]]:
+    """Returns the leaves of the models that peers have left."""
+    left = {path.stem.removeprefix("after-"): path for path in folder.glob("after-*.pt")}
+    models = {name: torch.load(path) for name, path in left.items()}
+    found = {
+        name: each.values() if isinstance(each, dict) else each for name, each in models.items()
+    }
+    theirs = folder / "PFLlib" / DONE
+    return found | ({"PFLlib": torch.load(theirs)["common"]} if theirs.exists() else {})
+
+
+if __name__ == "__main__":
+    start(main)
