@@ -23,8 +23,9 @@ federation: .venv/ready
 test: .venv/ready
 	$(BIN)/pytest $(BY_FILE)
 
+# A process test that hangs says where.
 test-processes: .venv/ready
-	$(BIN)/pytest -m processes $(BY_FILE) $$(grep -rl --include='*.py' mark.processes tests)
+	$(BIN)/pytest -m processes -o faulthandler_timeout=600 $(BY_FILE) $$(grep -rl --include='*.py' mark.processes tests)
 
 newest: .newest/ready
 	.newest/bin/pytest $(FLOWER) $(BY_FILE)
