@@ -213,19 +213,18 @@ def test_a_site_is_left_out_of_the_batch_in_which_it_fails_or_lies(tmp_path, cha
     assert np.abs(coefs(store)[2]).max() > 0.1
 
 
-def test_precision_that_a_site_claims_is_bounded_and_named(tmp_path, caplog):
+def test_precision_that_a_site_claims_is_bounded_and_named(tmp_path, warnings_of_engram):
     def lie(reply):
         sure = {"sigma": np.array([1e-9]), "freedom": np.array([np.inf])}
         return with_arrays(reply, coef=np.full((1, 30), 7.0), **sure)
 
-    caplog.set_level("WARNING", logger="flwr.engram")
     many = {"grid": in_round(9, 2, lie), "num_clients": 14, "nodes": 14}
     found, _ = run(tmp_path / "bounded", **many)
     # One of 14 has 5 / (5 + 7) of the weight at most, less than half.
     assert np.abs(found["shared"]["coef"]).max() < 3
     rows = RunRecord.open(tmp_path / "bounded").rows()
     assert [row.get("bounded", []) for row in rows] == [[]] * 8 + [[2]]
-    assert caplog.text.count("client 2 would have more weight") == 1
+    assert warnings_of_engram.text.count("client 2 would have more weight") == 1
     found, _ = run(tmp_path / "believed", max_weight=1e9, **many)
     assert set(found["shared"]["coef"][0]) == {7.0}
 

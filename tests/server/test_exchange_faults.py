@@ -147,24 +147,25 @@ def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
     assert later["shared"] == found["shared"]
 
 
-def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
+def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, warnings_of_engram):
     grid = odd(
         lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
         kind=ROSTER_QUERY,
     )
-    caplog.set_level("WARNING", logger="flwr.engram")
     found, _ = run(tmp_path / "run", grid=grid)
     assert found["left-out"] == {"3": "no node hosts it"}
-    assert "node 4 cannot serve this run: no such file; it is asked again" in caplog.text
+    assert (
+        "node 4 cannot serve this run: no such file; it is asked again" in warnings_of_engram.text
+    )
 
 
-def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
+def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, warnings_of_engram):
     (tmp_path / "own.csv").write_text("age,days\nMiller,3\n61,2\n62,4\n")
     e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
     with pytest.raises(Refused, match="this node's data cannot be used: its log") as caught:
         app._host(e, NodeConfig(2, 12, data=Source(own)), RamStore(), UNLIMITED)
     assert "Miller" not in str(caught.value)
-    assert "Miller" in caplog.text
+    assert "Miller" in warnings_of_engram.text
 
 
 class Columns(InProcessGrid):
@@ -365,7 +366,7 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
     assert found == about | {"rows", "loss-own", "loss-shared", "loss-personal"}
 
 
-def test_scores_that_are_nonsense_are_left_out(tmp_path, caplog):
+def test_scores_that_are_nonsense_are_left_out(tmp_path, warnings_of_engram):
     def change(client, reply):
         if client == 1:
             reply.content.config_records["clients"]["loss-own"] = [1.0, 2.0]
@@ -373,7 +374,6 @@ def test_scores_that_are_nonsense_are_left_out(tmp_path, caplog):
             del reply.content.config_records["clients"]["rows"]
         return reply if client != 5 else error_instead(reply, "no room")
 
-    caplog.set_level("WARNING", logger="flwr.engram")
     found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
     assert found["clients"]["ids"] == [c for c in range(SITES_THERE) if c not in (1, 3, 5)]
-    assert "client 5 lacks scores: no room" in caplog.text
+    assert "client 5 lacks scores: no room" in warnings_of_engram.text

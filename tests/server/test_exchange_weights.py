@@ -19,8 +19,7 @@ def precise(client, reply):
     )
 
 
-def test_claims_of_precision_are_bounded_and_named(tmp_path, caplog):
-    caplog.set_level("WARNING", logger="flwr.engram")
+def test_claims_of_precision_are_bounded_and_named(tmp_path, warnings_of_engram):
     found, _ = run(tmp_path / "bounded", grid=odd(precise))
     # As one of twelve with five times the usual weight, 5 / (5 + 11) at most: no coefficient leaves
     # the range of the others'.
@@ -29,16 +28,18 @@ def test_claims_of_precision_are_bounded_and_named(tmp_path, caplog):
     assert (found["shared"]["coef"] <= np.max(owns, axis=0)).all()
     (row,) = RunRecord.open(tmp_path / "bounded").rows()
     assert row["bounded"] == [2]
-    assert caplog.text.count("max-weight") == 1
-    assert "client 2 would have more weight, by the rows and the noise that it" in caplog.text
+    assert warnings_of_engram.text.count("max-weight") == 1
+    assert (
+        "client 2 would have more weight, by the rows and the noise that it"
+        in warnings_of_engram.text
+    )
 
 
-def test_without_a_bound_they_are_believed_and_named(tmp_path, caplog):
-    caplog.set_level("WARNING", logger="flwr.engram")
+def test_without_a_bound_they_are_believed_and_named(tmp_path, warnings_of_engram):
     found, _ = run(tmp_path / "taken-in", grid=odd(precise), max_weight=1e9)
     assert set(found["shared"]["coef"]) == {7.0}
     # Its 99 degrees of freedom, which are all that it can have, are set beside 4 of what is usual.
-    assert "client 2 has 74 % of the median's weight" in caplog.text
+    assert "client 2 has 74 % of the median's weight" in warnings_of_engram.text
     found, _ = run(tmp_path / "not", grid=odd(precise), max_weight=1e9, site_weights="equal")
     assert max(np.abs(found["shared"]["coef"])) < 1
 

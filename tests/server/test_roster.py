@@ -80,10 +80,9 @@ def test_a_node_that_cannot_serve_is_no_reason_to_stop(warnings_of_engram):
 # --- Who comes late --------------------------------------------------------------------------
 
 
-def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, warnings_of_engram):
+def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(warnings_of_engram):
     g = Moving(entry([0, 1]), entry([2]), entry([3]))
     g.away = {2, 3}
-    caplog.set_level("INFO", logger="flwr.engram")
     attendance = begun(g, 4, least=2)
     assert attendance.roster() == (
         [1, 1, None, None],
@@ -93,7 +92,9 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
         {},
     )
     assert attendance.away == dict.fromkeys([2, 3], "no node hosts it")
-    assert "without some clients, for now: clients [2, 3]: no node hosts it" in caplog.text
+    assert (
+        "without some clients, for now: clients [2, 3]: no node hosts it" in warnings_of_engram.text
+    )
     assert not attendance.look()
     g.away = {1, 3}
     assert attendance.look()
@@ -106,8 +107,7 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
     assert not attendance.look()
 
 
-def test_clients_are_called_by_the_names_that_their_nodes_say(caplog, warnings_of_engram):
-    caplog.set_level("INFO", logger="flwr.engram")
+def test_clients_are_called_by_the_names_that_their_nodes_say(warnings_of_engram):
     g = Moving(
         entry([0, 1], named=[0], names=["park"]),
         entry([2], named=[2], names=["elm"]),
@@ -118,7 +118,7 @@ def test_clients_are_called_by_the_names_that_their_nodes_say(caplog, warnings_o
     assert attendance.roster().names == {0: "park"}
     g.away = {3}
     assert attendance.look()
-    assert "clients [elm] have come, and take part from now on" in caplog.messages
+    assert "clients [elm] have come, and take part from now on" in warnings_of_engram.messages
     g.away = {1}
     assert attendance.look()
     assert attendance.roster().names == {0: "park (number 0)", 1: "park (number 1)", 2: "elm"}

@@ -1,6 +1,5 @@
 """Rounds on a Ray cluster: the numbers of one process, whatever dies; what cannot be is refused."""
 
-import logging
 import os
 import signal
 from contextlib import closing
@@ -290,9 +289,8 @@ def test_other_rows_are_refused(three):
 
 @pytest.mark.processes
 def test_a_machine_that_is_killed_in_mid_round_loses_nothing(
-    three, here, tmp_path, monkeypatch, caplog
+    three, here, tmp_path, monkeypatch, warnings_of_engram
 ):
-    caplog.set_level(logging.WARNING, "flwr.engram")
     given, give, victims = [], Crew.give, []
     (node,) = three.list_all_nodes()[-1:]
     (raylet,) = (info.process for info in node.all_processes["raylet"])
@@ -315,5 +313,5 @@ def test_a_machine_that_is_killed_in_mid_round_loses_nothing(
         assert size.size == 3
     simulate(LONGER, tmp_path / "run", ray=three.address)
     assert raylet.poll() is not None
-    assert "a worker died, and others train its clients again" in caplog.messages
+    assert "a worker died, and others train its clients again" in warnings_of_engram.messages
     assert_same_runs(here, tmp_path / "run")
