@@ -42,7 +42,11 @@ def train(
     personal: nn.Module | None = None,
     eta: float = STEP_SIZE,
 ) -> None:
-    """Trains one client's module, and Ditto's personal one, at the settings of ``pfllib_pairs``."""
+    """Trains one client's module, and Ditto's personal one, at the settings of ``pfllib_pairs``.
+
+    Raises:
+        ValueError: The method is another, or Ditto's personal module is missing.
+    """
     ours = PAIRS[method].ours
     optimizer = torch.optim.SGD(network.parameters(), lr=eta)
     if method == "fedavg":
@@ -57,7 +61,8 @@ def train(
     elif method == "ditto" and personal is not None:
         _ditto(network, personal, batches, optimizer, ours["lambda_"])
     else:
-        raise NotImplementedError(method)
+        expected = "fedavg, per-fedavg, pfedme, or ditto with a personal module"
+        raise ValueError(f"method must be {expected}, got {method!r}")
 
 
 def _per_fedavg(

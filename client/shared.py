@@ -4,7 +4,7 @@ import gc
 
 import sklearn.datasets  # noqa: F401 - loaded by most data, with what it is made of
 
-import client.app  # noqa: F401
+import client.app  # noqa: F401 - what workers run
 
 gc.collect()
 gc.freeze()  # a later collection would write to all of it, and so make each worker a copy
