@@ -69,7 +69,7 @@ def test_a_pass_goes_over_the_first_batches_of_steps(tmp_path):
 
 
 def test_a_plain_method_that_is_not_there_is_no_other():
-    with pytest.raises(NotImplementedError, match="fedprox"):
+    with pytest.raises(ValueError, match=r"method must be fedavg, .*, got 'fedprox'"):
         plain.train("fedprox", torch.nn.Linear(1, 1), [])
 
 
