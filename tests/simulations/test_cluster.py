@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from contextlib import closing
 
 import psutil
@@ -291,27 +292,38 @@ def test_other_rows_are_refused(three):
 def test_a_machine_that_is_killed_in_mid_round_loses_nothing(
     three, here, tmp_path, monkeypatch, warnings_of_engram
 ):
-    given, give, victims = [], Crew.give, []
-    (node,) = three.list_all_nodes()[-1:]
-    (raylet,) = (info.process for info in node.all_processes["raylet"])
+    give, given, killed = Crew.give, [], []
+    raylets = {
+        info.process.pid: info.process
+        for node in three.list_all_nodes()
+        if not node.head
+        for info in node.all_processes["raylet"]
+    }
 
     def watched(self, number, same, own):
+        """Kills the machine that has the first chunk outside the head after the first round."""
         given.append(number)
-        second = [i for i, at in enumerate(given) if at == 0][1:2]
-        if number == 0 and second and not victims:
-            victims.extend(psutil.Process(raylet.pid).children(recursive=True))
-            for process in victims:
-                process.suspend()  # so that it cannot be done with what it gets
+        pid = ray.get(self._idle[-1].__ray_call__.remote(lambda _: os.getpid()))
+        (its,) = [raylets.get(process.pid) for process in psutil.Process(pid).parents()[:1]]
+        if killed or its is None or given.count(0) < 2:
+            give(self, number, same, own)
+            return
+        workers = psutil.Process(its.pid).children(recursive=True)
+        for process in workers:
+            process.suspend()  # so that it cannot be done with what it gets
         give(self, number, same, own)
-        if victims and number == 2 and raylet.poll() is None:
-            for pid in (raylet.pid, *(process.pid for process in victims)):
-                os.kill(pid, signal.SIGKILL)
-            raylet.wait()
+        for dying in (its.pid, *(process.pid for process in workers)):
+            os.kill(dying, signal.SIGKILL)
+        its.wait()
+        killed.append(its)
 
     monkeypatch.setattr(Crew, "give", watched)
-    with closing(Crew(three.address, cores=1, gpu=False)) as size:
-        assert size.size == 3
+    with closing(Crew(three.address, cores=1, gpu=False)) as crew:
+        assert crew.size == 3
+        until = time.monotonic() + 60  # in which the workers of runs before are gone
+        while ray.available_resources().get("CPU", 0) < 3 and time.monotonic() < until:
+            time.sleep(0.2)
     simulate(LONGER, tmp_path / "run", ray=three.address)
-    assert raylet.poll() is not None
+    assert killed
     assert "a worker died, and others train its clients again" in warnings_of_engram.messages
     assert_same_runs(here, tmp_path / "run")
