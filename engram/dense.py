@@ -174,52 +174,71 @@ class Examples(NamedTuple):
     Attributes:
         rows: The inputs.
         targets: The targets, (c, k, out); for classes, their indicators.
+        shares: Each row's part in the mean loss, (c, k): 1 / n for the first n rows of a client,
+            and 0 for its others, which are padding; None if all are 1 / k.
     """
 
     rows: InputRows
     targets: Tensor
+    shares: Tensor | None = None
 
 
 class Output(NamedTuple):
-    """A loss of outputs z (c, k, out), given targets of that shape.
+    """A loss of outputs z (c, k, out), given targets of that shape and ``Examples.shares``.
 
     Attributes:
-        value: ``(z, targets) -> (c,)``, the mean over the k rows.
-        gradient: ``(z, targets) -> (c, k, out)``, the gradient by z.
-        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the gradient, and its derivative
-            along dz.
+        value: ``(z, targets, shares) -> (c,)``, the mean over rows.
+        gradient: ``(z, targets, shares) -> (c, k, out)``, the gradient by z.
+        tangent: ``(z, targets, shares, dz) -> (gradient, d_gradient)``: the gradient, and its
+            derivative along dz.
     """
 
-    value: Callable[[Tensor, Tensor], Tensor]
-    gradient: Callable[[Tensor, Tensor], Tensor]
-    tangent: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    value: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    gradient: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    tangent: Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
+
+
+def mean_over(losses: Tensor, shares: Tensor | None) -> Tensor:
+    """Returns the means (c,) of rows' losses (c, k); see ``Examples.shares``."""
+    mean: Tensor = losses.mean(-1) if shares is None else (losses * shares).sum(-1)
+    return mean
+
+
+def _part_of_mean(gradients: Tensor, shares: Tensor | None) -> Tensor:
+    """Returns the gradients of the mean, given those of the rows' losses, (c, k, out); in place."""
+    if shares is None:
+        return gradients.div_(gradients.shape[1])
+    return gradients.mul_(shares.unsqueeze(-1))
 
 
 def _cross_entropy() -> Output:
-    def value(z: Tensor, targets: Tensor) -> Tensor:
-        mean: Tensor = (z.logsumexp(-1) - (z * targets).sum(-1)).mean(-1)
-        return mean
+    def value(z: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+        return mean_over(z.logsumexp(-1) - (z * targets).sum(-1), shares)
 
-    def gradient(z: Tensor, targets: Tensor) -> Tensor:
-        return (_softmax(z) - targets).div_(z.shape[1])
+    def gradient(z: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+        return _part_of_mean(_softmax(z) - targets, shares)
 
-    def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
+    def tangent(
+        z: Tensor, targets: Tensor, shares: Tensor | None, dz: Tensor
+    ) -> tuple[Tensor, Tensor]:
         p = _softmax(z)
-        d_gradient = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
-        return (p - targets).div_(z.shape[1]), d_gradient
+        d_gradient = p * (dz - (p * dz).sum(-1, keepdim=True))
+        return _part_of_mean(p - targets, shares), _part_of_mean(d_gradient, shares)
 
     return Output(value, gradient, tangent)
 
 
 def _squared_error() -> Output:
-    def value(z: Tensor, targets: Tensor) -> Tensor:
-        return (z - targets).square().mean((1, 2))
+    def value(z: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+        return mean_over((z - targets).square().mean(2), shares)
 
-    def gradient(z: Tensor, targets: Tensor) -> Tensor:
-        return (z - targets).mul_(2 / z[0].numel())
+    def gradient(z: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+        return _part_of_mean((z - targets).mul_(2 / z.shape[2]), shares)
 
-    def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient(z, targets), dz * (2 / z[0].numel())
+    def tangent(
+        z: Tensor, targets: Tensor, shares: Tensor | None, dz: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return gradient(z, targets, shares), _part_of_mean(dz * (2 / z.shape[2]), shares)
 
     return Output(value, gradient, tangent)
 
@@ -241,12 +260,12 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivativ
     """
 
     def value(w: Params, batch: Examples) -> Tensor:
-        return output.value(logits(w, batch.rows, layers), batch.targets)
+        return output.value(logits(w, batch.rows, layers), batch.targets, batch.shares)
 
     def gradient(w: Params, batch: Examples) -> Params:
         first = batch.rows.enter(w)
         hidden, z = _forward(w, first, layers)
-        delta = output.gradient(z, batch.targets)
+        delta = output.gradient(z, batch.targets, batch.shares)
         result = {}
         for layer in range(layers - 1, 0, -1):
             result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
@@ -266,7 +285,7 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivativ
             d_hidden.append(dz * active[layer - 1])
             dz = _affine(v, layer, hidden[layer - 1])
             dz.baddbmm_(d_hidden[-1], w[f"dense{layer}.weight"].mT)
-        delta, d_delta = output.tangent(z, batch.targets, dz)
+        delta, d_delta = output.tangent(z, batch.targets, batch.shares, dz)
         result = {}
         for layer in range(layers - 1, 0, -1):
             name = f"dense{layer}.weight"

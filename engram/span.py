@@ -175,7 +175,9 @@ class Span(NamedTuple):
         return found
 
 
-def make_coordinates(bases: Sequence[Tensor], clients: int, drawn: int) -> FirstLayerCoordinates:
+def make_coordinates(
+    bases: Sequence[Tensor], clients: int, drawn: int, most: int | None = None
+) -> FirstLayerCoordinates:
     """Chooses how a cohort's first layers are stored, and allocates a buffer for its rows.
 
     Args:
@@ -183,9 +185,9 @@ def make_coordinates(bases: Sequence[Tensor], clients: int, drawn: int) -> First
             (c, out, in).
         clients: Number of clients.
         drawn: Number of rows that each client draws.
+        most: Rows that the buffer of plain coordinates has room for; by default ``drawn``.
     """
     out, width = bases[0].shape[-2:]
-    rows = bases[0].new_empty(clients, drawn, width)
     if out * (len(bases) - 1) + drawn < width:
-        return Span(tuple(bases), rows)
-    return PlainCoordinates(tuple(bases), rows)
+        return Span(tuple(bases), bases[0].new_empty(clients, drawn, width))
+    return PlainCoordinates(tuple(bases), bases[0].new_empty(clients, most or drawn, width))

@@ -35,7 +35,7 @@ def block_of(
         ways: Names of the ways to train of which one is taken.
         train: The rows that clients train on.
         size: Largest number of rows in a batch.
-        rows: Largest number of rows that a client draws in a round of ``local-steps``.
+        rows: Largest number of rows that a client draws in a round.
 
     Raises:
         Refused: As ``block_size``.
@@ -44,7 +44,7 @@ def block_of(
     step = client.phases[0].batches * size
     numbers = 4 * step * learner.model.activations
     if "dense" in ways:
-        numbers += cost(model, rows)
+        numbers += cost(model, rows, step)
     else:
         numbers += (step if e.local_epochs else rows) * train.numbers + 16 * learner.size
     numbers += 4 * learner.size if learner.optimizer.remembers else 0

@@ -242,10 +242,11 @@ class Trainer:
 
     @property
     def _rows(self) -> int:
-        """Largest number of rows that a client draws in a round of ``local-steps``."""
-        client = self.method.client
-        steps = self.experiment.local_steps * client.phases[0].batches
-        return client.initial_rows + steps * self._size
+        """Largest number of rows that a client draws in a round."""
+        e, client = self.experiment, self.method.client
+        batches = -(-max(map(len, self.data.train.rows)) // e.batch_size)
+        steps = e.local_epochs * batches if e.local_epochs else e.local_steps
+        return client.initial_rows + steps * client.phases[0].batches * self._size
 
     # --- Training ------------------------------------------------------------------------
 

@@ -181,10 +181,10 @@ class Learner(NamedTuple):
         affine = all(phase.affine for phase in phases) and self.optimizer.affine
         # The loss that is reported is of what serves; a mixture's is not written out.
         affine &= shapes.served.weights is None and shapes.served.shift is None
-        if affine and model.dense_layers and not (whole or keeps):
+        if affine and model.dense_layers and not keeps:
             if model.features is None:
                 return ("dense",)
-            single = all(phase.one_gradient_per_batch for phase in phases)
+            single = not whole and all(phase.one_gradient_per_batch for phase in phases)
             if single and _single_first_layer(shapes) and pays(shapes.received["model"], rows):
                 return ("dense",)
         if device != "cpu":

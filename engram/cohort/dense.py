@@ -7,15 +7,14 @@ are fewer than the inputs' width.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from engram.cohort.draws import ALL, Draws
+from engram.cohort.draws import ALL
+from engram.cohort.padding import Steps, groups
 from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.core.method import Slots
 from engram.core.optimizers import State
@@ -46,31 +45,39 @@ def dense(
         features: The layers before the dense ones; None if there are none. With ``features``, each
             step must take one gradient of each batch.
     """
-    if cohort.draws.sizes is not None:
-        return _each_size(partial(dense, problem, targets=targets, features=features), cohort)
+    some = groups(cohort.draws, padded=features is None)  # features may depend on other rows
+    way = partial(_together, problem, targets=targets, features=features)
+    if len(some) == 1:
+        return way(cohort)
+    return joined([way(cohort.of(positions)) for positions in some], some)
+
+
+def _together(
+    problem: Problem, cohort: Cohort, *, targets: Targets, features: "Features | None"
+) -> Outcome:
+    """Trains clients whose steps are taken together."""
+    steps = Steps.of(cohort.draws)
     method, clients = problem.build(cohort.scales), cohort.clients
     common = tree_map(lambda leaf: leaf.expand(clients, *leaf.shape), cohort.common)
     received, kept = common | cohort.own, cohort.kept
-    coordinates = _coordinates(cohort, features)
+    coordinates = _coordinates(cohort, steps, features)
     received, kept = _held(coordinates, received, kept)
-    stream = _examples(coordinates, cohort, targets, features)
+    names = () if features is None else _before_dense(received)
+    stream = _examples(coordinates, steps, targets, features, names)
     initial = next(stream) if cohort.draws.initial else None
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
     if initial is None:  # and no rows have been looked at
         held = [slots[s][FIRST] for slots in (received, work) for s in _first_layers(slots)]
-        stream = _examples(coordinates.reading(held), cohort, targets, features)
+        stream = _examples(coordinates.reading(held), steps, targets, features, names)
     states: list[State] = [{}] * len(method.client.phases)
     batches: tuple[Examples, ...] = ()
     for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
         at = cohort.draws.phase(h)
-        work, states[at] = problem.stepper.take(
-            method.client.phases[at],
-            _fit(work, batches[-1]),
-            _fit(states[at], batches[-1]),
-            batches,
-        )
+        before = _fit(work, batches[-1]), _fit(states[at], batches[-1])
+        after = problem.stepper.take(method.client.phases[at], *before, batches)
+        work, states[at] = steps.moved(h, after, before)
     received = _fit(received, batches[-1])
     sent, kept = method.client.end(received, work)
     losses = []
@@ -88,13 +95,21 @@ def first_base(common: Slots) -> Tensor | None:
     return next((common[s][FIRST] for s in _first_layers(common)), None)
 
 
-def cost(model: Params, drawn: int) -> int:
-    """Returns the largest count of numbers that training one client stores, for ``drawn`` rows."""
+def cost(model: Params, drawn: int, step: int) -> int:
+    """Returns the largest count of numbers that training one client stores.
+
+    Args:
+        model: The network.
+        drawn: Rows that a client draws in a round.
+        step: Rows of a step.
+    """
     out, width = model[FIRST].shape
     size = sum(leaf.numel() for leaf in model.values())
     rows = out + drawn  # with room for a layer of its own
-    held = rows * out + size - out * width if rows < width else size
-    return rows * (width + rows) + 12 * held + 3 * size  # a step's vectors, and its result
+    if rows < width:
+        held = rows * out + size - out * width
+        return rows * (width + rows) + 12 * held + 3 * size  # a step's vectors, and its result
+    return (_CHUNK + step) * width + 15 * size
 
 
 def pays(model: Params, drawn: int) -> bool:
@@ -108,14 +123,17 @@ def _first_layers(slots: Slots) -> list[str]:
     return [s for s, x in slots.items() if isinstance(x, dict) and FIRST in x]
 
 
-def _coordinates(cohort: Cohort, features: "Features | None") -> FirstLayerCoordinates:
+def _coordinates(
+    cohort: Cohort, steps: Steps, features: "Features | None"
+) -> FirstLayerCoordinates:
     """Chooses the coordinates of first layers; see ``make_coordinates``."""
     every = (cohort.common, cohort.own, cohort.kept)
     bases = [slots[s][FIRST] for slots in every for s in _first_layers(slots)]
-    clients, drawn = cohort.draws.rows.shape
+    clients, drawn = steps.draws.rows.shape
     if features is not None:
         return Span(tuple(bases), bases[0].new_zeros(clients, drawn, bases[0].shape[-1]))
-    return make_coordinates(bases, clients, drawn)
+    most = max(chunk.stop - chunk.start for chunk in steps.chunks(_CHUNK))
+    return make_coordinates(bases, clients, drawn, most)
 
 
 def _held(coordinates: FirstLayerCoordinates, *every: Slots) -> tuple[Slots, ...]:
@@ -137,78 +155,35 @@ def _fit(held: Any, batch: Examples) -> Any:
 
 def _examples(
     coordinates: FirstLayerCoordinates,
-    cohort: Cohort,
+    steps: Steps,
     targets: Targets,
     features: "Features | None",
+    names: tuple[str, ...],
 ) -> Iterator[Examples]:
     """Yields the initial batch, if any, and then those of each step.
 
-    With features, rows enter the span only when a step uses them.
+    With features, of parameters ``names``, rows enter the span only when a step uses them.
     """
-    draws = cohort.draws
-    names = () if features is None else _before_dense(cohort.common | cohort.own)
-    for start, stop in pairwise(_edges(draws, _CHUNK if features is None else 1)):
+    for start, stop, batches in steps.chunks(_CHUNK if features is None else 1):
+        rows: InputRows
         if features is None:
-            y = draws.take(ALL, start, stop, out=coordinates.drawn[:, start:stop])[1]
-            yield from _batches(coordinates.see(start, stop), targets(y), draws, start)
+            first = start if isinstance(coordinates, Span) else 0  # others need no former rows
+            seen = first, first + stop - start
+            y = steps.draws.take(ALL, start, stop, out=coordinates.drawn[:, slice(*seen)])[1]
+            rows = coordinates.see(*seen)
         else:
             from engram.features import FeatureRows  # noqa: PLC0415 - not always needed
 
             assert isinstance(coordinates, Span)  # for mypy: see ``_coordinates``
-            x, y = draws.take(ALL, start, stop)
+            x, y = steps.draws.take(ALL, start, stop)
             rows = FeatureRows(features, names, coordinates, x, start, stop)
-            yield from _batches(rows, targets(y), draws, start)
+        wanted, end = targets(y), 0
+        for size, shares in batches:
+            begin, end = end, end + size
+            yield Examples(rows.narrow(begin, end), wanted[:, begin:end], shares)
 
 
 def _before_dense(received: Slots) -> tuple[str, ...]:
     """Returns the names of parameters of the layers before the dense ones."""
     model = next((x for x in received.values() if isinstance(x, dict)), {})
     return tuple(name for name in model if not name.startswith("dense"))
-
-
-def _edges(draws: Draws, least: int) -> list[int]:
-    """Returns row numbers, ends of steps, that divide the rows into chunks of >= ``least``."""
-    drawn = draws.rows.shape[1]
-    edges = [0]
-    for stop in range(draws.initial, drawn + 1, draws.step_size):
-        if stop - edges[-1] >= least or stop == drawn:
-            edges.append(stop)
-    return edges
-
-
-def _batches(rows: InputRows, targets: Tensor, draws: Draws, start: int) -> Iterator[Examples]:
-    at = 0
-    while at < targets.shape[1]:
-        size = draws.initial if start + at < draws.initial else draws.size
-        yield Examples(rows.narrow(at, at + size), targets[:, at : at + size])
-        at += size
-
-
-def _each_size(way: Callable[[Cohort], Outcome], cohort: Cohort) -> Outcome:
-    """Trains clients with batches of the same size together, one size after the other.
-
-    Args:
-        way: Trains a cohort whose batches all have the same size.
-        cohort: The clients; the batches of each have the same size in all steps.
-    """
-    sizes = cohort.draws.sizes
-    if sizes is None:
-        return way(cohort)
-    groups = [np.flatnonzero(sizes[:, 0] == size).tolist() for size in np.unique(sizes[:, 0])]
-    parts = [way(cohort.of(some)._replace(draws=_draws(cohort.draws, some))) for some in groups]
-    return joined(parts, groups)
-
-
-def _draws(draws: Draws, some: list[int]) -> Draws:
-    """Returns the draws of clients whose batches have as many rows, without padding."""
-    mine = draws.of(some)
-    assert mine.sizes is not None  # for mypy: each_size has looked
-    size = int(mine.sizes[0, 0])
-
-    def without_padding(numbers: Tensor) -> Tensor:
-        first, rest = numbers[:, : draws.initial], numbers[:, draws.initial :]
-        batches = rest.reshape(len(some), -1, draws.size)[:, :, :size]
-        return torch.cat([first, batches.flatten(1)], dim=1)
-
-    seeds = None if mine.seeds is None else without_padding(mine.seeds)
-    return mine._replace(rows=without_padding(mine.rows), size=size, seeds=seeds, sizes=None)

@@ -115,20 +115,22 @@ def _by_autograd(task: Task) -> Output:
     Each batch's loss depends on this batch's outputs alone, so one pass is right for all of them.
     """
 
-    def total(z: Tensor, targets: Tensor) -> Tensor:
-        if task.rows is None:
-            return _losses(task, z, targets).sum()
-        return task.rows(z.flatten(0, 1), targets.flatten(0, 1)).sum() / z.shape[1]
+    def value(z: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+        if shares is None:
+            return _losses(task, z, targets)
+        if task.rows is not None:
+            return mean_over(_rows(task.rows, z, targets), shares)
+        batches = zip(z, targets, (shares > 0).sum(1).tolist(), strict=True)
+        return torch.stack([task.loss(mine[:n], theirs[:n]) for mine, theirs, n in batches])
 
-    def value(z: Tensor, targets: Tensor) -> Tensor:
-        return _losses(task, z, targets)
-
-    def gradient(z: Tensor, targets: Tensor) -> Tensor:
-        found: Tensor = grad(total)(z, targets)
+    def gradient(z: Tensor, targets: Tensor, shares: Tensor | None) -> Tensor:
+        found: Tensor = grad(lambda at: value(at, targets, shares).sum())(z)
         return found
 
-    def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        at, product, *_ = vjp(lambda z: gradient(z, targets), z)
+    def tangent(
+        z: Tensor, targets: Tensor, shares: Tensor | None, dz: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        at, product, *_ = vjp(lambda at: gradient(at, targets, shares), z)
         (change,) = product(dz)  # a Hessian is symmetric
         return at, change
 

@@ -132,8 +132,6 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     e = settings_of(data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **length)
     held = federated_data(e)
     trainer = Trainer(e, held, RamStore(), engine=engine)
-    if way == "dense" and "local_epochs" in length:
-        way = "vmap"
     assert way in trainer.ways
     trainer.way = way
     hosted = [range(node, 3, nodes) for node in range(nodes)]
@@ -146,11 +144,14 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     assert found["clients"]["accuracy-tuned"] == pytest.approx(accuracy)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local-moml", "pfedme", "apfl", "ditto", "scaffold"])
-def test_dense_networks_train_clients_of_unequal_sizes_as_in_turn(method, tmp_path):
+@pytest.mark.parametrize("length", [{"local_epochs": 2}, {"local_steps": 2}])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "local-moml", "pfedme", "apfl", "ditto", "scaffold", "fedrep"]
+)
+def test_dense_networks_train_clients_of_unequal_sizes_as_in_turn(method, length, tmp_path):
     memory = {"memory": "carry", "initial_batch_size": 3} if method == "local-moml" else {}
     data = [rows(n, n) for n in (30, 4, 9, 31, 9)]
-    e = settings_of(data, method=method, hidden="6", batch_size=7, local_steps=2, **memory)
+    e = settings_of(data, method=method, hidden="6", batch_size=7, **length, **memory)
     found = []
     for engine in ("sequential", "vectorized"):
         folder = tmp_path / engine

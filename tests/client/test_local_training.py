@@ -115,7 +115,8 @@ def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch
         ({"optimizer": "adam"}, "vmap"),
         ({"weight_decay": 0.1}, "vmap"),
         ({"gradient_clip": 0.1}, "vmap"),
-        ({"local_epochs": 1}, "vmap"),
+        ({"local_epochs": 1}, "dense"),
+        ({"local_epochs": 1, "weight_decay": 0.1}, "vmap"),
     ],
 )
 def test_fast_ways_are_taken_where_they_are_right(settings, way):

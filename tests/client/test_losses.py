@@ -161,6 +161,15 @@ def test_methods_take_a_loss_of_batches_on_both_engines(case, method, tmp_path):
     assert engines_differ(e, tmp_path) == ""
 
 
+@pytest.mark.parametrize("method", ["fedavg", "local-moml"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in IN_TURN])
+def test_the_last_batches_of_epochs_have_only_their_rows(case, method, tmp_path):
+    epochs = {"order": "shuffled", "local_epochs": 2, "metrics": "", "num_rounds": 2}
+    e = experiment(CASES[case], dense, method=method, **epochs)
+    assert trainer(e).ways == ("dense",)
+    assert engines_differ(e, tmp_path) == ""
+
+
 def test_a_client_is_scored_by_the_loss_of_its_own_rows_alone(tmp_path):
     function = CASES["weighted classes"]
     e = experiment(function, dense, eta=1e-30, adapt_steps=0, num_rounds=1, eval_every=1)

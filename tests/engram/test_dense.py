@@ -4,10 +4,19 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from engram.dense import FIRST, Examples, PlainCoordinates, dense_loss, indicators
+from engram.dense import (
+    CROSS_ENTROPY,
+    FIRST,
+    SQUARED_ERROR,
+    Examples,
+    PlainCoordinates,
+    PlainRows,
+    dense_loss,
+    indicators,
+)
 from engram.derivatives import hessian_product
 from engram.features import FeatureRows
-from engram.models import build_model, cross_entropy
+from engram.models import build_model, cross_entropy, squared_error
 from engram.span import Span, make_coordinates
 from engram.tree import add_scaled, is_finite
 from tests.support import assert_same, draw
@@ -17,6 +26,11 @@ NETWORKS = {
     "linear": build_model("linear", input_shape=(9,), outputs=CLASSES),
     "mlp": build_model("mlp", input_shape=(9,), outputs=CLASSES, hidden=(6, 5)),
     "cnn": build_model("cnn", input_shape=(1, 4, 4), outputs=CLASSES, hidden=(6,)),
+}
+
+OUTPUTS = {
+    "classes": (cross_entropy, CROSS_ENTROPY),
+    "values": (squared_error, SQUARED_ERROR),
 }
 
 
@@ -43,6 +57,30 @@ def test_gradients_and_hessian_products_are_those_of_autograd(name):
     assert_same(loss.gradient(w, batch), vmap(grad(reference))(w, (x, y)), atol=1e-12)
     expected = vmap(hessian_product(reference))(w, (x, y), v)
     assert_same(loss.hessian_product(w, batch, v), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("output", ["classes", "values"])
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_padding_has_no_part_in_a_batch(name, output):
+    network, counts = NETWORKS[name], [ROWS, 2, 1]
+    own, written = OUTPUTS[output]
+    loss, reference = dense_loss(network.dense_layers, written), own(network)
+    w, v = cohort(network), cohort(network, seed=50)
+    x, y = rows(1, ROWS, 9)
+    targets = indicators(y, CLASSES).double()
+    shares = torch.tensor([[1 / n] * n + [0.0] * (ROWS - n) for n in counts]).double()
+    batch = Examples(PlainRows(x), targets, shares)
+    found = loss(w, batch), loss.gradient(w, batch), loss.hessian_product(w, batch, v)
+    for i, n in enumerate(counts):
+        mine, along = pick(w, i), pick(v, i)
+        alone = x[i, :n], y[i, :n] if output == "classes" else targets[i, :n]
+        torch.testing.assert_close(found[0][i], reference(mine, alone), rtol=0, atol=1e-12)
+        assert_same(pick(found[1], i), grad(reference)(mine, alone), atol=1e-12)
+        assert_same(pick(found[2], i), hessian_product(reference)(mine, alone, along), atol=1e-12)
+
+
+def pick(stack, i):
+    return {name: leaf[i] for name, leaf in stack.items()}
 
 
 @pytest.fixture(params=["common", "own"])
