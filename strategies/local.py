@@ -18,8 +18,8 @@ from engram.tasks import CLASSIFICATION, task_of
 from engram.tree import multiplied
 from engram.types import Params
 from federation.aggregation import server_step_notes
-from federation.columns import COMMON, TUNED
-from federation.errors import Refused, few, one_line
+from federation.columns import COMMON
+from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
 from federation.methods.network import NetworkMethod
@@ -33,6 +33,7 @@ from strategies.outgoing import outgoing
 from strategies.reading import first_answers
 from strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
 from strategies.score_replies import collect_scores
+from strategies.score_warnings import ScoreWarnings
 from strategies.scorekeeping import Scorekeeper, Scoring
 from strategies.screening import TrainReplies, in_numbers, warn_of
 from strategies.selection import is_selection
@@ -40,7 +41,6 @@ from strategies.traffic import Traffic, is_traffic
 from strategies.train_replies import collect_replies
 from strategies.waves import AtWork, Sent, by_wave, is_timing, joined, pacing_of
 
-_ADVICE = "if their inputs and targets are of usual size"
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 
@@ -109,7 +109,7 @@ class Federated(RunStrategy):
         self.waves: list[Wave] = []
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
-        self._silent: set[int] = set()  # clients that were warned of
+        self._warnings = ScoreWarnings(private=rounds.merge.settings.privacy == "example")
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
@@ -384,9 +384,6 @@ class Federated(RunStrategy):
         """Returns how many clients are on nodes that can be asked now."""
         return len(self.roster.nodes) - len(self._absent(grid) | self._scores.scoring.unseen)
 
-    def _few(self, clients: Sequence[int]) -> str:
-        return few(clients, self.roster.names)
-
     def _absent(self, grid: Grid) -> set[int]:
         missing = self._nodes.difference(grid.get_node_ids())
         if not missing:
@@ -524,40 +521,6 @@ class Federated(RunStrategy):
             self._traffic.forget(everyone - scores.keys())
         if not scores:
             return None
-        evaluation = self._scores.take(server_round, scores)
-        self._warn_of_losses(server_round, evaluation)
-        for name, clients in self._scores.outlying.items():
-            _log.warning(
-                "round %d: the mean %s is what clients %s say, and no others; its median counts",
-                server_round,
-                name,
-                self._few(clients),
-            )
+        self._scores.take(server_round, scores)
+        self._warnings.see(server_round, self._scores, self.roster.names)
         return MetricRecord({"clients": len(scores), **in_numbers(kinds)})
-
-    def _warn_of_losses(self, server_round: int, evaluation: Evaluation) -> None:
-        """Warns of models whose losses are infinite, and once of clients that tell no score."""
-        new = set(evaluation.silent) - self._silent
-        self._silent |= new
-        if new and self.rounds.merge.settings.privacy != "example":  # where nobody tells any
-            clients = self._few(sorted(new))
-            _log.warning(
-                "round %d: clients %s keep their scores to themselves", server_round, clients
-            )
-        lost = {
-            which: np.isinf(evaluation.columns[f"loss{which}"])
-            for which in (COMMON, "", TUNED)
-            if f"loss{which}" in evaluation.columns
-        }
-        common = lost.get(COMMON, np.zeros(len(evaluation.clients), dtype=bool))
-        for some, told in (
-            (common, "the common model's loss on test rows is not finite for clients %s"),
-            (lost[""] & ~common, "the loss on test rows is not finite for clients %s"),
-            (
-                lost.get(TUNED, lost[""]) & ~common & ~lost[""],
-                f"fine-tuning diverged for clients %s: {_ADVICE}, lower adapt-lr",
-            ),
-        ):
-            if some.any():
-                clients = np.array(evaluation.clients)[some].tolist()
-                _log.warning(f"round %d: {told}", server_round, self._few(clients))

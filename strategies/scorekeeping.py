@@ -98,8 +98,8 @@ class Scorekeeper:
             if scoring.validates and which != COMMON
         }
 
-    def take(self, server_round: int, scores: Scored) -> Evaluation:
-        """Adds the scores of an evaluation; returns them as columns."""
+    def take(self, server_round: int, scores: Scored) -> None:
+        """Adds the scores of an evaluation."""
         s = self.scoring
         found = Evaluation.of(scores)
         self._selections = {
@@ -108,7 +108,6 @@ class Scorekeeper:
         }
         self.evaluation = found
         self._count()
-        return found
 
     def _count(self) -> None:
         served = self._selections.get("")

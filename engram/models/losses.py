@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import grad, vjp, vmap
 
 from engram.checks import must
-from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators
+from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators, mean_over
 from engram.derivatives import LossWithDerivatives
 from engram.models.base import Model
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task

@@ -1,5 +1,7 @@
 """Clients whose batches differ are arranged so that each has its own rows, and most rows count."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -43,7 +45,7 @@ def test_each_step_has_a_clients_own_rows(batches, initial, seeds):
         chunks = list(steps.chunks(least))
         edges = [chunks[0].start, *(chunk.stop for chunk in chunks)]
         assert (edges[0], edges[-1]) == (0, steps.draws.rows.shape[1])
-        assert all(stop - start >= least for start, stop in zip(edges, edges[1:-1], strict=False))
+        assert all(stop - start >= least for start, stop in pairwise(edges[:-1]))
         every = [batch for chunk in chunks for batch in chunk.batches]
         assert sum(size for size, _ in every) == edges[-1]
         parts = iter(every)
