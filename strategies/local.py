@@ -397,7 +397,7 @@ class Federated(RunStrategy):
         came = [*replies]
         due = self._sent
         if isinstance(self._pacing, AtWork):
-            due, self._sent = self._pacing.due(due, came)
+            due, self._sent = self._pacing.due(server_round, due, came)
         self.waves = [sent.wave for sent in due]
         method, traffic = self.rounds.merge.method, self._traffic
         replied = [

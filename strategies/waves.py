@@ -23,6 +23,7 @@ from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.roster import Roster
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
+from strategies.base import Row
 from strategies.clock import Flight, Flights, Pace, drawn_paces, in_time, landings, traced_paces
 from strategies.rounds import Draw, Together, Wave
 from strategies.screening import TrainReplies
@@ -70,8 +71,10 @@ class AtWork(Together):
         clients = draw(server_round, free, self.working) if free > 0 else []
         return [Wave(server_round, slots, clients)]
 
-    def due(self, sent: list[Sent], replies: Sequence[Message]) -> tuple[list[Sent], list[Sent]]:
-        """Parts messages into those that have an answer, and the others."""
+    def due(
+        self, server_round: int, sent: list[Sent], replies: Sequence[Message]
+    ) -> tuple[list[Sent], list[Sent]]:
+        """Parts messages into those that have an answer in this round, and the others."""
         names = {reply.metadata.reply_to_message_id for reply in replies}
 
         def answered(message: Message) -> bool:
@@ -79,6 +82,8 @@ class AtWork(Together):
 
         due = [one.only(answered) for one in sent]
         later = [one.only(lambda message: not answered(message)) for one in sent]
+        stale = [server_round - one.wave.server_round for one in due for _ in one.wave.clients]
+        self.row = _staleness(stale)
         return [one for one in due if one.asked], [one for one in later if one.asked]
 
 
@@ -164,8 +169,7 @@ class Buffered(Together):
             ends=self._ends,
         )
         stale = [version - flight.version for flight in landed]
-        self.row = {"simulated-seconds": self._flights.now}
-        self.row |= {"staleness": sum(stale) / len(stale)} if stale else {}
+        self.row = {"simulated-seconds": self._flights.now, **_staleness(stale)}
         by: dict[int, list[int]] = {}
         for flight in sorted(landed, key=lambda flight: (flight.version, flight.client)):
             by.setdefault(flight.version, []).append(flight.client)
@@ -173,6 +177,11 @@ class Buffered(Together):
         needed = {flight.version for flight in self._flights.aloft}
         self._slots = {v: held for v, held in self._slots.items() if v in needed}
         return waves
+
+
+def _staleness(rounds: Sequence[int]) -> Row:
+    """Returns the record's entry of how many rounds old clients' models were."""
+    return {"staleness": sum(rounds) / len(rounds)} if rounds else {}
 
 
 def pacing_of(

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from benchmarks.chaos import chaos, plan
@@ -287,3 +288,39 @@ def test_kills_cost_no_memory_and_no_round(tmp_path):
     outcome = chaos(tmp_path, plan(3, 6, seed=1), 6)
     assert outcome.unharmed, outcome
     assert sorted(outcome.kills) == ["client-2", "coordinator", "superlink"]
+
+
+def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path):
+    buffered = {"method": "ditto", "synchrony": "buffered"}
+    whole = settings(**buffered, **{"buffer-size": CLIENTS})
+    simulate(settings(method="ditto"), tmp_path / "here")
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+        # A buffer for all of them makes synchronous rounds.
+        there = run(federation, whole, tmp_path / "whole")
+        here = RunRecord.open(tmp_path / "here")
+        assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
+        assert [row["staleness"] for row in there.rows() if row["round"]] == [0, 0, 0, 0]
+
+        node = psutil.Process(federation.processes["client-1"].pid)
+        own = {"buffer-size": 2, "min-clients": 2, "num-rounds": 40, "eval-every": 40}
+
+        def on_round(row):
+            if row["round"] == 3:
+                node.suspend()
+            if row["round"] == 15:
+                node.resume()
+
+        run_deployed(
+            settings(**buffered, **own),
+            tmp_path / "some",
+            federation.server,
+            control=federation.control,
+            on_round=on_round,
+        )
+    rows = RunRecord.open(tmp_path / "some").rows()[1:]
+    assert [row["round"] for row in rows] == list(range(1, 41))
+    assert all(row["ms"] < 10_000 for row in rows)  # nobody waited for the one that was stopped
+    assert {tuple(row["cohort"]) for row in rows[8:15]} == {(0, 2)}
+    back = next(row for row in rows[15:] if 1 in row["cohort"])
+    assert back["staleness"] >= 2  # the mean of one of six rounds before, at least, and of two
+    assert back["left-out"] == 0

@@ -234,6 +234,7 @@ def test_nodes_at_work_are_not_asked_again_and_merged_when_they_answer():
     slow = messages[2:]
     second, metrics = strategy.aggregate_train(1, g.send_and_receive(messages[:2]))
     assert metrics["clients"] == 2
+    assert strategy.row({})["staleness"] == 0
     assert metrics["cohort"] == sorted(message.metadata.dst_node_id - 1 for message in messages[:2])
     g.at_work = {message.metadata.dst_node_id for message in slow}
     asked = [*strategy.configure_train(2, second, config, g)]
@@ -243,6 +244,7 @@ def test_nodes_at_work_are_not_asked_again_and_merged_when_they_answer():
     sent = [to_params(reply.content.array_records[ARRAYS]) for reply in replies]
     third, metrics = strategy.aggregate_train(2, replies)
     assert (metrics["clients"], metrics["left-out"]) == (2, 0)
+    assert strategy.row({})["staleness"] == 1
     then, now, found = map(to_params, (first, second, third))
     for name, leaf in found.items():  # after one round: 1 / sqrt(1 + 1)
         mean = torch.stack([each[name].reshape(leaf.shape) for each in sent]).mean(0)
