@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from client.training.chunks import failed, outcome_of
+from client.training.chunks import Asked, Chunk, failed, outcome_of
 from client.training.trainer import Trainer
 from engram.cohort.dense import first_base
 from engram.cohort.draws import Draws
@@ -152,13 +152,9 @@ class Stack:
         for trainer in self._trainers:
             trainer.way = self._trainers[0].way
         for runs in self._blocks(cohorts):
-            slots: dict[int, tuple[Slots, Slots]] = {
-                i: self._trainers[i].receive(received[i]) for i in runs
-            }
+            given = {i: self._given(i, received[i], cohorts[i], server_round, losses) for i in runs}
             parts = [
-                part._replace(cohort=part.cohort._replace(losses=losses))
-                for i in runs
-                for part in self._parts(i, slots[i], cohorts[i], server_round)
+                part for i, (asked, chunk) in given.items() for part in self._parts(i, asked, chunk)
             ]
             done = self._run(parts, server_round)
             for i in runs:
@@ -167,8 +163,7 @@ class Stack:
                     (d, part.some) for part, d in zip(parts, done, strict=True) if part.run == i
                 ]
                 outcome = mine[0][0] if len(mine) == 1 else joined(*zip(*mine, strict=True))
-                common, own = slots[i]
-                left = trainer.finish(outcome, common, own, some, server_round, durable=0)
+                left = trainer.finish(outcome, *given[i])
                 how: dict[str, Any] = {"data": trainer.data, "way": trainer.way}
                 how["combine"] = combine[i]
                 found.append(outcome_of(range(len(some)), left, some, server_round, {}, **how))
@@ -182,13 +177,23 @@ class Stack:
         everyone, size = range(len(self._trainers)), self._at_once(cohorts)
         yield from (everyone[start : start + size] for start in everyone[::size])
 
-    def _parts(
-        self, i: int, received: tuple[Slots, Slots], clients: Sequence[int], server_round: int
-    ) -> Iterator[_Part]:
+    def _given(
+        self,
+        i: int,
+        received: tuple[Slots, Slots],
+        clients: Sequence[int],
+        server_round: int,
+        losses: bool,
+    ) -> tuple[Asked, Chunk]:
+        """Returns what a run's clients are asked in a round."""
+        common, own = self._trainers[i].receive(received)
+        asked = Asked(common, server_round, durable=0, combine=None, losses=losses)
+        return asked, Chunk([0] * len(clients), [*clients], own)
+
+    def _parts(self, i: int, asked: Asked, chunk: Chunk) -> Iterator[_Part]:
         """Yields the cohorts of a run's round, each of clients with memories of the same form."""
-        trainer, (common, own) = self._trainers[i], received
-        for some, asked, form, cohort in trainer.cohorts(common, own, clients, server_round):
-            yield _Part(i, some, asked, cohort, form)
+        for some, clients, form, cohort in self._trainers[i].cohorts(asked, chunk):
+            yield _Part(i, some, clients, cohort, form)
 
     def _run(self, parts: Sequence[_Part], server_round: int) -> list[Outcome]:
         """Trains clients with equal forms and numbers of rows together; keeps their order."""

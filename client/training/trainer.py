@@ -304,58 +304,50 @@ class Trainer:
 
     def chunk(self, asked: Asked, chunk: Chunk) -> Parts:
         """Trains a chunk of a round's clients, and stores their memories; see ``train``."""
-        common, server_round, durable, combine, losses, version = asked
-        numbers, clients, own = chunk
-        done, causes = self._block(common, own, clients, server_round, losses)
-        left: dict[str, Any] = {"durable": durable, "version": version}
-        done = self.finish(done, common, own, clients, server_round, **left)
-        how: dict[str, Any] = {"combine": combine, "data": self.data, "way": self.way}
+        numbers, clients = chunk.numbers, chunk.clients
+        done, causes = self._block(asked, chunk)
+        done = self.finish(done, asked, chunk)
+        how: dict[str, Any] = {"combine": asked.combine, "data": self.data, "way": self.way}
         return [
-            (number, outcome_of(list(some), done, clients, server_round, causes, **how))
+            (number, outcome_of(list(some), done, clients, asked.server_round, causes, **how))
             for number, some in groupby(range(len(clients)), key=numbers.__getitem__)
         ]
 
-    def _block(
-        self,
-        common: Slots,
-        own: Slots,
-        clients: Sequence[int],
-        server_round: int,
-        losses: bool,
-    ) -> tuple[Outcome, dict[int, str]]:
+    def _block(self, asked: Asked, chunk: Chunk) -> tuple[Outcome, dict[int, str]]:
         """Trains clients at once; returns their outcome, and causes of what broke by position."""
         parts, places, causes = [], [], dict[int, str]()
-        for some, asked, _, drawn in self.cohorts(common, own, clients, server_round):
-            cohort = drawn._replace(losses=losses and not self._private)
+        for some, clients, _, cohort in self.cohorts(asked, chunk):
             try:
-                part = self.run(cohort, server_round, asked)
+                part = self.run(cohort, asked.server_round, clients)
             except ClientRaised as error:
-                raise failed(asked, error, server_round, self.data.names) from error
+                raise failed(clients, error, asked.server_round, self.data.names) from error
             for i in [*part.broken][:_EXPLAINED]:
-                causes[some[i]] = self._cause(cohort, i, asked[i])
+                causes[some[i]] = self._cause(cohort, i, clients[i])
             parts.append(part)
             places.append(some)
         return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
 
     def cohorts(
-        self, common: Slots, own: Slots, clients: Sequence[int], server_round: int
+        self, asked: Asked, chunk: Chunk
     ) -> Iterator[tuple[list[int], list[int], Hashable, Cohort]]:
         """Draws the rows of clients in cohorts whose memories have the same form.
 
         Yields:
-            The cohort's positions in ``clients``, its clients, the form, and the cohort.
+            The cohort's positions in ``chunk.clients``, its clients, the form, and the cohort.
         """
         groups: dict[Hashable, tuple[list[int], list[tuple[Slots, list[State]]]]] = {}
-        for i, client in enumerate(clients):
-            memory = self._memories.recall(client, before=server_round)
+        for i, client in enumerate(chunk.clients):
+            memory = self._memories.recall(client, before=asked.server_round)
             some, trees = groups.setdefault(memory.form, ([], []))
             some.append(i)
             trees.append((memory.kept, [*memory.states]))
+        losses = asked.losses and not self._private
         for form, (some, trees) in groups.items():
-            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
-            asked, (kept, states) = [clients[i] for i in some], stacked(trees)
-            drawn = self.sampler.draw(asked, server_round)
-            yield some, asked, form, Cohort(common, mine, kept, states, drawn)
+            own: Slots = tree_map(lambda leaf, some=some: leaf[some], chunk.own)
+            clients, (kept, states) = [chunk.clients[i] for i in some], stacked(trees)
+            drawn = self.sampler.draw(clients, asked.server_round)
+            cohort = Cohort(asked.common, own, kept, states, drawn, losses=losses)
+            yield some, clients, form, cohort
 
     def run(self, cohort: Cohort, server_round: int, clients: Sequence[int]) -> Outcome:
         """Trains a cohort.
@@ -416,43 +408,24 @@ class Trainer:
         except Exception:  # anybody's method, whose training says which step raised it
             return
 
-    def finish(
-        self,
-        done: Outcome,
-        common: Slots,
-        own: Slots,
-        clients: Sequence[int],
-        server_round: int,
-        *,
-        durable: int,
-        version: int | None = None,
-    ) -> Outcome:
+    def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients, and clips, noises and compresses what they send.
 
         Args:
             done: The outcome of their training.
-            common: The slots that all of them received alike.
-            own: Those that each received of its own.
-            clients: The clients.
-            server_round: The round.
-            durable: As for ``train``, as are all others.
-            version: Likewise.
+            asked: What all clients of the round were asked.
+            chunk: The clients.
         """
-        left, beside = self._protected(done, common, own, clients, server_round), list[Params]()
+        left, beside = self._protected(done, asked, chunk), list[Params]()
+        clients, server_round, memories = chunk.clients, asked.server_round, self._memories
         if self.fewer is not None:
-            memories = self._memories
-            left, beside = self.fewer.leave(left, common, clients, server_round, memories, version)
-        self._memories.keep(done, clients, server_round, durable, beside)
+            left, beside = self.fewer.leave(
+                left, asked.common, clients, server_round, memories, asked.version
+            )
+        memories.keep(done, clients, server_round, asked.durable, beside)
         return left
 
-    def _protected(
-        self,
-        done: Outcome,
-        common: Slots,
-        own: Slots,
-        clients: Sequence[int],
-        server_round: int,
-    ) -> Outcome:
+    def _protected(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Clips and noises the slots that clients send."""
         if not self._clips or self.experiment.clip_quantile:  # the server clips
             return done
@@ -460,21 +433,22 @@ class Trainer:
         from federation.aggregation import leave_client  # noqa: PLC0415 - likewise
         from federation.noise import secret_noise  # noqa: PLC0415 - rarely needed
 
-        walker = Walker(self.method, self.learner.network.running)
-        how: dict[str, Any] = {"clients": clients, "server_round": server_round}
+        walker, (_, clients, own) = Walker(self.method, self.learner.network.running), chunk
+        how: dict[str, Any] = {"clients": clients, "server_round": asked.server_round}
         how["noise"] = self._noise or secret_noise
         e, sent = self.experiment, done.sent.stack()
         if not self._covers:
-            return done._replace(sent=Held(leave_client(e, walker, common, own, sent, **how)))
+            left = leave_client(e, walker, asked.common, own, sent, **how)
+            return done._replace(sent=Held(left))
         from federation.leaving import leave_covered  # noqa: PLC0415 - only nodes need it
 
         if done.broken:
             _log.warning(
                 "clients %s send noise alone in round %d: their training diverged",
                 few([clients[i] for i in done.broken], self.data.names),
-                server_round,
+                asked.server_round,
             )
-        leaving = leave_covered(e, walker, common | own, sent, **how)
+        leaving = leave_covered(e, walker, asked.common | own, sent, **how)
         return done._replace(sent=Held(leaving), broken={})
 
     def _cause(self, cohort: Cohort, i: int, client: int) -> str:
