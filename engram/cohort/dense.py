@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from engram.cohort.draws import ALL
-from engram.cohort.padding import Steps, groups
+from engram.cohort.draws import ALL, Steps
 from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.core.method import Slots
 from engram.core.optimizers import State
@@ -45,18 +44,27 @@ def dense(
         features: The layers before the dense ones; None if there are none. With ``features``, each
             step must take one gradient of each batch.
     """
-    some = groups(cohort.draws, padded=features is None)  # features may depend on other rows
     way = partial(_together, problem, targets=targets, features=features)
+    if cohort.draws.sizes is None:
+        return way(cohort, Steps.of(cohort.draws))
+    from engram.cohort.padding import arranged, groups  # noqa: PLC0415 - not always needed
+
+    some = groups(cohort.draws, padded=features is None)  # features may depend on other rows
     if len(some) == 1:
-        return way(cohort)
-    return joined([way(cohort.of(positions)) for positions in some], some)
+        return way(cohort, arranged(cohort.draws))
+    parts = map(cohort.of, some)
+    return joined([way(part, arranged(part.draws)) for part in parts], some)
 
 
 def _together(
-    problem: Problem, cohort: Cohort, *, targets: Targets, features: "Features | None"
+    problem: Problem,
+    cohort: Cohort,
+    steps: Steps,
+    *,
+    targets: Targets,
+    features: "Features | None",
 ) -> Outcome:
     """Trains clients whose steps are taken together."""
-    steps = Steps.of(cohort.draws)
     method, clients = problem.build(cohort.scales), cohort.clients
     common = tree_map(lambda leaf: leaf.expand(clients, *leaf.shape), cohort.common)
     received, kept = common | cohort.own, cohort.kept

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from engram.arrays import Ints
 from engram.augmentations import Augmentation, augmented
@@ -172,3 +173,69 @@ class Draws(NamedTuple):
         drawn, expected, normal = self.sample  # of all clients, whose batches have one size
         noise = torch.stack([draw(number) for draw in normal]).to(drawn)
         return Sampled(batch, drawn[:, start : start + size], noise, expected)
+
+
+class Chunk(NamedTuple):
+    """Consecutive drawn rows: whole steps, and the initial batch in the first chunk.
+
+    Attributes:
+        start: Number of the first row.
+        stop: Number of the last row, plus 1.
+        batches: Rows of each batch, and their parts in its mean, (c, k); None if these are 1 / k.
+    """
+
+    start: int
+    stop: int
+    batches: list[tuple[int, Tensor | None]]
+
+
+class Steps(NamedTuple):
+    """The steps of clients that are trained together.
+
+    Attributes:
+        draws: Their draws: row numbers are the initial batch, then the batches of each step in
+            turn; those of a step are alike in size.
+        counts: Rows of each client's batches, without padding, (c, steps).
+        ends: Number of steps of each client, (c,).
+    """
+
+    draws: Draws
+    counts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, draws: Draws) -> Self:
+        """Returns the steps of clients all of whose batches have the same size."""
+        clients, steps = len(draws.rows), draws.steps
+        return cls(draws, np.full((clients, steps), draws.size), np.full(clients, steps))
+
+    def chunks(self, least: int) -> Iterator[Chunk]:
+        """Yields the rows in order, in chunks of at least ``least`` rows, but for the last one."""
+        draws, start, stop = self.draws, 0, 0
+        batches: list[tuple[int, Tensor | None]] = []
+        for h, width in enumerate([draws.initial, *self.counts.max(0).tolist()], start=-1):
+            each = [(width, self._shares(h))] * draws.batches if h >= 0 else [(width, None)]
+            batches += each if width else []
+            stop += width * len(each)
+            if stop - start >= least or stop == draws.rows.shape[1]:
+                yield Chunk(start, stop, batches)
+                start, batches = stop, []
+
+    def _shares(self, h: int) -> Tensor | None:
+        """Returns the parts of rows in the means of a step's batches; see ``Chunk.batches``."""
+        counts = self.counts[:, h, None]
+        if np.ptp(counts) == 0:
+            return None
+        shares = (np.arange(counts.max()) < counts) / counts
+        return torch.from_numpy(shares.astype(np.float32)).to(self.draws.rows.device)
+
+    def moved(self, h: int, after: Any, before: Any) -> Any:
+        """Returns what step h, from 0, made of ``before``, for clients that have such a step."""
+        if (self.ends > h).all():
+            return after
+        moves = torch.from_numpy(self.ends > h).to(self.draws.rows.device)
+
+        def chosen(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(moves.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return tree_map(chosen, after, before)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engram.cohort.draws import Draws
-from engram.cohort.padding import Steps, groups
+from engram.cohort.draws import Draws, Steps
+from engram.cohort.padding import arranged, groups
 
 SIZES = np.array([[3, 3, 1, 0], [3, 2, 0, 0], [3, 3, 3, 2], [3, 3, 2, 0], [1, 0, 0, 0]])
 
@@ -37,7 +37,7 @@ def draws(sizes, *, batches=1, initial=0, phases=1, seeds=False):
 @pytest.mark.parametrize("batches", [1, 3])
 def test_each_step_has_a_clients_own_rows(batches, initial, seeds):
     given = draws(SIZES, batches=batches, initial=initial, seeds=seeds)
-    steps = Steps.of(given)
+    steps = arranged(given)
     assert (steps.draws.rows >= 0).all()
     if seeds:
         assert torch.equal(steps.draws.seeds, 10 * steps.draws.rows)
@@ -72,7 +72,7 @@ def test_each_step_has_a_clients_own_rows(batches, initial, seeds):
 
 
 def test_a_client_that_is_done_does_not_move():
-    steps = Steps.of(draws(SIZES))
+    steps = arranged(draws(SIZES))
     before, after = {"w": torch.zeros(5, 2)}, {"w": torch.ones(5, 2)}
     for h in range(4):
         moved = steps.moved(h, (after, {}), (before, {}))[0]["w"]
@@ -81,7 +81,6 @@ def test_a_client_that_is_done_does_not_move():
 
 def test_clients_without_padding_stay_as_they_are():
     given = draws(SIZES)._replace(sizes=None)
-    assert groups(given, padded=True) == [[0, 1, 2, 3, 4]]
     steps = Steps.of(given)
     assert steps.draws is given
     assert all(shares is None for chunk in steps.chunks(1) for _, shares in chunk.batches)
