@@ -201,10 +201,11 @@ def distance(one: Params, other: Params) -> float:
 def main(
     kills: Annotated[int, typer.Option(min=0)] = 5,
     seed: int = 0,
-    rounds: Annotated[int, typer.Option(min=1)] = 30,
+    rounds: Annotated[int, typer.Option(min=0, help="0: one for each kill, at least 30")] = 0,
     keep: Keep = False,
 ) -> None:
     """Prints the outcome of a disturbed run; exits with 1 if the run was harmed."""
+    rounds = rounds or max(30, kills)  # a run without progress between deaths is given up
     with new_folder("chaos", keep=keep) as folder:
         found = chaos(folder, plan(kills, rounds, seed), rounds)
     report(f"{rounds} rounds, {sum(found.kills.values())} kills, seed {seed}", found)

@@ -1,12 +1,15 @@
 """Arithmetic on parameter dictionaries."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from engram.types import Params, Scale
+
+_PART: Final = 2**20  # entries of a tensor that are looked at together
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
@@ -45,6 +48,20 @@ def norm(x: Params, leading: int = 0) -> Tensor:
     return torch.stack(squares).sum(0).sqrt()
 
 
+def sum_over(function: Callable[..., Tensor], *leaves: Tensor) -> Tensor:
+    """Returns the sum of a function of tensors of the same shape, entry by entry.
+
+    Args:
+        function: ``(*parts) -> ()``: the sum over some entries. It sees large tensors part by part,
+            so that what it makes of them takes little memory.
+        leaves: The tensors.
+    """
+    if leaves[0].numel() <= _PART:
+        return function(*leaves)
+    parts = zip(*(torch.split(leaf.reshape(-1), _PART) for leaf in leaves), strict=True)
+    return torch.stack([function(*some) for some in parts]).sum()
+
+
 def is_finite(x: Any, leading: int = 0) -> Tensor:
     """Returns whether every entry of every tensor is finite, separately for each of stacked models.
 
@@ -57,7 +74,7 @@ def is_finite(x: Any, leading: int = 0) -> Tensor:
     sums = [
         leaf.reshape(*leaf.shape[:leading], -1).sum(-1, dtype=torch.float64)
         if leading
-        else leaf.sum(dtype=torch.float64)  # whose order in memory may be any
+        else sum_over(lambda part: part.sum(dtype=torch.float64), leaf)
         for leaf in tree_leaves(x)
     ]
     return torch.stack(sums).sum(0).isfinite() if sums else torch.tensor(True)

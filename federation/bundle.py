@@ -6,7 +6,8 @@ round to a third of the time.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -15,6 +16,7 @@ from federation.errors import Refused, brief, one_line
 from federation.flower import recorddict_from_bytes, recorddict_to_bytes
 from federation.mapped import Mapped, join
 from federation.memory_budget import MemoryBudget
+from federation.wire import parts_of
 
 _ALL: Final = "engram.all"
 _ARRAYS: Final = "engram.arrays"
@@ -97,20 +99,39 @@ def _read_all(data: object) -> RecordDict:
 
 
 def _size(record: ArrayRecord) -> int:
-    return sum(len(array.data) for array in record.values())
+    return sum(map(_length, record.values()))
+
+
+def _length(array: Array) -> int:
+    return sum(map(len, parts_of(array)))
 
 
 def _join(record: ArrayRecord) -> list[ConfigRecord]:
     """Returns one record, or several, each with a piece of the bytes."""
-    arrays = list(record.values())
     described = [
-        (name, array.dtype, list(array.shape), array.stype, len(array.data))
+        (name, array.dtype, list(array.shape), array.stype, _length(array))
         for name, array in record.items()
     ]
-    data = b"".join((json.dumps(described).encode(), b"\n", *(array.data for array in arrays)))
-    first, *others = (data[i : i + PIECE] for i in range(0, len(data), PIECE))
+    parts = (part for array in record.values() for part in parts_of(array))
+    first, *others = _cut(chain([memoryview(json.dumps(described).encode() + b"\n")], parts))
     count: dict[str, int] = {_PIECES: len(others)} if others else {}
     return [ConfigRecord({_ARRAYS: first, **count}), *(ConfigRecord({_PIECE: o}) for o in others)]
+
+
+def _cut(parts: Iterable[memoryview]) -> Iterator[bytes]:
+    """Yields the bytes of all parts in pieces of ``PIECE``, but for the last one."""
+    piece = bytearray()
+    for part in parts:
+        at = 0
+        while at < len(part):
+            more = part[at : at + PIECE - len(piece)]
+            piece += more
+            at += len(more)
+            if len(piece) == PIECE:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
 
 
 def _piece(name: str, number: int) -> str:

@@ -29,7 +29,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from logging import Formatter
@@ -160,7 +160,7 @@ class Parcel(NamedTuple):
 
     header: bytes  # its metadata, and its error if it is one, as Flower serializes them
     tree: bytes  # the ids of the objects that its content is made of, likewise
-    objects: dict[str, bytes]  # their bytes, by id
+    objects: MutableMapping[str, bytes]  # their bytes, by id
 
     @property
     def size(self) -> int:
@@ -219,7 +219,8 @@ def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
     _check_room(parcel, limit)
     metadata = metadata_of(parcel)
     name = metadata.message_id
-    message = inflate_object_from_contents(name, parcel.objects, keep_object_contents=True)
+    contents: Any = parcel.objects  # which Flower wants to be a dict, and reads alone
+    message = inflate_object_from_contents(name, contents, keep_object_contents=True)
     if not isinstance(message, Message):
         raise TypeError(f"expected a message, got {type(message).__name__}")
     if message.has_error():

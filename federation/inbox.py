@@ -18,7 +18,7 @@ from federation.flower import (
     runtime_pb2,
     unpack,
 )
-from federation.mapped import LARGE
+from federation.mapped import LARGE, Spool
 
 _SLICE: Final = 16  # parts fetched of one reply before the next reply's turn
 _LOOK: Final = 2.0  # seconds after which a poll ends, even if there is more to fetch
@@ -34,12 +34,15 @@ class Limits(NamedTuple):
 
 
 class _Arrival:
-    """A reply in transit: the parts fetched so far, and those still missing."""
+    """A reply in transit: the parts fetched so far, and those still missing.
+
+    Nodes send at the same time, so that parts of several large replies come by turns.
+    """
 
     def __init__(self, header: Any, tree: Any, most: int) -> None:
         """Lists its parts, but no more than ``most``."""
         names = [part.object_id for part in islice(iterate_object_tree(tree), most)]
-        self.parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
+        self.parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), Spool())
         self.name = tree.object_id
         self.parts = len(names)
         self.missing = list(dict.fromkeys(names))[::-1]  # fetched from the end

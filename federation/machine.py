@@ -1,5 +1,6 @@
 """Cores and memory that this process may use."""
 
+import ctypes
 import functools
 import logging
 import math
@@ -18,6 +19,7 @@ _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _OWN = 2**28  # bytes that a run takes besides its rows: where they are short, libraries abort
 _SMALL = 2**20  # bytes that are not worth the files that say what is free
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _FEWER = "use fewer rows, or a larger machine"
 
 
@@ -51,6 +53,21 @@ def available(device: str) -> int:
     if most != resource.RLIM_INFINITY:
         free = min(free, max(0, most - psutil.Process().memory_info().vms))
     return free
+
+
+def keep_freed(size: int, largest: int) -> None:
+    """Makes this process keep freed memory, to use it again; other C libraries are not changed.
+
+    By default glibc keeps ever more at its heap's end, and of blocks that are ever larger.
+
+    Args:
+        size: Bytes that are kept at most.
+        largest: Bytes of a block; larger ones get pages of their own, and give them back.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # there is no mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, largest)
+        mallopt(_TRIM_THRESHOLD, size)
 
 
 def check_room(

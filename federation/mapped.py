@@ -1,12 +1,15 @@
-"""Large arrays in a file that has no name, so that memory need not hold a whole cohort's models.
+"""Large arrays in files that have no names, so that memory need not hold a whole cohort's models.
 
-The kernel keeps as much of the file in memory as there is room for.
+The kernel keeps as much of a file in memory as there is room for.
 """
 
 import mmap
+import os
 import tempfile
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import IO, Final
 
 from flwr.app import Array
 
@@ -32,6 +35,48 @@ class Mapped(Array):
 
 
 Mapped.__qualname__ = Array.__qualname__  # by which Flower names the type of what it sends
+
+
+class Spool(MutableMapping[str, bytes]):
+    """Bytes by name, of which those beyond the first ``LARGE`` are in a file."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytes] = {}
+        self._places: dict[str, tuple[int, int]] = {}  # in the file: from where, and how many
+        self._file: IO[bytes] | None = None
+        self._end = self._size = 0  # bytes in the file, and of all that was added
+
+    def __setitem__(self, name: str, data: bytes) -> None:
+        """Adds bytes; in memory, if there is no room for files."""
+        self._size += len(data)
+        if self._size > LARGE:
+            with suppress(OSError):
+                self._file = self._file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+                self._file.seek(self._end)
+                if self._file.write(data) == len(data):
+                    self._places[name] = self._end, len(data)
+                    self._end += len(data)
+                    return
+        self._held[name] = data
+
+    def __getitem__(self, name: str) -> bytes:
+        """Returns the bytes, read from the file each time."""
+        if name in self._held or self._file is None:
+            return self._held[name]
+        start, count = self._places[name]
+        return os.pread(self._file.fileno(), count, start)
+
+    def __delitem__(self, name: str) -> None:
+        """Forgets the bytes; a file keeps its length."""
+        del (self._held if name in self._held else self._places)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names."""
+        return chain(self._held, self._places)
+
+    def __len__(self) -> int:
+        """Returns the number of names."""
+        return len(self._held) + len(self._places)
 
 
 def view_of(array: Array) -> memoryview:

@@ -41,6 +41,7 @@ __all__ = [
     "config_of",
     "floats_of",
     "floats_record",
+    "parts_of",
     "read_array",
     "read_float",
     "read_floats",
@@ -151,6 +152,14 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     if len(data) != len(header) + size:
         raise TypeError(f"{len(data) - len(header)} bytes instead of {size}")
     return _decode(data, len(header), shape, wanted)
+
+
+def parts_of(array: Array) -> list[memoryview]:
+    """Returns an array's bytes, in parts: of a tensor of this process, without a copy."""
+    if (tensor := _tensor_in(array)) is None:
+        return [view_of(array)]
+    values = tensor.numpy().reshape(-1)
+    return [memoryview(_header(tuple(tensor.shape), values.dtype)), values.view(np.uint8).data]
 
 
 def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:

@@ -6,6 +6,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from federation.machine import keep_freed
 from server.grid import PatientGrid
 from server.membership import membership_of
 from server.opened import opened
@@ -13,6 +14,8 @@ from server.run import run
 from strategies import STRATEGIES
 
 _log = getLogger("flwr.engram")
+
+_KEPT = 2**20  # bytes of freed memory that a coordinator keeps
 
 app = ServerApp()
 
@@ -28,6 +31,8 @@ def main(grid: Grid, context: Context) -> None:
         experiment.refuse_attack()
         membership = membership_of(grid)
         patient = PatientGrid(grid, least=experiment.least_clients, membership=membership)
+        if not patient.fixed:  # the parts of large replies come and go in each round
+            keep_freed(_KEPT, largest=_KEPT)
         strategy = STRATEGIES[experiment.own.plug_in]
 
         def report(row: dict[str, Any]) -> None:

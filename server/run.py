@@ -177,22 +177,15 @@ class _Run:
 
     def whole(self, engine: str) -> Row:
         """Runs what is left, and records and returns the results."""
-        record, checkpoint = self.record, self.begin(engine)
-        asked = record.folder / ASKED if self.noise is secret_noise else None
-        e, rows, accountant = self.experiment, record.rows(), None
-        if e.privacy != "none":
-            accountant = PrivacyAccountant(e, checkpoint.server_round, asked, rows, self._examples)
-            for clients in self.unpaid:
-                accountant.note(clients)
-            self.accountant = accountant
-        model = self.rounds(checkpoint, accountant, rows)
+        record, e = self.record, self.experiment
+        model, rows = self.rounds(engine)
         times = [row["ms"] for row in rows if "ms" in row]
         found = {
             "method": e.method,
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
             **_named(self.strategy.results(to_record(model), rows[-1]), self._roster()),
-            **(accountant.claim if accountant else {}),
+            **(self.accountant.claim if self.accountant else {}),
             **self.attendance.notes(),
         }
         record.finish(found)
@@ -250,15 +243,16 @@ class _Run:
             number, model, state, self.memories, picked, clients=clients
         )
 
-    def rounds(
-        self, checkpoint: Checkpoint, accountant: PrivacyAccountant | None, rows: list[Row]
-    ) -> Params:
+    def rounds(self, engine: str) -> tuple[Params, list[Row]]:
         """Runs the remaining rounds, with a last evaluation unless the last round had one.
 
-        Adds their metrics to ``rows``, those of the rounds before.
+        Returns:
+            The last model, and the metrics of all rounds.
         """
-        e, record = self.experiment, self.record
-        model, last, picked = checkpoint.model, checkpoint.server_round, dict[str, Checkpoint]()
+        e, record, picked = self.experiment, self.record, dict[str, Checkpoint]()
+        saved, model = self._begun(engine)
+        last, rows = saved, record.rows()
+        self._account(last, rows)
         if self.directly is not None:
             model = self._await_clients(model)  # once: those of this process do not come or go
         total = e.rounds
@@ -268,7 +262,7 @@ class _Run:
             final, last = number == total, number
             usual = number % e.eval_every == 0
             due = self.strategy.scored_from is not None and (final or usual)
-            model, metrics = self._train(number, model, checkpoint, accountant, losses=due)
+            model, metrics = self._train(number, model, saved, losses=due)
             strategy = self.strategy
             # A run that goes on from its last round has not been scored there.
             state = strategy.state if final and not usual else None
@@ -280,13 +274,29 @@ class _Run:
             kept = number % e.checkpoint_every == 0 or e.aggregation == "secure"
             if final or strategy.over or stopping or kept:
                 state = strategy.state if state is None else state
-                checkpoint = self._save(number, model, state, picked)
-                picked = {}
+                self._save(number, model, state, picked)
+                saved, picked = number, {}
             if stopping:
                 raise RunStopped(_ASKED.format(f"after round {number}", record.folder))
         if not self.strategy.evaluated:
             self._evaluate(last, model)
-        return model
+        return model, rows
+
+    def _begun(self, engine: str) -> tuple[int, Params]:
+        """Returns the round and the model to go on from; nothing keeps the checkpoint."""
+        checkpoint = self.begin(engine)
+        return checkpoint.server_round, checkpoint.model
+
+    def _account(self, last: int, rows: list[Row]) -> None:
+        """Begins to account for privacy, after round ``last``, where there is any."""
+        e, asked = self.experiment, None
+        if e.privacy == "none":
+            return
+        if self.noise is secret_noise:
+            asked = self.record.folder / ASKED
+        self.accountant = PrivacyAccountant(e, last, asked, rows, self._examples)
+        for clients in self.unpaid:
+            self.accountant.note(clients)
 
     def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
         """Returns what there is after a round, for each model for which it is the best so far."""
@@ -298,16 +308,11 @@ class _Run:
         pick = Checkpoint(number, model, self.strategy.state, memories, clients)
         return dict.fromkeys(keys, pick)
 
-    def _train(
-        self,
-        number: int,
-        model: Params,
-        checkpoint: Checkpoint,
-        accountant: PrivacyAccountant | None,
-        *,
-        losses: bool,
-    ) -> Round:
-        """Trains a round; its metrics are those of the record, but for scores."""
+    def _train(self, number: int, model: Params, saved: int, *, losses: bool) -> Round:
+        """Trains a round; its metrics are those of the record, but for scores.
+
+        ``saved`` is the round of the last checkpoint.
+        """
         start = time.perf_counter()
         self._stage(number, training=True)
         patient = self.grid if isinstance(self.grid, PatientGrid) else None
@@ -318,13 +323,13 @@ class _Run:
             strategy = self.strategy
             timeout = self.experiment.timeout
             train = self.directly or partial(self._asks(), self.grid, timeout=timeout)
+            accountant = self.accountant
             before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None
             after, metrics = train(
                 strategy, number, model, self._config(losses=losses), before_asking
             )
         except RunStopped as error:
-            last = checkpoint.server_round
-            where = f"the last good checkpoint, of round {last}, is in {self.record.folder}"
+            where = f"the last good checkpoint, of round {saved}, is in {self.record.folder}"
             raise RunStopped(f"{error} ({where})") from error
         away = {c: why for c, why in self.attendance.away.items() if c not in strategy.cohort}
         absent = dict(sorted({**away, **strategy.left_out}.items()))

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engram.core.claims import bounded
 from engram.core.method import Slots, Update
@@ -16,6 +17,7 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, unflat
 from engram.core.walkers import origin_of
 from engram.privacy import clip
+from engram.tree import sum_over
 from engram.types import Params
 from federation.aggregation import Merge
 from strategies.screening import Accepted, TrainReplies
@@ -91,12 +93,13 @@ def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Param
 
 
 def _length(own: Params, origin: Params) -> float:
-    """Returns the length of a change, in float64, of which memory holds but one array."""
-    squares = [
-        leaf.to(torch.float64, copy=True).sub_(origin[path]).square_().reshape(-1).sum(-1)
-        for path, leaf in own.items()
-    ]
-    return float(torch.stack(squares).sum(0).sqrt())
+    """Returns the length of a change, in float64."""
+
+    def squares(leaf: Tensor, begun: Tensor) -> Tensor:
+        return leaf.to(torch.float64, copy=True).sub_(begun).square_().sum()
+
+    sums = [sum_over(squares, leaf, origin[path]) for path, leaf in own.items()]
+    return float(torch.stack(sums).sum().sqrt())
 
 
 def _clients_of(replies: TrainReplies, marked: list[bool]) -> tuple[int, ...]:

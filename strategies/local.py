@@ -335,6 +335,7 @@ class Federated(RunStrategy):
     ) -> Iterable[Message]:
         """Makes the messages to the nodes of this round's cohort, with the slots for each."""
         losses = bool(config.get("losses", True))
+        self._asked = []  # which hold a model
         if self._traffic:
             self._traffic.messages = True
         nodes: Collection[int] = getattr(grid, "at_work", frozenset())

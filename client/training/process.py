@@ -1,6 +1,5 @@
 """Threads and memory of a process that trains."""
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Final
 import torch
 
 from engram.process import Shared, on_threads
+from federation.machine import keep_freed
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _KEPT: Final = 2**28  # free bytes at the heap's end that a process keeps
 _MAPPED: Final = 2**25  # larger blocks get pages of their own; glibc allows no larger value
 
@@ -60,12 +59,6 @@ def _keep(size: int) -> None:
 
     By default glibc returns it to the kernel at once, and the next step's tensors get pages that
     the kernel clears first. As measured in benchmarks/NOTES.md, that takes up to a fourth of the
-    time of a recurrent network. Other C libraries than glibc are not changed.
-
-    Args:
-        size: Bytes that are kept at most.
+    time of a recurrent network.
     """
-    with suppress(AttributeError, OSError, TypeError):  # there is no mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, _MAPPED)
-        mallopt(_TRIM_THRESHOLD, size)
+    keep_freed(size, _MAPPED)

@@ -199,6 +199,10 @@ def test_what_is_not_finite_is_found(value):
     assert is_finite({"a": large, "b": -large})
     large[17, 1] = value
     assert not is_finite({"b": torch.zeros(2), "a": large})
+    many = torch.zeros(3, 2**20 - 1)  # looked at part by part
+    assert is_finite(many)
+    many[2, -1] = value
+    assert not is_finite(many)
 
 
 @pytest.mark.parametrize("drawn", [3, 9])  # fewer rows than inputs, and more
