@@ -45,13 +45,14 @@ def dense(
             step must take one gradient of each batch.
     """
     way = partial(_together, problem, targets=targets, features=features)
-    if cohort.draws.sizes is None:
-        return way(cohort, Steps.of(cohort.draws))
+    draws = cohort.draws
+    if draws.sizes is None:
+        return way(cohort, Steps(draws, [draws.size] * draws.steps))
     from engram.cohort.padding import arranged, groups  # noqa: PLC0415 - not always needed
 
-    some = groups(cohort.draws, padded=features is None)  # features may depend on other rows
+    some = groups(draws, padded=features is None)  # features may depend on other rows
     if len(some) == 1:
-        return way(cohort, arranged(cohort.draws))
+        return way(cohort, arranged(draws))
     parts = map(cohort.of, some)
     return joined([way(part, arranged(part.draws)) for part in parts], some)
 

@@ -195,25 +195,21 @@ class Steps(NamedTuple):
     Attributes:
         draws: Their draws: row numbers are the initial batch, then the batches of each step in
             turn; those of a step are alike in size.
-        counts: Rows of each client's batches, without padding, (c, steps).
-        ends: Number of steps of each client, (c,).
+        widths: Rows in a batch of each step.
+        counts: Rows of each client's batches, without padding, (c, steps); None if there is none.
+        ends: Number of steps of each client, (c,); None if all have equally many.
     """
 
     draws: Draws
-    counts: Ints
-    ends: Ints
-
-    @classmethod
-    def of(cls, draws: Draws) -> Self:
-        """Returns the steps of clients all of whose batches have the same size."""
-        clients, steps = len(draws.rows), draws.steps
-        return cls(draws, np.full((clients, steps), draws.size), np.full(clients, steps))
+    widths: list[int]
+    counts: Ints | None = None
+    ends: Ints | None = None
 
     def chunks(self, least: int) -> Iterator[Chunk]:
         """Yields the rows in order, in chunks of at least ``least`` rows, but for the last one."""
         draws, start, stop = self.draws, 0, 0
         batches: list[tuple[int, Tensor | None]] = []
-        for h, width in enumerate([draws.initial, *self.counts.max(0).tolist()], start=-1):
+        for h, width in enumerate([draws.initial, *self.widths], start=-1):
             each = [(width, self._shares(h))] * draws.batches if h >= 0 else [(width, None)]
             batches += each if width else []
             stop += width * len(each)
@@ -223,15 +219,15 @@ class Steps(NamedTuple):
 
     def _shares(self, h: int) -> Tensor | None:
         """Returns the parts of rows in the means of a step's batches; see ``Chunk.batches``."""
-        counts = self.counts[:, h, None]
-        if np.ptp(counts) == 0:
+        if self.counts is None:
             return None
+        counts = self.counts[:, h, None]
         shares = (np.arange(counts.max()) < counts) / counts
         return torch.from_numpy(shares.astype(np.float32)).to(self.draws.rows.device)
 
     def moved(self, h: int, after: Any, before: Any) -> Any:
         """Returns what step h, from 0, made of ``before``, for clients that have such a step."""
-        if (self.ends > h).all():
+        if self.ends is None or (self.ends > h).all():
             return after
         moves = torch.from_numpy(self.ends > h).to(self.draws.rows.device)
 

@@ -30,7 +30,10 @@ def arranged(draws: Draws) -> Steps:
     at = torch.from_numpy(np.concatenate(numbers, 1)).to(draws.rows.device)
     seeds = None if draws.seeds is None else draws.seeds.gather(1, at)
     packed = draws._replace(rows=draws.rows.gather(1, at), seeds=seeds, sizes=None)
-    return Steps(packed, counts, ends)
+    padded, unlike = np.ptp(counts, axis=0).any(), np.ptp(ends)
+    return Steps(
+        packed, counts.max(0).tolist(), counts if padded else None, ends if unlike else None
+    )
 
 
 def groups(draws: Draws, *, padded: bool) -> list[list[int]]:

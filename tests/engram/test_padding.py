@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.cohort.draws import Draws, Steps
+from engram.cohort.draws import Draws
 from engram.cohort.padding import arranged, groups
 
 SIZES = np.array([[3, 3, 1, 0], [3, 2, 0, 0], [3, 3, 3, 2], [3, 3, 2, 0], [1, 0, 0, 0]])
@@ -79,10 +79,11 @@ def test_a_client_that_is_done_does_not_move():
         assert moved[:, 1].tolist() == (SIZES[:, h] > 0).astype(float).tolist()
 
 
-def test_clients_without_padding_stay_as_they_are():
-    given = draws(SIZES)._replace(sizes=None)
-    steps = Steps.of(given)
-    assert steps.draws is given
+def test_clients_alike_have_no_padding():
+    sizes = np.array([[3, 3, 2]] * 4)
+    steps = arranged(draws(sizes))
+    assert (steps.widths, steps.counts, steps.ends) == ([3, 3, 2], None, None)
+    assert torch.equal(steps.draws.rows, draws(sizes).rows[:, :-1])
     assert all(shares is None for chunk in steps.chunks(1) for _, shares in chunk.batches)
 
 
