@@ -11,11 +11,11 @@ Delta, (b + n, out): the outputs for rows x are ``sum_j (x B_j') diag(a_j) + (x 
 gradient is the gradient by the outputs, placed in the rows of Delta that belong to its batch; and
 the products ``x B_j'`` and ``X X'`` are computed for many steps at once. A base starts as a_j = 1,
 the others 0; so models and differences of models are held alike. No client needs an (out, in)
-matrix of its own until one is asked for. This pays off where n < in.
+matrix of its own until one is asked for. ``longest`` says where this pays off.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +23,10 @@ from torch.nn import functional
 
 from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates
 from engram.types import Params
+
+# As measured in benchmarks/NOTES.md, in the time of a Gram product of a number:
+_PRODUCTS: Final = 1.2  # those of a batch's row with the weights
+_PASSES: Final = 26.0  # memory's for a batch
 
 
 class SpannedRows(NamedTuple):
@@ -175,8 +179,22 @@ class Span(NamedTuple):
         return found
 
 
+def longest(out: int, width: int, size: int) -> int:
+    """Returns for how many rows of a round, at most, a span is cheaper than the weights (out, in).
+
+    Its Gram products grow with the square of the rows, where weights take two products of each
+    batch with them, and some passes of memory.
+
+    Args:
+        out: Outputs of the layer.
+        width: Inputs.
+        size: Rows of a batch.
+    """
+    return min(width - 1, int(out * (_PRODUCTS + _PASSES / size)))
+
+
 def make_coordinates(
-    bases: Sequence[Tensor], clients: int, drawn: int, most: int | None = None
+    bases: Sequence[Tensor], clients: int, drawn: int, *, size: int, most: int | None = None
 ) -> FirstLayerCoordinates:
     """Chooses how a cohort's first layers are stored, and allocates a buffer for its rows.
 
@@ -185,9 +203,10 @@ def make_coordinates(
             (c, out, in).
         clients: Number of clients.
         drawn: Number of rows that each client draws.
+        size: Rows of a batch.
         most: Rows that the buffer of plain coordinates has room for; by default ``drawn``.
     """
     out, width = bases[0].shape[-2:]
-    if out * (len(bases) - 1) + drawn < width:
+    if out * (len(bases) - 1) + drawn <= longest(out, width, size):
         return Span(tuple(bases), bases[0].new_empty(clients, drawn, width))
     return PlainCoordinates(tuple(bases), bases[0].new_empty(clients, most or drawn, width))

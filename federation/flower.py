@@ -29,6 +29,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -230,9 +231,10 @@ def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
 
 def _check_room(parcel: Parcel, limit: float) -> None:
     """Refuses a message that would take much more memory than its parts have bytes."""
-    budget, size = MemoryBudget(), 0
+    budget, lengths, named = MemoryBudget(), dict[str, int](), Counter[str]()
     longest = _HEAD + _ID * len(parcel.objects)
-    for content in parcel.objects.values():
+    for name, content in parcel.objects.items():
+        lengths[name] = len(content)
         end = content.find(b"\0", 0, longest)
         if end < 0:
             raise Refused("a part of it does not say what it is")
@@ -243,8 +245,8 @@ def _check_room(parcel: Parcel, limit: float) -> None:
         elif kind != "ArrayChunk":
             budget.take_json(body)
         if kind == "Array":  # whose parts count as often as it names them
-            sizes = [len(parcel.objects[part]) for part in parts]
-            size += sum(sizes[i] for i in json.loads(body.tobytes())["arraychunk_ids"])
+            named.update(parts[i] for i in json.loads(body.tobytes())["arraychunk_ids"])
+    size = sum(times * lengths[part] for part, times in named.items())
     if size > limit:
         raise Refused(f"its arrays must have at most {limit} bytes, got {size}")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import IO, Final
+from weakref import finalize
 
 from flwr.app import Array
 
@@ -48,16 +49,23 @@ class Spool(MutableMapping[str, bytes]):
 
     def __setitem__(self, name: str, data: bytes) -> None:
         """Adds bytes; in memory, if there is no room for files."""
+        self._held.pop(name, None)
+        self._places.pop(name, None)
         self._size += len(data)
         if self._size > LARGE:
             with suppress(OSError):
-                self._file = self._file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+                self._file = self._file or self._opened()
                 self._file.seek(self._end)
                 if self._file.write(data) == len(data):
                     self._places[name] = self._end, len(data)
                     self._end += len(data)
                     return
         self._held[name] = data
+
+    def _opened(self) -> IO[bytes]:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this
+        finalize(self, file.close)
+        return file
 
     def __getitem__(self, name: str) -> bytes:
         """Returns the bytes, read from the file each time."""

@@ -82,7 +82,9 @@ class AtWork(Together):
 
         due = [one.only(answered) for one in sent]
         later = [one.only(lambda message: not answered(message)) for one in sent]
-        stale = [server_round - one.wave.server_round for one in due for _ in one.wave.clients]
+        used = {reply.metadata.reply_to_message_id for reply in replies if reply.has_content()}
+        late = [one.only(lambda message: message.metadata.message_id in used) for one in due]
+        stale = [server_round - one.wave.server_round for one in late for _ in one.wave.clients]
         self.row = _staleness(stale)
         return [one for one in due if one.asked], [one for one in later if one.asked]
 

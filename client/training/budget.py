@@ -44,10 +44,11 @@ def block_of(
     step = client.phases[0].batches * size
     numbers = 4 * step * learner.model.activations
     if "dense" in ways:
-        numbers += cost(model, rows, step)
+        numbers += cost(model, rows, size, client.phases[0].batches, client.initial_rows)
     else:
         numbers += (step if e.local_epochs else rows) * train.numbers + 16 * learner.size
     numbers += 4 * learner.size if learner.optimizer.remembers else 0
+    numbers += 3 * learner.size if e.local_epochs else 0  # groups of like lengths are joined
     numbers += 10 * learner.size if e.update_clip else 0  # clipping copies in float64
     if learner.private is not None:  # a gradient of each row, unless they are products
         products = learner.model.dense_layers and learner.model.features is None

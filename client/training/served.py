@@ -284,7 +284,8 @@ class ServedModels:
 
     def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:
         count, drawn = support.rows.shape
-        coordinates = make_coordinates([w[FIRST]], count, drawn)
+        size = max(stop - start for start, stop in support.edges)
+        coordinates = make_coordinates([w[FIRST]], count, drawn, size=size)
         _, y = support.split.take(support.rows, out=coordinates.drawn)
         rows, targets = coordinates.see(0, drawn), self._targets(y)
         if alike:

@@ -18,7 +18,7 @@ from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.core.method import Slots
 from engram.core.optimizers import State
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
-from engram.span import Span, make_coordinates
+from engram.span import Span, longest, make_coordinates
 from engram.tree import is_finite
 from engram.types import Params
 
@@ -104,21 +104,30 @@ def first_base(common: Slots) -> Tensor | None:
     return next((common[s][FIRST] for s in _first_layers(common)), None)
 
 
-def cost(model: Params, drawn: int, step: int) -> int:
+def cost(model: Params, drawn: int, size: int, batches: int, initial: int) -> int:
     """Returns the largest count of numbers that training one client stores.
 
     Args:
         model: The network.
-        drawn: Rows that a client draws in a round.
-        step: Rows of a step.
+        drawn: Most rows that a client draws in a round; others may draw fewer.
+        size: Rows of a batch.
+        batches: Batches of a step.
+        initial: Rows of the initial batch.
     """
     out, width = model[FIRST].shape
-    size = sum(leaf.numel() for leaf in model.values())
-    rows = out + drawn  # with room for a layer of its own
-    if rows < width:
-        held = rows * out + size - out * width
-        return rows * (width + rows) + 12 * held + 3 * size  # a step's vectors, and its result
-    return (_CHUNK + step) * width + 15 * size
+    whole = sum(leaf.numel() for leaf in model.values())
+    limit = longest(out, width, size)
+    rows = out + min(drawn, limit)  # with room for a layer of its own
+    held = rows * out + whole - out * width
+    spanned = rows * (width + rows) + 12 * held + 3 * whole  # a step's vectors, and its result
+    if out + drawn <= limit:
+        return spanned
+    return max(spanned, _most(drawn, batches * size, initial) * width + 15 * whole)
+
+
+def _most(drawn: int, step: int, initial: int) -> int:
+    """Returns the most rows in a chunk."""
+    return min(drawn, max(initial, _CHUNK - 1 + step))
 
 
 def pays(model: Params, drawn: int) -> bool:
@@ -141,8 +150,9 @@ def _coordinates(
     clients, drawn = steps.draws.rows.shape
     if features is not None:
         return Span(tuple(bases), bases[0].new_zeros(clients, drawn, bases[0].shape[-1]))
-    most = max(chunk.stop - chunk.start for chunk in steps.chunks(_CHUNK))
-    return make_coordinates(bases, clients, drawn, most)
+    size = max(steps.widths)
+    most = _most(drawn, steps.draws.batches * size, steps.draws.initial)
+    return make_coordinates(bases, clients, drawn, size=size, most=most)
 
 
 def _held(coordinates: FirstLayerCoordinates, *every: Slots) -> tuple[Slots, ...]:

@@ -194,7 +194,7 @@ class Steps(NamedTuple):
 
     Attributes:
         draws: Their draws: row numbers are the initial batch, then the batches of each step in
-            turn; those of a step are alike in size.
+            turn; those of a step are alike in size, which ``widths`` has, and not ``size``.
         widths: Rows in a batch of each step.
         counts: Rows of each client's batches, without padding, (c, steps); None if there is none.
         ends: Number of steps of each client, (c,); None if all have equally many.

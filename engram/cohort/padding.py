@@ -11,7 +11,7 @@ import torch
 
 from engram.cohort.draws import Draws, Steps
 
-_LEAST: Final = 0.75  # of the rows that a client has in its group, those that it needs
+_LEAST: Final = 0.75  # of steps times rows of a batch in a client's group, its own
 
 
 def arranged(draws: Draws) -> Steps:

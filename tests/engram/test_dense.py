@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
+from engram.cohort.dense import cost
 from engram.dense import (
     CROSS_ENTROPY,
     FIRST,
@@ -209,7 +210,7 @@ def test_what_is_not_finite_is_found(value):
 @pytest.mark.parametrize("own", [False, True])
 def test_some_clients_of_a_cohort_have_their_own_weights(drawn, own):
     weight = draw(1, 4, 5, 6) if own else draw(1, 5, 6)
-    coordinates = make_coordinates([weight], 4, drawn)
+    coordinates = make_coordinates([weight], 4, drawn, size=3)
     coordinates.drawn.copy_(draw(2, 4, drawn, 6))
     held = coordinates.base(0)
     if drawn < 6:
@@ -217,3 +218,27 @@ def test_some_clients_of_a_cohort_have_their_own_weights(drawn, own):
     some = [3, 1]  # the others have diverged
     found = coordinates.of(some).weights(held[some])
     torch.testing.assert_close(found, coordinates.weights(held)[some])
+
+
+@pytest.mark.parametrize("size", [1, 5, 32])
+@pytest.mark.parametrize(("out", "width"), [(2, 3000), (1, 784), (10, 784), (100, 64), (40, 784)])
+def test_the_cost_covers_the_rows_of_clients_of_any_length(out, width, size):
+    model = {FIRST: torch.empty(out, width), "dense0.bias": torch.empty(out)}
+    for most in (10, 100, 1000, 5000):
+        covered = cost(model, most, size, 2, 0)
+        for drawn in range(1, most + 1, 7):
+            chunk = min(drawn, 47 + 2 * size)
+            found = make_coordinates([model[FIRST]], 1, drawn, size=size, most=chunk)
+            assert found.drawn.numel() <= covered
+    assert cost(model, 6000, size, 2, 5000) >= 5000 * width
+
+
+def test_a_span_is_for_rounds_of_few_rows():
+    def kind(out, width, size, drawn, bases=1):
+        every = [torch.empty(out, width)] * bases
+        return type(make_coordinates(every, 1, drawn, size=size)).__name__
+
+    assert kind(40, 784, 5, 155, bases=2) == "Span"  # as much as a round of exact LocalMOML has
+    assert kind(40, 784, 5, 300) == "PlainCoordinates"
+    assert kind(2, 3000, 32, 1280) == "PlainCoordinates"
+    assert kind(100, 64, 10, 64) == "PlainCoordinates"  # no fewer rows than inputs

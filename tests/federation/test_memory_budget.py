@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from federation.bundle import bundle, unbundle
 from federation.errors import Refused
 from federation.fingerprint import source_root
-from federation.flower import Parcel, local_run, name_message, pack
+from federation.flower import Parcel, local_run, name_message, pack, unpack
 from federation.inbox import Limits, _unpacked
+from federation.mapped import Spool
 from federation.memory_budget import MemoryBudget
 
 MIB = 2**20
@@ -296,3 +297,18 @@ def test_a_damaged_parcel_is_refused_or_another_one(data):
 def test_a_parcel_of_anything_is_refused(described):
     with pytest.raises(Refused, match="no message in parts"):
         Parcel.from_bytes(json.dumps(described).encode() + b"\n+")
+
+
+def test_a_part_that_is_named_often_is_read_once_to_be_measured():
+    reads = []
+
+    class Counted(Spool):
+        def __getitem__(self, name):
+            reads.append(name)
+            return super().__getitem__(name)
+
+    parcel, objects = repeated(10**5), Counted()
+    objects.update(parcel.objects)
+    with pytest.raises(Refused, match="its arrays must have at most 1000 bytes, got"):
+        unpack(parcel._replace(objects=objects), 1000)
+    assert len(reads) == len(set(reads)) == len(objects)

@@ -37,6 +37,9 @@ def test_what_was_put_in_comes_out():
     assert_is(spool, {name: GIVEN[name] for name in "bde"})
     spool["f"] = b"later"
     assert spool["f"] == b"later"
+    for name in ("f", "d", "a"):  # what was in the file, or nowhere
+        spool[name] = b"again"
+        assert (spool[name], [*spool].count(name)) == (b"again", 1)
     for name in ("c", "nothing"):
         with pytest.raises(KeyError):
             spool[name]
