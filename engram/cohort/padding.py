@@ -11,7 +11,7 @@ import torch
 
 from engram.cohort.draws import Draws, Steps
 
-_LEAST: Final = 0.75  # of steps times rows of a batch in a client's group, its own
+_LEAST: Final = 0.75  # of the steps times the batch of its group, those of each client
 
 
 def arranged(draws: Draws) -> Steps:

@@ -1,4 +1,4 @@
-"""What the scores of an evaluation show is said, by client, and what stays as it was once."""
+"""Warnings of scores: each names its clients; one of clients without scores comes once."""
 
 import pytest
 
