@@ -205,7 +205,7 @@ def main(
     keep: Keep = False,
 ) -> None:
     """Prints the outcome of a disturbed run; exits with 1 if the run was harmed."""
-    rounds = rounds or max(30, kills)  # a run without progress between deaths is given up
+    rounds = rounds or max(30, kills)  # a run without a new round between deaths is given up
     with new_folder("chaos", keep=keep) as folder:
         found = chaos(folder, plan(kills, rounds, seed), rounds)
     report(f"{rounds} rounds, {sum(found.kills.values())} kills, seed {seed}", found)

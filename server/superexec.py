@@ -5,13 +5,16 @@ Run as ``python -m server.superexec`` with the arguments of ``flower-superexec``
 
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
+from logging import getLogger
 from typing import Any
 
 from federation.flower import run_superexec
 from federation.logs import begin_log
 
 _TOKEN = "--token"
+_log = getLogger("flwr.engram")
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -19,6 +22,10 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
     Any user could read it there with `ps`. The file is private and unnamed, and vanishes with the
     last process that has it open.
+
+    An app that is killed is started again. If it had not begun its run, it begins it now; else the
+    SuperLink refuses it, and is told by it at once that the run has failed, instead of finding out
+    when the killed process has been silent for minutes.
     """
     at = list(arguments).index(_TOKEN)
     before, token, after = arguments[:at], arguments[at + 1], arguments[at + 2 :]
@@ -26,7 +33,15 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         file.write(token.encode())
         file.seek(0)
         command = [*before, "--token-file", f"/dev/fd/{file.fileno()}", *after]
-        return subprocess.Popen(command, pass_fds=[file.fileno()], **options)
+        process = subprocess.Popen(command, pass_fds=[file.fileno()], **options)
+
+    def start_again_if_killed() -> None:
+        if (code := process.wait()) < 0:
+            _log.warning("%s was killed by signal %d: it is started again", command[0], -code)
+            start(arguments, **options)
+
+    threading.Thread(target=start_again_if_killed, daemon=True).start()
+    return process
 
 
 if __name__ == "__main__":

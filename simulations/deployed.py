@@ -26,7 +26,7 @@ from simulations.app_folder import write_app
 
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
-_FRUITLESS = 5  # attempts in a row without progress, after which the run is given up
+_FRUITLESS = 10  # attempts in a row without a new round, after which the run is given up
 _STARTED = re.compile(r"started run (\d+)")
 
 
@@ -59,12 +59,11 @@ def run_deployed(
         RunStopped: The run stopped for a reason of its own, or no progress can be made.
     """
     folder, server = folder.absolute(), server.absolute()
-    wait, fruitless, heard = _RETRY, 0, time.monotonic()
+    wait, fruitless, heard, furthest = _RETRY, 0, time.monotonic(), _recorded(folder)
     while not _finished(folder, experiment):
         if _held(folder):  # by a coordinator that outlived the process that watched it
             _watch(folder, on_round, lambda: _held(folder))
             continue
-        before = _reached(folder)
         attempt = Attempt(experiment, folder, server, control, on_word)
         try:
             attempt.follow(on_round)
@@ -74,14 +73,14 @@ def run_deployed(
             return
         if attempt.verdict:
             raise RunStopped(attempt.verdict)
-        if _reached(folder) > before:
-            wait, fruitless = _RETRY, 0
+        if _recorded(folder) > furthest:
+            wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
         elif attempt.run_id is not None:
             fruitless += 1
         if attempt.run_id is not None:
             heard = time.monotonic()
         if fruitless >= _FRUITLESS:
-            raise RunStopped(f"{attempt.trouble}, {fruitless} times without any progress")
+            raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
         if time.monotonic() - heard > patience:
             raise RunStopped(f"{attempt.trouble} (for {patience:g} s)")
         on_trouble(f"{attempt.trouble}; going on in {wait:.0f} s")
@@ -232,8 +231,7 @@ def _finished(folder: Path, experiment: Experiment) -> bool:
     return False
 
 
-def _reached(folder: Path) -> int:
-    """Returns the round of the last checkpoint; -1 if there is none."""
-    with contextlib.suppress(EngramError):
-        return max(RunRecord.open(folder).checkpoints(), default=-1)
-    return -1
+def _recorded(folder: Path) -> int:
+    """Returns the last round of a run's record; -1 if there is none."""
+    rows = RunRecord(folder).rows()
+    return int(rows[-1]["round"]) if rows else -1

@@ -1,5 +1,6 @@
 """Real processes: the same app over gRPC gives the same model, whatever happens to them."""
 
+import contextlib
 import json
 import re
 import socket
@@ -288,6 +289,26 @@ def test_kills_cost_no_memory_and_no_round(tmp_path):
     outcome = chaos(tmp_path, plan(3, 6, seed=1), 6)
     assert outcome.unharmed, outcome
     assert sorted(outcome.kills) == ["client-2", "coordinator", "superlink"]
+
+
+def test_a_coordinator_killed_before_it_begins_costs_no_attempt(tmp_path):
+    killed = []
+
+    def kill(federation):
+        superlink = psutil.Process(federation.processes["superlink"].pid)
+        while not killed:
+            for child in superlink.children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # it may have ended
+                    if any("flwr-serverapp" in word for word in child.cmdline()):
+                        child.kill()
+                        killed.append(child.pid)
+
+    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+        killer = threading.Thread(target=kill, args=(federation,), daemon=True)
+        killer.start()
+        there = run(federation, settings(), tmp_path / "there")
+    assert killed
+    assert len(there.rows()) == 5
 
 
 def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path):

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 
 import grpc
@@ -238,6 +239,31 @@ def test_a_token_reaches_the_coordinator_and_nobody_else(tmp_path, monkeypatch):
     assert said.decode().split() == ["s3cret", "False", "0o600", "0", "--insecure"]
     assert "s3cret" not in " ".join(map(str, process.args))
     assert not list(own.iterdir())
+
+
+ONCE_KILLED = """
+import os, sys
+from pathlib import Path
+tries = Path(sys.argv[1])
+tries.write_text(tries.read_text() + Path(sys.argv[sys.argv.index("--token-file") + 1]).read_text())
+if len(tries.read_text()) < 12:
+    os.kill(os.getpid(), 9)
+sys.exit(3)
+"""
+
+
+def test_a_coordinator_that_is_killed_is_started_again_with_its_token(tmp_path, caplog):
+    # The first is killed, and the second ends by itself: it failed, which is its own affair.
+    (tmp_path / "app").write_text(ONCE_KILLED)
+    tries = tmp_path / "tries"
+    tries.write_text("")
+    before = set(threading.enumerate())
+    process = start([sys.executable, tmp_path / "app", str(tries), "--token", "s3cret"])
+    assert process.wait(60) == -9
+    while watching := set(threading.enumerate()) - before:
+        watching.pop().join(60)
+    assert tries.read_text() == "s3cret" * 2
+    assert caplog.messages == [f"{sys.executable} was killed by signal 9: it is started again"]
 
 
 def test_flowers_superexec_starts_it_so(monkeypatch):

@@ -74,6 +74,30 @@ def test_warnings_of_the_coordinator_are_passed_on_and_its_verdict_ends_the_run(
     assert words == ["run 7: its coordinator is starting", "node 5 is busy: a", "node 6 is busy"]
 
 
+PROGRESS = """
+from pathlib import Path
+from federation.checksums import Journal
+print("Successfully started run 7", flush=True)
+tries, folder = Path("tries"), Path("run")
+tries.write_text(tries.read_text() + ".")
+folder.mkdir(exist_ok=True)
+if len(tries.read_text()) <= 3:
+    Journal(folder / "metrics.jsonl", dict).append({"round": len(tries.read_text())})
+"""
+
+
+def test_a_run_is_given_up_after_attempts_without_a_new_round(flwr, tmp_path, monkeypatch):
+    # The first three record a round each, and no other gets further.
+    monkeypatch.setattr(deployed, "_RETRY", 0.01)
+    monkeypatch.setattr(deployed, "_LONGEST", 0.01)
+    monkeypatch.setattr(deployed, "_FRUITLESS", 2)
+    flwr(f"import os\nos.chdir({str(tmp_path)!r})\n" + PROGRESS)
+    (tmp_path / "tries").write_text("")
+    with pytest.raises(RunStopped, match=r"died, 2 times without a new round$"):
+        run(tmp_path)
+    assert (tmp_path / "tries").read_text() == "." * 5
+
+
 def test_clients_without_a_part_are_named_by_reason():
     why = {"1": "off line", "2": "off line", "3": "it lacks the inputs dose"}
     rows = [
