@@ -2,11 +2,12 @@
 
 ``python -m benchmarks.membership --nodes 20 --rounds 100 --seed 0`` starts a federation on this
 machine, with TLS and authentication, and runs Ditto on it, whose clients keep models of their own.
-While the run goes on, clients join, sites leave, the operator revokes keys, and nodes are cut off:
-a node's processes are stopped (SIGSTOP) for as long as the script says, so that it neither answers
-nor sends heartbeats. In the end every round must be recorded, the members must be those of the
-script, memories must be intact, and the model must be that of one process in which the same clients
-took part.
+While the run goes on, clients join, sites leave, the operator revokes keys, and nodes are cut off
+for as long as the script says. For root on Linux each node is in a network namespace of its own,
+and its link is cut; elsewhere the node's processes are stopped (SIGSTOP), so that it neither
+answers nor sends heartbeats. In the end every round must be recorded, the members must be those of
+the script, memories must be intact, and the model must be that of one process in which the same
+clients took part.
 """
 
 import os
@@ -25,6 +26,7 @@ from flwr.app import MessageType
 
 from benchmarks.chaos import distance
 from benchmarks.harness import Keep, new_folder, report, start
+from benchmarks.namespaces import LinkedFederation, enter_namespace
 from client.audit import AUDIT, Audit
 from client.disk import DiskStore
 from client.fleet import Unreachable
@@ -103,6 +105,26 @@ class Outcome(NamedTuple):
         return near and not any(failed)
 
 
+class StoppedFederation(LoopbackFederation):
+    """A federation whose nodes are cut off by stopping their processes."""
+
+    def cut(self, name: str) -> None:
+        """Cuts a node off."""
+        self._signal(name, signal.SIGSTOP)
+
+    def mend(self, name: str) -> None:
+        """Lets a node that was cut off come back."""
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, what: signal.Signals) -> None:
+        first = psutil.Process(self.processes[name].pid)
+        for process in [first, *first.children(recursive=True)]:
+            os.kill(process.pid, what)
+
+
+Cuttable = StoppedFederation | LinkedFederation
+
+
 def begins_with(nodes: int) -> int:
     """Returns the number of clients with which the run begins; the others join."""
     return nodes - max(1, nodes // 4)
@@ -158,7 +180,13 @@ def settings(clients: int, rounds: int) -> dict[str, Any]:
 
 
 def carry_out(
-    folder: Path, nodes: int, rounds: int, events: Sequence[Event], *, say: Any = print
+    folder: Path,
+    nodes: int,
+    rounds: int,
+    events: Sequence[Event],
+    *,
+    kind: type[Cuttable] = StoppedFederation,
+    say: Any = print,
 ) -> Outcome:
     """Runs the federation in a new folder, has everything happen, and compares.
 
@@ -174,7 +202,7 @@ def carry_out(
     def on_round(row: Mapping[str, Any]) -> None:
         reached[0] = max(reached[0], row["round"])
 
-    with LoopbackFederation(folder / "federation", clients=first, options=data) as federation:
+    with kind(folder / "federation", clients=first, options=data) as federation:
 
         def script() -> None:
             for event in events:
@@ -208,7 +236,7 @@ def carry_out(
 
 def _happen(
     event: Event,
-    federation: LoopbackFederation,
+    federation: Cuttable,
     folder: Path,
     data: Sequence[str],
     over: threading.Event,
@@ -225,9 +253,9 @@ def _happen(
         server, control = federation.server, federation.control
         return _insist(lambda: remove_client(server, name, control=control), over, say)
     else:
-        _signal(federation.processes[name].pid, signal.SIGSTOP)
+        federation.cut(name)
         over.wait(event.seconds)
-        _signal(federation.processes[name].pid, signal.SIGCONT)
+        federation.mend(name)
     return True
 
 
@@ -241,12 +269,6 @@ def _insist(step: Callable[[], object], over: threading.Event, say: Any) -> bool
         else:
             return True
     return False
-
-
-def _signal(number: int, what: signal.Signals) -> None:
-    first = psutil.Process(number)
-    for process in [first, *first.children(recursive=True)]:
-        os.kill(process.pid, what)
 
 
 def compare(folder: Path, nodes: int, rounds: int, members: set[int]) -> dict[str, Any]:
@@ -318,9 +340,11 @@ def main(
     keep: Keep = False,
 ) -> None:
     """Prints the outcome of a run whose members change; exits with 1 if the run was harmed."""
+    kind = LinkedFederation if enter_namespace() else StoppedFederation
     with new_folder("membership", keep=keep) as folder:
-        found = carry_out(folder, nodes, rounds, plan(nodes, rounds, seed))
-    report(f"{nodes} nodes, seed {seed}", found)
+        found = carry_out(folder, nodes, rounds, plan(nodes, rounds, seed), kind=kind)
+    cuts = "links cut" if kind is LinkedFederation else "processes stopped"
+    report(f"{nodes} nodes, seed {seed}, {cuts}", found)
 
 
 if __name__ == "__main__":

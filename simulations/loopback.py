@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import psutil
 
@@ -40,6 +40,7 @@ class LoopbackFederation:
         options: Initial ``options`` of every node.
 
     Attributes:
+        host: Address at which nodes reach the SuperLink.
         options: By node, further arguments of `engram node`, or further entries of a stock node's
             ``--node-config``. Changes take effect at its next start.
         fleet: Port of the SuperLink's Fleet API.
@@ -47,6 +48,8 @@ class LoopbackFederation:
         control: HOST:PORT of the SuperLink's Control API.
         processes: The started processes, by name.
     """
+
+    host: ClassVar = "127.0.0.1"
 
     def __init__(
         self,
@@ -77,8 +80,8 @@ class LoopbackFederation:
         init_federation(
             self._folder,
             clients=self._clients,
-            hosts=["127.0.0.1"],
-            superlink=f"127.0.0.1:{self.fleet}",
+            hosts=["127.0.0.1", self.host],
+            superlink=f"{self.host}:{self.fleet}",
             days=1,
             insecure=self._insecure,
         )
