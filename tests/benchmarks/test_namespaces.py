@@ -27,7 +27,9 @@ print(reached())
 federation.cut("client-1")
 print(reached())
 federation.mend("client-1")
-print(reached())
+while not all(found := reached()):  # a link takes a moment until it is up
+    pass
+print(found)
 federation.__exit__(None, None, None)
 print(Path("/sys/class/net/link0").exists())
 """
