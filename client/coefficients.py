@@ -59,7 +59,8 @@ def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficien
     names += [INTERCEPT] * (INTERCEPT in memory)
     table = torch.stack([memory[name] for name in names], dim=1)
     headings = ("low", "high", "own", "shared")
-    return linear(schema, names, table[0], dict(zip(headings, table[1:], strict=True)))
+    found = linear(schema, names, table[0], dict(zip(headings, table[1:], strict=True)))
+    return found._replace(outputs=list(kind.classes[1:]) or found.outputs)
 
 
 def linear(

@@ -196,7 +196,8 @@ class TableSites:
         """Describes the clients' numbers of rows, and their columns."""
         held = [(client, self.data.train[client]) for client in hosted]
         clients = {client: len(rows.y) for client, rows in held if rows is not None}
-        return describe_node(clients, Kind(schema=self.data.schema), self.data.names)
+        kind = Kind(schema=self.data.schema, classes=self.data.classes)
+        return describe_node(clients, kind, self.data.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Sends the clients' own estimates: see ``federation.estimates``."""

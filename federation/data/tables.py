@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 from engram.arrays import Bools, Ints
 from engram.checks import clash, must, require
+from engram.molar.families import FamilyName
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
-from federation.data.cells import numbers
+from federation.data.cells import check_there, numbers, sorted_out
 from federation.data.datasets import read_given
 from federation.data.encoding import encode, fit, gaps, usual
+from federation.data.labels import is_text
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import of_arrays, of_csv
@@ -31,6 +33,7 @@ from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
+_ADVICE: Final = "code it by numbers, or set family=logistic if it has two values"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -44,6 +47,7 @@ class Table(NamedTuple):
         columns: What the features are called.
         schema: The schema of its columns, if it was read from a source.
         inputs: These columns as they were read, as a data frame; likewise.
+        classes: What 0 and 1 of the target are called, where it is text.
     """
 
     x: npt.NDArray[np.float64]
@@ -52,6 +56,7 @@ class Table(NamedTuple):
     columns: list[str]
     schema: Schema = Schema(())
     inputs: Any = None
+    classes: tuple[str, ...] = ()
 
     @property
     def labels(self) -> _Array:
@@ -74,6 +79,7 @@ class TableData(NamedTuple):
         names: What clients are called in the task column.
         fills: By client, what stands for a missing value of each column in its rows, where these
             are medians.
+        classes: What 0 and 1 of the target are called, where it is text.
     """
 
     train: list[Rows | None]
@@ -81,6 +87,7 @@ class TableData(NamedTuple):
     schema: Schema
     names: Names = UNNAMED
     fills: Mapping[int, Sequence[Any]] = MappingProxyType({})
+    classes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -114,7 +121,8 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     if experiment.source.by_client:
         everyone = range(experiment.num_clients)
         return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
-    table = read_table(experiment.source, Columns.of(experiment))
+    columns, family = Columns.of(experiment), family_of(experiment)
+    table = read_table(experiment.source, columns, family=family)
     if experiment.task_column == experiment.target_column:
         wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
         raise DataError(must("task-column", experiment.task_column, wanted))
@@ -139,7 +147,8 @@ def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableD
     """Loads a table of each of these clients."""
     found: TableData | None = None
     for client in clients or [0]:  # what columns there are, a node without clients says, too
-        table = read_table(source, Columns.of(e, alone=True), one_task=True, client=client)
+        columns, family = Columns.of(e, alone=True), family_of(e)
+        table = read_table(source, columns, one_task=True, client=client, family=family)
         own = _dealt(table, np.zeros(len(table.y), dtype=np.intp), [client], e)
         found = own if found is None else found
         if found.columns != own.columns:
@@ -178,7 +187,7 @@ def _dealt(table: Table, codes: Ints, clients: Sequence[int], e: Experiment) -> 
         learned, tested = rows[~held[rows]], rows[held[rows]]
         train[client] = Rows(x[learned], table.y[learned])
         test[client] = Rows(x[tested], table.y[tested]) if len(tested) else None
-    return TableData(train, test, table.schema, fills=fills)
+    return TableData(train, test, table.schema, fills=fills, classes=table.classes)
 
 
 def _held_out(size: int, experiment: Experiment, client: int) -> Bools:
@@ -199,6 +208,7 @@ def read_table(
     drop: Collection[str] = (),
     one_task: bool = False,
     client: int = 0,
+    family: FamilyName = "linear",
 ) -> Table:
     """Reads a table; text is encoded as networks have it, but for its first value: see ``Schema``.
 
@@ -211,6 +221,7 @@ def read_table(
         drop: Columns that are no features.
         one_task: Whether all rows may be one task's, and the task's column be missing.
         client: Whose table it is, of a user's data set whose clients are read one by one.
+        family: The family of models; for a logistic one the target may be text of two values.
 
     Raises:
         DataError: If the file is not such a table, lacks a column, or a feature is neither a number
@@ -241,9 +252,15 @@ def read_table(
         raise DataError(f"{path} must have a column of numbers, or of text with several values")
     x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
-    y = target_of(path, raw.y, columns.target)
+    y, classes = target_of(path, raw.y, columns, family)
     schema = replace(schema, missing="refuse" if columns.missing == "refuse" else "median")
-    return Table(x, y, task, list(schema.inputs), schema, inputs)
+    return Table(x, y, task, list(schema.inputs), schema, inputs, classes)
+
+
+def family_of(experiment: Experiment) -> FamilyName:
+    """Returns the family of a method's models; that of a method that has no choice is linear."""
+    family: FamilyName = getattr(experiment.own, "family", "linear")
+    return family
 
 
 def _arrays(source: Source, client: int) -> Mapping[str, Any]:
@@ -258,23 +275,54 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
     return arrays
 
 
-def target_of(path: Path, y: Any, name: str) -> npt.NDArray[np.float64]:
-    """Returns targets, a column of a data frame or an array, as numbers (n,).
+def target_of(
+    path: Path, y: Any, columns: Columns, family: FamilyName
+) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
+    """Returns targets as numbers (n,), and what 0 and 1 are called if they are text.
+
+    Args:
+        path: Where they are, for messages.
+        y: A column of a data frame, or an array.
+        columns: What settings say of the table's columns.
+        family: The family of models; see ``read_table``.
 
     Raises:
         DataError: They are something else.
     """
+    if family == "logistic" and (found := _two_classes(path, y, columns)):
+        return found
     if not isinstance(y, np.ndarray):
-        return numbers(path, name, y, "code it by numbers")
+        return numbers(path, columns.target, y, _ADVICE), ()
     if y.ndim != 1 or y.dtype.kind not in "buif":
         raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")
-    return y.astype(np.float64)
+    return y.astype(np.float64), ()
+
+
+def _two_classes(
+    path: Path, y: Any, columns: Columns
+) -> tuple[npt.NDArray[np.float64], tuple[str, ...]] | None:
+    """Returns a target of text as 0 and 1, in the order of its values; None if it is no text."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    name, values = columns.target, columns.values
+    if isinstance(y, np.ndarray):
+        if y.ndim != 1 or not is_text(y):
+            return None
+        y = pd.Series(y)
+    y, wrong = sorted_out(y, columns.missing_values, text=name in values.declared)
+    if wrong or str(y.dtype) != "string":
+        return None
+    check_there(path, {name: y})
+    text = y.to_numpy(dtype=str)
+    called = values.of(path, name, text)
+    if len(called) != 2:
+        raise DataError(f"{path}: {name} must have two values, got {few_names(called)}")
+    return values.numbered(path, name, text).astype(np.float64), called
 
 
 def _simulated(experiment: Experiment) -> TableData:
     """Makes sites whose coefficients differ from each other in two of twenty (Section 4.1)."""
-    family = experiment.source.place
-    expected = getattr(experiment.own, "family", "linear")  # of models, where there are several
+    family, expected = experiment.source.place, family_of(experiment)
     if family != expected:
         wanted = f"sparse-{expected} for family = {expected}"
         raise DataError(clash("dataset", experiment.dataset, wanted, "family"))

@@ -18,7 +18,8 @@ from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.new_rows import NewRows, read_new_rows
-from federation.data.tables import TableData, target_of
+from federation.data.tables import TableData, family_of, target_of
+from federation.data.values import Columns, Values
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
@@ -77,7 +78,8 @@ def _common(learned: Learned) -> Coefficients:
     limits = {key: torch.tensor([*map(_number, shared[key])]) for key in some}
     coef, schema = torch.tensor(shared["coef"], dtype=torch.float64), learned.kind.schema
     found = linear(schema or Schema(()), shared["names"], coef, limits)
-    return found._replace(schema=_schema(learned, found, None))
+    outputs = list(learned.kind.classes[1:]) or found.outputs
+    return found._replace(schema=_schema(learned, found, None), outputs=outputs)
 
 
 def _number(value: float | None) -> float:
@@ -99,7 +101,7 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
     rows = read_new_rows(path, learned.kind, e.to_config(), of_one_client=True)
     if not rows.size:
         raise DataError(f"{path} must hold some rows")
-    targets = _targets(path, rows, e.target_column)
+    targets = _targets(path, rows, learned)
     if targets is None:
         common = _common(learned)
         return common, of_coefficients(learned, common, None), [UNLABELED]
@@ -133,16 +135,22 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
     return remembered(e, learned.kind._replace(schema=rows.schema), memory), found, []
 
 
-def _targets(path: Path, rows: NewRows, name: str) -> Array | None:
+def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
     """Returns the targets of a newcomer's rows; None if they have none.
 
     Raises:
-        DataError: If they are no numbers, or not one for each row.
+        DataError: If they are none of the run, or not one for each row.
     """
     if "y" not in rows.targets:
         return None
+    e, classes = learned.experiment, learned.kind.classes
+    columns = Columns.of(e)
+    if classes:
+        columns = columns._replace(values=Values({columns.target: classes}))
     y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
-    found = target_of(path, y[:, names.index(name)] if name in names and y.ndim == 2 else y, name)
+    if columns.target in names and y.ndim == 2:
+        y = y[:, names.index(columns.target)]
+    found, _ = target_of(path, y, columns, family_of(e))
     if len(found) != rows.size:
         raise DataError(f"{path}: y must have {rows.size} rows, as x has, got {len(found)}")
     return found

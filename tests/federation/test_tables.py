@@ -6,7 +6,7 @@ import pytest
 
 from federation.data.source import Source
 from federation.data.tables import own_table, read_table, table_data
-from federation.data.values import Columns
+from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
 from tests.support import small, write_npz
@@ -59,6 +59,47 @@ def test_an_npz_file_without(tmp_path):
     path = write_npz(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.arange(4))
     table = read_table(Source(path), Columns("y", "task"), one_task=True)
     assert (table.columns, table.task) == (["x0", "x1", "x2"], None)
+
+
+@pytest.mark.parametrize("declared", [(), ("yes", "no")])
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_a_target_of_two_texts_is_zero_and_one_where_models_are_logistic(tmp_path, kind, declared):
+    died = ["no", "yes", "yes", "no", "yes", "yes"]
+    name = "died" if kind == "csv" else "y"
+    columns = Columns(name, values=Values({name: declared} if declared else {}))
+    if kind == "csv":
+        columns = columns._replace(task="hospital")
+        path = csv(tmp_path / "a.csv", frame().assign(died=died))
+    else:
+        arrays = {"x": np.arange(6.0)[:, None], "task": np.arange(6) % 2}
+        path = write_npz(tmp_path / "a.npz", y=np.array(died), **arrays)
+    table = read_table(Source(path), columns, family="logistic")
+    first = declared[0] if declared else "no"
+    assert table.y.tolist() == [float(cell != first) for cell in died]
+    assert table.classes == (declared or ("no", "yes"))
+    if kind == "csv":
+        with pytest.raises(DataError, match="numbers, or set family=logistic if it has two values"):
+            read_table(Source(path), columns)
+
+
+def test_a_target_of_text_that_is_not_of_two_values_is_refused(tmp_path):
+    def read(*died, **values):
+        source = csv(tmp_path / "a.csv", frame().assign(died=died))
+        return read_table(
+            Source(source), Columns("died", "hospital", values=Values(**values)), family="logistic"
+        )
+
+    with pytest.raises(DataError, match="died must have two values, got maybe, no, yes"):
+        read("no", "yes", "maybe", "no", "no", "no")
+    with pytest.raises(DataError, match="died must have two values, got yes"):
+        read(*["yes"] * 6)
+    with pytest.raises(DataError, match="died is missing in row 1"):
+        read("no", None, "yes", "no", "no", "no")
+    with pytest.raises(DataError, match="died is text, whose values other nodes may hold others"):
+        read("no", "yes", "yes", "no", "no", "no", needed=True)
+    with pytest.raises(DataError, match="died must hold numbers, got 'no' in row 5"):
+        read(0, 1, 1, 0, 1, "no")
+    assert read(0, 1, 1, 0, 1, 0).classes == ()
 
 
 def test_columns_that_are_left_out(tmp_path):

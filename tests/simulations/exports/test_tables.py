@@ -47,6 +47,26 @@ def test_a_sites_model_has_the_loss_that_the_run_reports(family, intercept, tmp_
     assert ("layer0.bias" in common.state_dict()) == intercept
 
 
+def test_a_target_of_text_gives_what_its_numbers_give():
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame(rng.normal(size=(240, 2)), columns=["age", "dose"])
+    numbers = (rng.random(240) < 1 / (1 + np.exp(-x.age))).astype(int)
+    found = {}
+    for name, target in {"numbers": numbers, "text": numbers.map({0: "home", 1: "ward"})}.items():
+        rows = x.assign(task=np.repeat(["north", "south", "west"], 80), y=target)
+        rows.to_csv("rows.csv", index=False)
+        rows.tail(50).drop(columns="task").to_csv("new.csv", index=False)
+        run = engram.simulate(
+            dataset="csv:rows.csv", method="molar", family="logistic", out=name, progress=False
+        )
+        adapted = run.adapt("new.csv", out=f"{name}-adapted")
+        card = (run.export("south", out=f"{name}-south") / "card.md").read_text()
+        found[name] = run.results["shared"], load_model(adapted).layer0.weight.tolist()
+        assert f"| outputs | values: {'ward' if name == 'text' else '0'} |" in card
+    assert found["text"] == found["numbers"]
+    assert run.results["classes"] == ["home", "ward"]
+
+
 def test_onnx_of_coefficients_is_in_double_precision(tmp_path):
     run = engram.simulate(
         dataset="sparse-poisson",
