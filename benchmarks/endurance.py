@@ -74,7 +74,7 @@ def measure_all(processes: Mapping[str, int], federation: Path, run: Path) -> di
     for name, number in processes.items():
         first = psutil.Process(number)
         every = [first, *first.children(recursive=True)]
-        coordinator = [each for each in every if _coordinates(each)]
+        coordinator = [each for each in every if coordinates(each)]
         rest = [each for each in every if each not in coordinator]
         sizes[name] = measure(rest, federation / ("server" if name == "superlink" else name))
         if coordinator:
@@ -82,7 +82,8 @@ def measure_all(processes: Mapping[str, int], federation: Path, run: Path) -> di
     return sizes
 
 
-def _coordinates(process: psutil.Process) -> bool:
+def coordinates(process: psutil.Process) -> bool:
+    """Returns whether a process is a run's coordinator."""
     try:
         return any("flwr-serverapp" in word for word in process.cmdline())
     except psutil.NoSuchProcess:

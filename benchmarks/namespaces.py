@@ -34,6 +34,16 @@ def enter_namespace() -> bool:
     return True
 
 
+def bytes_over(name: str) -> int:
+    """Returns how many bytes have come from a node and gone to it over its link."""
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
+        link, _, counts = line.partition(":")
+        if link.strip() == _link(name):
+            numbers = counts.split()
+            return int(numbers[0]) + int(numbers[8])  # received, and sent
+    raise ValueError(f"{name} has no link")
+
+
 class LinkedFederation(LoopbackFederation):
     """A federation of resident nodes behind links; ``enter_namespace`` comes first."""
 
