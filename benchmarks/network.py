@@ -52,8 +52,7 @@ def measure(
         "num-clients": clients,
         "clients-per-round": clients,
         "min-clients": clients,
-        "rows-per-class": max(2, min(20, 100 // clients)),
-        "test-rows-per-class": max(2, min(8, 60 // clients)),
+        "partition": "dirichlet",
         "eval-every": rounds,
     }
     experiment = Experiment.from_config({**own})
