@@ -446,6 +446,11 @@ class _HttpContext:
     """The part of gRPC's context that a Fleet API uses, for a call over HTTP."""
 
     @staticmethod
+    def is_active() -> bool:
+        """Returns whether the caller still waits, as far as is known."""
+        return True
+
+    @staticmethod
     def abort(code: Any, details: str) -> NoReturn:
         """Ends a call as one that is not allowed, at which a node drops its reply."""
         del code

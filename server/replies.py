@@ -98,15 +98,21 @@ class GuardedFleet:
             reason = f"it must have at most {most} parts, got {sum(1 for _ in _parts(tree))}"
             self._answer_instead(request.node, header, context, f"{reason} (--max-records)")
         with self._storing:
+            if not context.is_active():  # it has waited until its node began anew
+                return fleet_pb2.PushMessagesResponse()
             answer = self._fleet.PushMessages(request, context)
+            self._note(request.node, header, tree, answer)
+        return answer
+
+    def _note(self, node: Any, header: Any, tree: Any, answer: Any) -> None:
+        """Notes the reply whose parts a node may send now."""
         self._counters.add("replies")
         with self._counting:
-            reply = self._replies.get(request.node.node_id)
+            reply = self._replies.get(node.node_id)
             if reply is None or reply.header.metadata.message_id != tree.object_id:
                 reply = _Reply(header, self._limits.mebibytes * 2**20)
-                self._replies[request.node.node_id] = reply
+                self._replies[node.node_id] = reply
             reply.session = answer.session_id
-        return answer
 
     def PushObject(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
         """Takes a part of a reply."""

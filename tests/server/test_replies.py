@@ -34,6 +34,9 @@ class Aborted(Exception):
 
 
 class Context:
+    def is_active(self):
+        return True
+
     def abort(self, code, details):
         assert code == grpc.StatusCode.PERMISSION_DENIED  # at which a node drops its reply
         problem = json.loads(details)
@@ -242,6 +245,23 @@ def test_a_reply_that_is_announced_again_has_no_more_room(fleet):
     other = answer(question(), 2)
     session = guard.PushMessages(push(other), Context()).session_id
     guard.PushObject(part("0" * 64, bytes(2**18), session), Context())
+
+
+def test_a_push_that_its_node_has_given_up_takes_no_newer_ones_place(fleet):
+    # It waits for others' parts to be stored; meanwhile its deadline passes, and the node connects
+    # again, is asked again, and pushes another reply.
+    guard, late = guarded(fleet), Context()
+    guard._storing.acquire()
+    pushing = threading.Thread(
+        target=guard.PushMessages, args=(push(answer(question(), 1)), late), daemon=True
+    )
+    pushing.start()
+    late.is_active = lambda: False
+    guard._storing.release()
+    session = guard.PushMessages(push(answer(question(), 2)), Context()).session_id
+    pushing.join(10)
+    assert len(fleet.pushed) == 1
+    assert guard.PushObject(part("0" * 64, b"x", session), Context()).stored
 
 
 def test_what_is_not_stored_takes_no_room(fleet):
