@@ -246,7 +246,7 @@ class Fleet:
         request = heartbeat_pb2.SendNodeHeartbeatRequest(
             node=self._node, heartbeat_interval=_HEARTBEAT
         )
-        while not stop.wait(_HEARTBEAT / 3):
+        while not stop.wait(_HEARTBEAT / 2):
             with contextlib.suppress(EngramError):  # the next call will raise it
                 self._call(self._stub.SendNodeHeartbeat, request)
                 self._on_beat()
@@ -308,7 +308,9 @@ class Fleet:
         request = message_pb2.PullObjectRequest(node=self._node, run_id=run_id, object_id=name)
         wait = 0.01
         while True:
+            begun = time.monotonic()
             answer = self._call(self._stub.PullObject, request, timeout=_TRANSFER)
+            wait = max(wait, time.monotonic() - begun)  # a busy SuperLink is spared
             if answer.object_available:
                 content: bytes = answer.object_content
                 if hashlib.sha256(content).hexdigest() != name:

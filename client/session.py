@@ -104,9 +104,10 @@ class Session:
         """
         pauses = Pauses(_EAGER, _IDLE)
         while not self._stop.is_set():
+            begun = time.monotonic()
             letter = self._waiting.popleft() if self._waiting else self._pull()
             if letter is None:
-                self._stop.wait(pauses.next())
+                self._stop.wait(pauses.next(time.monotonic() - begun))
                 continue
             pauses.found()
             try:

@@ -5,6 +5,8 @@ from collections import deque
 _SLOWER = 1.25  # growth of the pauses after the first
 _SOON = 0.8  # the first pause, as a fraction of the shortest of the last waits
 _LAST = 4  # number of these, more than messages of one turn of a bandit
+_SPARED = 20.0  # the least pause, in the time of the last poll
+_MOST = 3.0  # but for these many of the longest pauses
 _SOONER = 0.5  # factor on the first pause if the first poll already found what it waited for
 
 
@@ -12,7 +14,8 @@ class Pauses:
     """Pauses between polls, which are costly.
 
     The first pause of a wait is a little shorter than the shortest of the last four waits. The
-    next ones begin at ``shortest`` seconds and grow to at most ``longest``.
+    next ones begin at ``shortest`` seconds and grow to at most ``longest``. Whoever is so busy that
+    a poll takes long is spared: pauses are twenty times as long, or three times ``longest``.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
@@ -28,9 +31,10 @@ class Pauses:
         self._waited = 0.0
         self._looks = 0
 
-    def next(self) -> float:
-        """Returns the seconds to pause before the next poll."""
-        pause = min(self._next, self._longest)
+    def next(self, took: float = 0.0) -> float:
+        """Returns the seconds to pause before the next poll; the last one ``took`` so many."""
+        spared = min(_SPARED * took, _MOST * self._longest)
+        pause = max(min(self._next, self._longest), spared)
         self._next = self._shortest * _SLOWER ** min(self._looks, 100)  # far beyond the longest
         self._waited += pause
         self._looks += 1

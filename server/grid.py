@@ -38,6 +38,7 @@ _SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES the
 _SLOWEST = 50_000  # bytes a second that a node must at least transfer
 _SHORTEST = 15.0  # seconds that any reply may be in transit
 _PARTS = 100  # objects that a reply may consist of: _PARTS, and _TIMES the model's
+_TOGETHER = 8  # messages that are sent at once: nodes look for content as soon as headers are there
 _LOOK = 1.0  # seconds between polls of which nodes are online
 _SOON = 5.0  # seconds until a node that is busy is asked again
 _SILENT, _SLOW = 4.0, 60.0  # seconds until it is said which nodes are waited for: gone, at work
@@ -337,9 +338,11 @@ class PatientGrid(Grid):
             self._sent += size
             self.progress.sent(message.metadata.dst_node_id, size)
             self._allow(size * max(1, clients), arrays)
-        if asked:
-            self._grid.push_messages([item.message for item in asked])
+        # Before they are sent: a node that is activated meanwhile is asked again, and none missed.
         present = self._look()
+        messages = [item.message for item in asked]
+        for at in range(0, len(messages), _TOGETHER):
+            self._grid.push_messages(messages[at : at + _TOGETHER])
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:
