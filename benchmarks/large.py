@@ -8,6 +8,7 @@ link, which is cut for ten seconds in the second round, once as many bytes have 
 model has.
 """
 
+import contextlib
 import threading
 import time
 from collections import defaultdict
@@ -67,9 +68,10 @@ def memory_of(processes: Mapping[str, int]) -> dict[str, float]:
     """Returns the memory of a federation's processes, with children, and of the coordinator."""
     found = defaultdict[str, float](float)
     for name, number in processes.items():
-        first = psutil.Process(number)
-        for process in [first, *first.children(recursive=True)]:
-            found["coordinator" if coordinates(process) else name] += anonymous(process)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            first = psutil.Process(number)
+            for process in [first, *first.children(recursive=True)]:
+                found["coordinator" if coordinates(process) else name] += anonymous(process)
     return found
 
 
