@@ -147,6 +147,7 @@ class Session:
             self._refuse(letter, REFUSED, str(error))
             return
         reply = self._worker.begin(Work(message, self._run, self._node_id))
+        del message  # which may be large, and is the worker's now
         job = _Job(letter, time.monotonic(), self._seconds(), reply)
         if self._wait(job):
             self._push(letter, self._reply(job))

@@ -101,17 +101,21 @@ class Worker:
             The ClientApp's reply or its error; raises ``WorkerDied`` if the process ended instead,
             in which case the next message gets a new process.
         """
-        start, done = time.monotonic(), self._thread.submit(self._answer, work)
+        start, size = time.monotonic(), work.message.size
+        done = self._thread.submit(self._answer, [work])
         if (counters := self._counters) is not None:
-            done.add_done_callback(lambda reply: _count(counters, work, reply, start))
+            done.add_done_callback(lambda reply: _count(counters, size, reply, start))
         return done
 
-    def _answer(self, work: Work) -> Parcel:
+    def _answer(self, given: list[Work]) -> Parcel:
+        """Answers the one message of a list, which is taken out: it may be large."""
         if not self._process.is_alive():  # it died while idle
             self._restart()
         try:
-            self._pipe.send(work)
-            reply: Parcel = self._pipe.recv()
+            message, *others = given.pop()
+            _send(self._pipe, message, *others)
+            del message
+            reply: Parcel = _receive(self._pipe)[0]
         except (EOFError, OSError) as error:
             code = self._restart()
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
@@ -147,9 +151,9 @@ class Worker:
         self._pipe.close()
 
 
-def _count(counters: Counters, work: Work, reply: Future[Parcel], start: float) -> None:
+def _count(counters: Counters, size: int, reply: Future[Parcel], start: float) -> None:
     counters.add("messages")
-    counters.add("received_bytes", work.message.size)
+    counters.add("received_bytes", size)
     counters.add("work_seconds", time.monotonic() - start)
     if reply.exception() is None:
         counters.add("sent_bytes", reply.result().size)
@@ -169,21 +173,43 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
 
     while True:
         try:
-            work: Work = pipe.recv()
+            given = [Work(*_receive(pipe))]
         except EOFError:
             return
-        message = error_instead(work.message, ErrorCode.UNKNOWN, "")
-        try:
-            run_config = read_run_config(work.run.project, work.run.overrides)
-            context = node_context(work.run.run_id, work.node_id, node_config, run_config)
-            message = unpack(work.message)
-            reply = app(message, context)
-        except EngramError as error:
-            reply = Message(Error(REFUSED, str(error)), reply_to=message)
-        except Exception as error:  # reported to the server, as by Flower's own nodes
-            reason = f"{type(error).__name__}: {error}"
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
-        pipe.send(pack(reply))
+        _send(pipe, _parcel(app, given, node_config))
+
+
+def _parcel(app: Any, given: list[Work], node_config: dict[str, Any]) -> Parcel:
+    """Returns the reply to the one message of a list, which is taken out: it may be large."""
+    (parcel, run, node_id), message = given.pop(), None
+    asked = error_instead(parcel, ErrorCode.UNKNOWN, "")
+    try:
+        run_config = read_run_config(run.project, run.overrides)
+        context = node_context(run.run_id, node_id, node_config, run_config)
+        message = unpack(parcel)
+        del parcel
+        reply = app(message, context)
+    except EngramError as error:
+        reply = Message(Error(REFUSED, str(error)), reply_to=message or asked)
+    except Exception as error:  # reported to the server, as by Flower's own nodes
+        reason = f"{type(error).__name__}: {error}"
+        failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+        reply = Message(failed, reply_to=message or asked)
+    del message
+    return pack(reply)
+
+
+def _send(pipe: Connection, parcel: Parcel, *others: Any) -> None:
+    """Sends a parcel with others; its parts as they are, of which a pickle would be a copy."""
+    pipe.send((parcel._replace(objects={}), list(parcel.objects), *others))
+    for part in parcel.objects.values():
+        pipe.send_bytes(part)
+
+
+def _receive(pipe: Connection) -> tuple[Any, ...]:
+    """Receives what ``_send`` sent."""
+    parcel, names, *others = pipe.recv()
+    return parcel._replace(objects={name: pipe.recv_bytes() for name in names}), *others
 
 
 def _end_with_parent() -> None:
