@@ -96,8 +96,8 @@ def measure(folder: Path, width: int) -> None:
                 print(f"cut for {_CUT:g} s in round {_CUT_IN}", flush=True)
 
     def on_round(row: Mapping[str, Any]) -> None:
-        rows.append(row)
         passed.append(bytes_over("client-0") if linked else 0)
+        rows.append(row)
         of_round = (passed[-1] - passed[-2]) / 2**20
         sent = f", {of_round:.1f} MiB over the first node's link" if linked else ""
         print(f"round {row['round']}: {row.get('ms', 0) / 1000:.1f} s{sent}", flush=True)

@@ -11,7 +11,6 @@ import ctypes
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from federation.launch import Launch
@@ -53,16 +52,13 @@ class LinkedFederation(LoopbackFederation):
         super().__init__(folder, **options)
         self._inside: dict[str, subprocess.Popen[bytes]] = {}  # a process in each namespace
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        for process in self._inside.values():  # with which its namespace and its link end
+    def stop(self) -> None:
+        """Ends all processes, and with those that hold them namespaces and links."""
+        super().stop()
+        for process in self._inside.values():
             process.kill()
             process.wait()
+        self._inside.clear()
 
     def cut(self, name: str) -> None:
         """Cuts a node off."""
@@ -77,16 +73,22 @@ class LinkedFederation(LoopbackFederation):
         if name == "superlink":
             return launch
         if name not in self._inside:
-            self._inside[name] = _new_namespace(name)
+            self._inside[name] = _hold()
+            _join(name, self._inside[name])
         return launch._replace(argv=[*_within(self._inside[name]), *launch.argv])
 
 
-def _new_namespace(name: str) -> subprocess.Popen[bytes]:
-    """Makes a node's namespace and its link; returns a process that holds the namespace."""
+def _hold() -> subprocess.Popen[bytes]:
+    """Starts a process that holds a namespace of its own."""
     hold = ["unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
     process = subprocess.Popen(hold, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()  # once it is there
+    return process
+
+
+def _join(name: str, process: subprocess.Popen[bytes]) -> None:
+    """Makes the link of a node, whose namespace a process holds."""
     link, net = _link(name), f"10.77.{int(name.rpartition('-')[2]) + 1}"
     _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(process.pid))
     _ip("address", "add", f"{net}.1/24", "dev", link)
@@ -98,7 +100,6 @@ def _new_namespace(name: str) -> subprocess.Popen[bytes]:
         ["route", "add", "default", "via", f"{net}.1"],
     ):
         subprocess.run([*_within(process), "ip", *words], check=True)
-    return process
 
 
 def _within(process: subprocess.Popen[bytes]) -> list[str]:

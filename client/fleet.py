@@ -310,7 +310,7 @@ class Fleet:
         while True:
             begun = time.monotonic()
             answer = self._call(self._stub.PullObject, request, timeout=_TRANSFER)
-            wait = max(wait, time.monotonic() - begun)  # a busy SuperLink is spared
+            took = time.monotonic() - begun
             if answer.object_available:
                 content: bytes = answer.object_content
                 if hashlib.sha256(content).hexdigest() != name:
@@ -318,7 +318,7 @@ class Fleet:
                 return content
             if not answer.object_found or wait > CALL:
                 raise Unusable("a part of the message is not there (any more)")
-            self._stop.wait(wait)  # its sender is still uploading it
+            self._stop.wait(max(wait, took))  # its sender is still uploading it
             wait *= 2
 
     def confirm(self, run_id: int, message: Parcel) -> None:

@@ -117,7 +117,8 @@ def _table(
             schema = data.schema_of(client)
         except DataError as error:
             notes.append(_WITHOUT_ROWS.format(error))
-    known |= {"kind": Kind(schema=schema), "classes": found.outputs}
+    kind = Kind(schema=schema, classes=training.kind.classes)
+    known |= {"kind": kind, "classes": found.outputs}
     known |= {"form": "layers", "outputs": "values"}
     return _packed(training, known, module, evidence, made, notes)._replace(table=found.table)
 

@@ -162,6 +162,11 @@ def _coefficients(visit: Visit, module: nn.Module) -> _Scores:
                 f"this node has the columns {few_names(tables.columns)}, and the model takes "
                 f"{few_names(columns)}"
             )
+        if exported.kind.classes and tables.classes != exported.kind.classes:
+            raise Refused(
+                f"this node has the classes {few_names(tables.classes) or 'none'}, and the model "
+                f"{few_names(exported.kind.classes)}"
+            )
         test = tables.test[client]
         scores, _ = of_test(e, model, test)
         for estimates in scores.values():

@@ -213,7 +213,8 @@ class Kind(NamedTuple):
 
     def _in_words(self) -> str:
         if not self.inputs:
-            return f"a table of {len(self.columns)} columns"
+            target = f" with the classes {few_names(self.classes)}" if self.classes else ""
+            return f"a table of {len(self.columns)} columns{target}"
         named = f" ({few_names(self.classes)})" if self.classes else ""
         return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs{named}"
 

@@ -3,6 +3,7 @@
 Run as ``python -m server.superexec`` with the arguments of ``flower-superexec``.
 """
 
+import signal
 import subprocess
 import tempfile
 import threading
@@ -14,18 +15,21 @@ from federation.flower import run_superexec
 from federation.logs import begin_log
 
 _TOKEN = "--token"
+_AGAIN = 5  # times that an app is started again: whatever kills it then kills it always
 _log = getLogger("flwr.engram")
 
 
-def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def start(
+    arguments: Sequence[str], *, again: int = _AGAIN, **options: Any
+) -> subprocess.Popen[bytes]:
     """Starts one of Flower's apps, with its token in a file rather than in its arguments.
 
     Any user could read it there with `ps`. The file is private and unnamed, and vanishes with the
     last process that has it open.
 
-    An app that is killed is started again. If it had not begun its run, it begins it now; else the
-    SuperLink refuses it, and is told by it at once that the run has failed, instead of finding out
-    when the killed process has been silent for minutes.
+    An app that is killed (SIGKILL) is started again, at most ``again`` times. If it had not begun
+    its run, it begins it now; else the SuperLink refuses it, and is told by it at once that the run
+    has failed, instead of finding out when the killed process has been silent for minutes.
     """
     at = list(arguments).index(_TOKEN)
     before, token, after = arguments[:at], arguments[at + 1], arguments[at + 2 :]
@@ -36,9 +40,9 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command, pass_fds=[file.fileno()], **options)
 
     def start_again_if_killed() -> None:
-        if (code := process.wait()) < 0:
-            _log.warning("%s was killed by signal %d: it is started again", command[0], -code)
-            start(arguments, **options)
+        if process.wait() == -signal.SIGKILL and again:
+            _log.warning("%s was killed: it is started again", command[0])
+            start(arguments, again=again - 1, **options)
 
     threading.Thread(target=start_again_if_killed, daemon=True).start()
     return process

@@ -69,7 +69,7 @@ def classes_of(
         found = Classes(_hot(place, y), y.shape[1], known)
     elif y.ndim != 1 or not y.size or not (is_text(y) or y.dtype.kind in "buif"):
         raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
-    elif known and not is_text(y) and y.dtype.kind != "b" and not any(map(_is_whole, known)):
+    elif known and not is_text(y) and y.dtype.kind != "b" and not any(map(is_whole, known)):
         found = _numbers(place, _whole(place, y), column, values.needed, len(known))
         found = found._replace(names=known)
     elif is_text(y) or known:
@@ -91,7 +91,8 @@ def classes_of(
     return found._replace(outputs=num_classes or found.outputs, names=(*found.names, *more))
 
 
-def _is_whole(name: str) -> bool:
+def is_whole(name: str) -> bool:
+    """Returns whether a class's name is a whole number."""
     return name.removeprefix("-").isdecimal()
 
 

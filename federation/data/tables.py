@@ -18,7 +18,7 @@ from engram.molar.tables import distinct
 from federation.data.cells import check_there, numbers, sorted_out
 from federation.data.datasets import read_given
 from federation.data.encoding import encode, fit, gaps, usual
-from federation.data.labels import is_text
+from federation.data.labels import is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import of_arrays, of_csv
@@ -33,7 +33,7 @@ from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
-_ADVICE: Final = "code it by numbers, or set family=logistic if it has two values"
+_ADVICE: Final = "code it by numbers (family=logistic takes text of two values, too)"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -278,7 +278,9 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
 def target_of(
     path: Path, y: Any, columns: Columns, family: FamilyName
 ) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
-    """Returns targets as numbers (n,), and what 0 and 1 are called if they are text.
+    """Returns targets as numbers (n,), and what 0 and 1 are called.
+
+    They are called something if they are text, or two values of text are declared for them.
 
     Args:
         path: Where they are, for messages.
@@ -289,13 +291,17 @@ def target_of(
     Raises:
         DataError: They are something else.
     """
-    if family == "logistic" and (found := _two_classes(path, y, columns)):
-        return found
+    called: tuple[str, ...] = ()
+    if family == "logistic":
+        if found := _two_classes(path, y, columns):
+            return found
+        called = columns.values.declared.get(columns.target, ())
+        called = called if len(called) == 2 and not any(map(is_whole, called)) else ()
     if not isinstance(y, np.ndarray):
-        return numbers(path, columns.target, y, _ADVICE), ()
+        return numbers(path, columns.target, y, _ADVICE), called
     if y.ndim != 1 or y.dtype.kind not in "buif":
         raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")
-    return y.astype(np.float64), ()
+    return y.astype(np.float64), called
 
 
 def _two_classes(
@@ -308,8 +314,8 @@ def _two_classes(
     if isinstance(y, np.ndarray):
         if y.ndim != 1 or not is_text(y):
             return None
-        y = pd.Series(y)
-    y, wrong = sorted_out(y, columns.missing_values, text=name in values.declared)
+        y = pd.Series(y.astype(str))
+    y, wrong = sorted_out(y, columns.missing_values, text=False)
     if wrong or str(y.dtype) != "string":
         return None
     check_there(path, {name: y})

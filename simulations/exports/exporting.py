@@ -163,7 +163,8 @@ def of_table(
     """
     e = learned.experiment
     module = layered(found.state, getattr(e.own, "family", "linear"))
-    known: dict[str, Any] = {"kind": Kind(schema=found.schema), "classes": found.outputs}
+    kind = Kind(schema=found.schema, classes=learned.kind.classes)
+    known: dict[str, Any] = {"kind": kind, "classes": found.outputs}
     known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
     exported = exported_as(learned, "layers", client, **known)
     package = with_card(learned, exported, module, learned.rows_in_words, evidence.scores, notes)

@@ -150,7 +150,8 @@ def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
     y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
     if columns.target in names and y.ndim == 2:
         y = y[:, names.index(columns.target)]
-    found, _ = target_of(path, y, columns, family_of(e))
+    # Only a run of named classes says which of two texts is 1.
+    found, _ = target_of(path, y, columns, family_of(e) if classes else "linear")
     if len(found) != rows.size:
         raise DataError(f"{path}: y must have {rows.size} rows, as x has, got {len(found)}")
     return found

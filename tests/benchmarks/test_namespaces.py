@@ -11,7 +11,7 @@ SCRIPT = """
 import socket, subprocess, sys
 from pathlib import Path
 from benchmarks.namespaces import (
-    LinkedFederation, _new_namespace, _within, bytes_over, enter_namespace
+    LinkedFederation, _hold, _join, _within, bytes_over, enter_namespace
 )
 
 if not enter_namespace():
@@ -19,7 +19,9 @@ if not enter_namespace():
 federation = LinkedFederation(Path(sys.argv[1]), clients=2)
 server = socket.create_server((federation.host, 0))
 connect = f"import socket; socket.create_connection({server.getsockname()}, 2)"
-federation._inside = {name: _new_namespace(name) for name in federation.names[1:]}
+federation._inside = {name: _hold() for name in federation.names[1:]}
+for name, process in federation._inside.items():
+    _join(name, process)
 
 def reached():
     calls = ([*_within(at), sys.executable, "-c", connect] for at in federation._inside.values())
@@ -33,7 +35,7 @@ while not all(found := reached()):  # a link takes a moment until it is up
     pass
 print(found)
 print([bytes_over(name) > 0 for name in federation.names[1:]])
-federation.__exit__(None, None, None)
+federation.stop()
 while "link" in Path("/proc/thread-self/net/dev").read_text():  # the kernel takes a moment
     pass
 """

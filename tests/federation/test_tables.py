@@ -72,13 +72,13 @@ def test_a_target_of_two_texts_is_zero_and_one_where_models_are_logistic(tmp_pat
         path = csv(tmp_path / "a.csv", frame().assign(died=died))
     else:
         arrays = {"x": np.arange(6.0)[:, None], "task": np.arange(6) % 2}
-        path = write_npz(tmp_path / "a.npz", y=np.array(died), **arrays)
+        path = write_npz(tmp_path / "a.npz", y=np.array(died, "S"), **arrays)
     table = read_table(Source(path), columns, family="logistic")
     first = declared[0] if declared else "no"
     assert table.y.tolist() == [float(cell != first) for cell in died]
     assert table.classes == (declared or ("no", "yes"))
     if kind == "csv":
-        with pytest.raises(DataError, match="numbers, or set family=logistic if it has two values"):
+        with pytest.raises(DataError, match="family=logistic takes text of two values"):
             read_table(Source(path), columns)
 
 
@@ -99,7 +99,25 @@ def test_a_target_of_text_that_is_not_of_two_values_is_refused(tmp_path):
         read("no", "yes", "yes", "no", "no", "no", needed=True)
     with pytest.raises(DataError, match="died must hold numbers, got 'no' in row 5"):
         read(0, 1, 1, 0, 1, "no")
-    assert read(0, 1, 1, 0, 1, 0).classes == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "classes"), [((), ()), (("no", "yes"), ("no", "yes")), (("1", "0"), ())]
+)
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_numbers_stay_and_are_called_what_is_declared(tmp_path, kind, declared, classes):
+    # So a site with numbers has the kind of another with text.
+    died, name = [0, 1, 1, 0, 1, 1], "died" if kind == "csv" else "y"
+    if kind == "csv":
+        path = csv(tmp_path / "a.csv", frame().assign(died=died))
+    else:
+        arrays = {"x": np.arange(6.0)[:, None], "hospital": np.arange(6) % 2}
+        path = write_npz(tmp_path / "a.npz", y=np.array(died), **arrays)
+    values = Values({name: declared} if declared else {})
+    columns = Columns(name, "hospital", values=values)
+    table = read_table(Source(path), columns, family="logistic", one_task=True)
+    assert table.y.tolist() == died
+    assert table.classes == classes
 
 
 def test_columns_that_are_left_out(tmp_path):

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 
 import grpc
@@ -260,10 +261,25 @@ def test_a_coordinator_that_is_killed_is_started_again_with_its_token(tmp_path, 
     before = set(threading.enumerate())
     process = start([sys.executable, tmp_path / "app", str(tries), "--token", "s3cret"])
     assert process.wait(60) == -9
-    while watching := set(threading.enumerate()) - before:
-        watching.pop().join(60)
+    while set(threading.enumerate()) - before:
+        time.sleep(0.01)
     assert tries.read_text() == "s3cret" * 2
-    assert caplog.messages == [f"{sys.executable} was killed by signal 9: it is started again"]
+    assert caplog.messages == [f"{sys.executable} was killed: it is started again"]
+
+
+@pytest.mark.parametrize(("sign", "times"), [("SIGKILL", 3), ("SIGTERM", 1)])
+def test_what_is_always_killed_and_what_is_ended_is_left(tmp_path, sign, times):
+    (tmp_path / "app").write_text(
+        "import os, signal, sys\n"
+        "open(sys.argv[1], 'a').write('.')\n"
+        f"os.kill(os.getpid(), signal.{sign})\n"
+    )
+    before = set(threading.enumerate())
+    words = [sys.executable, tmp_path / "app", str(tmp_path / "tries"), "--token", "s3cret"]
+    start(words, again=2)
+    while set(threading.enumerate()) - before:
+        time.sleep(0.01)
+    assert (tmp_path / "tries").read_text() == "." * times
 
 
 def test_flowers_superexec_starts_it_so(monkeypatch):

@@ -42,7 +42,7 @@ class TableResults(NamedTuple):
 def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
     s, family = settings, cast("FamilyName", settings.family)
-    table = read_table(s.source, Columns(s.target, s.task), drop=s.drop)
+    table = read_table(s.source, Columns(s.target, s.task), drop=s.drop, family=family)
     whole = complete(table, family, indicators=s.missing == "indicator")
     table, dropped = independent(whole)
     if dropped and (s.columns == "strict" or not table.columns):

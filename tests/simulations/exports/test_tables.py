@@ -63,6 +63,10 @@ def test_a_target_of_text_gives_what_its_numbers_give():
         card = (run.export("south", out=f"{name}-south") / "card.md").read_text()
         found[name] = run.results["shared"], load_model(adapted).layer0.weight.tolist()
         assert f"| outputs | values: {'ward' if name == 'text' else '0'} |" in card
+        if name == "numbers":
+            numbered = run
+    with pytest.raises(Refused, match="y must hold numbers"):
+        numbered.adapt("new.csv")  # a text, of which the run does not say what it means
     assert found["text"] == found["numbers"]
     assert run.results["classes"] == ["home", "ward"]
 
