@@ -83,12 +83,14 @@ def measure(folder: Path, width: int) -> None:
     passed = [0]
 
     def watch() -> None:
-        cut = not linked
+        cut = False
         while not over.wait(_LOOK):
             for name, size in memory_of(dict(processes)).items():
                 peaks[name] = max(peaks[name], size)
             begun = rows and rows[-1]["round"] == _CUT_IN - 1
-            if begun and not cut and bytes_over("client-0") - passed[-1] > mebibytes(width) * 2**19:
+            if cut or not begun or not isinstance(federation, LinkedFederation):
+                continue
+            if bytes_over("client-0") - passed[-1] > mebibytes(width) * 2**19:
                 cut = True
                 federation.cut("client-0")
                 over.wait(_CUT)
