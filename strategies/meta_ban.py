@@ -97,6 +97,7 @@ class MetaBanTurns(SiteStrategy):
         self._start = self._policy.start([generator(experiment.seed, 0, INIT)]).start
         self._theta = network_record(self._start)
         self._played: dict[str, int] = {}
+        self._part: set[int] = set()  # clients that the turn has asked anything
         self._last: Mapping[str, Any] | None = None
         self.state: Params = {}
 
@@ -113,13 +114,23 @@ class MetaBanTurns(SiteStrategy):
         self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
         return self._theta
 
+    def ask(self, *given: Any, **others: Any) -> list[Message]:
+        """See ``SiteStrategy.ask``; notes who takes part in the turn."""
+        messages = super().ask(*given, **others)
+        self._part.update(self.cohort)
+        return messages
+
+    def row(self, absent: Mapping[int, str]) -> Row:
+        """Returns all sites that the turn's questions have asked, not those of the last alone."""
+        return {**super().row(absent), "cohort": sorted({*self._part, *absent})}
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Finds out whose turn it is, and chooses an arm; the message says which."""
         told = ConfigRecord({**config, MEMBERS: sorted(self.sites.nodes)})
         turn = _Turn(server_round, told, grid)
-        self.left_out, self._theta, self._played = {}, arrays, {}
+        self.left_out, self._theta, self._played, self._part = {}, arrays, {}, set()
         offer = self._offer(turn)
         self.check_enough(len(self._there()))
         if offer is None:

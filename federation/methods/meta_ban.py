@@ -80,8 +80,11 @@ class MetaBan(Method):
         return [shared.source] if self.holds_rows(shared) else shared.source.each
 
     def holds_rows(self, shared: SharedSettings) -> bool:
-        """Returns whether the data set is a table of what arms paid, not one of classes."""
-        return shared.source.kind == "csv"
+        """Returns whether the data set is a table of what arms paid, not one of classes.
+
+        A user's data set whose clients are read one by one is, as it is on their own nodes.
+        """
+        return shared.source.kind == "csv" or shared.source.by_client
 
     def on_a_node(self) -> Self:
         """Returns the method with reports of several turns: fewer would say too much of one."""

@@ -23,6 +23,7 @@ ROUNDS = 5
 SPECIAL = {
     "molar": {"sharing": "adaptive", "exchanges": ROUNDS},
     "molar-bandit": {"num_rounds": ROUNDS, "first_batch": 40, "report_every": 1},
+    "meta-ban": {"num_rounds": ROUNDS, "dataset": "linear-groups"},
 }
 
 
