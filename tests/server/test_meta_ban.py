@@ -18,6 +18,7 @@ from federation.errors import DataError, Refused
 from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
+from simulations.engine import simulate
 from simulations.grid import InProcessGrid
 from strategies.meta_ban import MetaBanTurns
 from tests.server.members import ScriptedFederation
@@ -179,6 +180,13 @@ def test_who_joins_between_turns_is_served_and_who_leaves_is_expected_no_more(tm
     last = max(row["round"] for row in rows if row["served"] == 3)
     assert DiskStore(place).newest(3, before=TURNS + 1) == last
     assert found["turns"] == TURNS
+    # One process that is given the same participation, and reads the same rows, plays alike.
+    known = {"dataset": "members-offers", "participation": str(tmp_path / "run")}
+    simulate(settings(num_clients=4, num_rounds=TURNS, **known), tmp_path / "again")
+    same = ("served", "arm", "sites", "cohort", "absent", "members")
+    assert [[row[key] for key in same] for row in rows_of(tmp_path / "again")] == [
+        [row[key] for key in same] for row in rows
+    ]
 
 
 # --- Tables and settings -------------------------------------------------------------------------
