@@ -28,7 +28,7 @@ from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for
 from federation.data.standards import own_units
-from federation.data.tables import TableData, own_table, table_data
+from federation.data.tables import TableData, family_of, own_table, table_data
 from federation.errors import UNNAMED, DataError, Refused
 from federation.exported import Exported
 from federation.learning import server_side
@@ -108,7 +108,7 @@ def _table(
 ) -> Package:
     e = training.experiment
     found = remembered(e, training.kind, memory)
-    module = layered(found.state, getattr(e.own, "family", "linear"))
+    module = layered(found.state, family_of(e))
     evidence, notes, schema = Evidence({}), list[str](), _without_medians(found.schema)
     if e.own.plug_in == Molar.plug_in:
         try:

@@ -17,6 +17,7 @@ from engram.core.served import is_known, unknown
 from engram.models.plain import Recalling, layered
 from engram.tasks import TASKS
 from federation.data.federated import model_for
+from federation.data.tables import family_of
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, Format, check_format
 from federation.schema import Kind, Schema
@@ -162,7 +163,7 @@ def of_table(
         notes: What its users should know.
     """
     e = learned.experiment
-    module = layered(found.state, getattr(e.own, "family", "linear"))
+    module = layered(found.state, family_of(e))
     kind = Kind(schema=found.schema, classes=learned.kind.classes)
     known: dict[str, Any] = {"kind": kind, "classes": found.outputs}
     known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
