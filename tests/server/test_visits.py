@@ -100,6 +100,21 @@ def test_a_site_says_why_it_scores_a_model_not(federation, tmp_path):
     assert "the model's description cannot be read: 'what'" in first.why
 
 
+def test_a_model_of_named_classes_is_not_scored_on_numbers(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(120, 2)), columns=["age", "bp"])
+    died = (rows.age + rng.normal(size=120) > 0).astype(int)
+    sites = np.repeat(["north", "south", "west"], 40)
+    rows.assign(task=sites, y=died.map({0: "home", 1: "ward"})).to_csv("text.csv", index=False)
+    rows.assign(y=died).to_csv("numbers.csv", index=False)
+    given = {"method": "molar", "family": "logistic"}
+    run = engram.simulate(dataset="csv:text.csv", **given, out="run", progress=False)
+    model = given_model(run.export("south", out="south"))
+    grid = NodesGrid(small(**given, num_clients=1), ["csv:numbers.csv"], tmp_path)
+    (found,) = visit(grid, [model], 1, patience=0)
+    assert "this node has the classes none, and the model home, ward" in found.why
+
+
 def test_a_model_that_holds_rows_is_not_sent(tmp_path):
     x = np.random.default_rng(0).normal(size=(3, 20, 4)).astype("float32")
     rows = [(each, np.arange(20) % 2) for each in x]
