@@ -6,13 +6,13 @@ Hessian-vector product by one additional pass of tangents (Pearlmutter. Fast Exa
 the Hessian. Neural Computation 6, 1994).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from engram.derivatives import LossWithDerivatives
+from engram.derivatives import LossWithDerivatives, dual, parts
 from engram.types import Params
 
 FIRST: Final = "dense0.weight"
@@ -262,14 +262,20 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivativ
     def value(w: Params, batch: Examples) -> Tensor:
         return output.value(logits(w, batch.rows, layers), batch.targets, batch.shares)
 
-    def gradient(w: Params, batch: Examples) -> Params:
+    def gradient(w: Params, batch: Examples, names: Set[str] | None = None) -> Params:
         first = batch.rows.enter(w)
         hidden, z = _forward(w, first, layers)
-        delta = output.gradient(z, batch.targets, batch.shares)
-        result = {}
+        z, dz = parts(z)  # as it may be: see ``product_by_tangents``
+        if dz is None:
+            delta = output.gradient(z, batch.targets, batch.shares)
+        else:
+            delta = dual(*output.tangent(z, batch.targets, batch.shares, dz))
+        result: Params = {}
         for layer in range(layers - 1, 0, -1):
             result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
             result[f"dense{layer}.bias"] = delta.sum(1)
+            if names is not None and names <= result.keys():
+                return result
             delta = torch.bmm(delta, w[f"dense{layer}.weight"]).mul_(hidden[layer - 1].sign())
         result["dense0.bias"] = delta.sum(1)
         return result | first.vjp(delta, w[FIRST])

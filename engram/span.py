@@ -15,6 +15,7 @@ matrix of its own until one is asked for. ``longest`` says where this pays off.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 import torch
@@ -22,11 +23,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates
+from engram.derivatives import linear
 from engram.types import Params
 
 # As measured in benchmarks/NOTES.md, in the time of a Gram product of a number:
 _PRODUCTS: Final = 1.2  # those of a batch's row with the weights
 _PASSES: Final = 26.0  # memory's for a batch
+_FEW: Final = 16  # times fewer rows than outputs are few
 
 
 class SpannedRows(NamedTuple):
@@ -121,6 +124,13 @@ class Span(NamedTuple):
 
     def weights(self, held: Tensor) -> Tensor:
         """See ``FirstLayerCoordinates.weights``."""
+        b = len(self.bases)
+        there = [j for j in range(b) if held[:, j].any()]
+        if len(there) == 1 and (held[:, there[0]] == 1).all():
+            base = self.bases[there[0]]
+            if not held[:, b:].any():
+                return base if base.ndim == 3 else base.expand(len(held), *base.shape)
+            return torch.baddbmm(base, held[:, b:].mT, self.rows)
         found = torch.bmm(held[:, len(self.bases) :].mT, self.rows)
         for j, base in enumerate(self.bases):
             if held[:, j].any():
@@ -159,9 +169,7 @@ class Span(NamedTuple):
         ``start`` is the place of x's first row in the span.
         """
         of_bases = {
-            j: (x.reshape(-1, x.shape[2]) @ base.T).view(*x.shape[:2], -1)
-            if base.ndim == 2
-            else torch.bmm(x, base.mT)
+            j: linear(partial(_outputs, base), x)
             for j, base in enumerate(self.bases)
             if j not in self.unread
         }
@@ -175,8 +183,43 @@ class Span(NamedTuple):
         found = torch.bmm(torch.bmm(delta, held[:, b:].mT), known)
         for j, base in enumerate(self.bases):
             if j not in self.unread:
-                found += (delta * held[:, j : j + 1]) @ base
+                found += linear(base.__rmatmul__, delta * held[:, j : j + 1])
         return found
+
+
+class Full(Exception):
+    """A span has no room for the rows of another gradient."""
+
+
+class Places:
+    """Places in a span for the rows of gradients, of which the first ``used`` are taken.
+
+    Args:
+        room: Their number.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room, self.used = room, 0
+
+    def take(self, count: int) -> int:
+        """Takes so many places, and returns the first one's number.
+
+        Raises:
+            Full: There are not as many left.
+        """
+        if self.used + count > self.room:
+            raise Full
+        self.used += count
+        return self.used - count
+
+
+def _outputs(weight: Tensor, x: Tensor) -> Tensor:
+    """Returns the outputs (c, k, out) of rows x (c, k, in)."""
+    if weight.ndim == 2:
+        return (x.reshape(-1, x.shape[2]) @ weight.T).view(*x.shape[:2], -1)
+    if _FEW * x.shape[1] <= weight.shape[1]:  # so that the larger factor is read in its order
+        return torch.bmm(weight, x.mT).mT
+    return torch.bmm(x, weight.mT)
 
 
 def longest(out: int, width: int, size: int) -> int:

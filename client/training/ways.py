@@ -1,6 +1,7 @@
 """Choice among the ways to train a cohort."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from engram.core.personal import build
 from engram.core.rounds import Stepper
 from engram.core.shapes import Shapes
 from engram.dense import FIRST
-from engram.derivatives import all_at_once
+from engram.derivatives import all_at_once, product_by_tangents
 from engram.models import (
     Model,
     cohort_losses,
@@ -97,6 +98,9 @@ class Learner(NamedTuple):
             return by_autograd(loss, criterion)
         if way == "dense":
             return by_hand(self._dense(task)[0], criterion)
+        if way == "in-spans":
+            by_tangents = product_by_tangents((dense := self._dense(task)[0]).gradient)
+            return by_hand(replace(dense, hessian_product=by_tangents), criterion)
         if way == "grouped":
             losses = cohort_losses(self.model, learned)
             assert losses is not None  # for mypy: see ``fastest``
@@ -134,7 +138,7 @@ class Learner(NamedTuple):
         """Returns a way to train a cohort.
 
         Args:
-            way: Its name: ``dense``, ``grouped``, ``vmap``, or ``in-turn``.
+            way: Its name, one of ``federation.wire.WAYS``.
             task: The task.
             factor: The schedule's factor of step sizes.
         """
@@ -145,6 +149,12 @@ class Learner(NamedTuple):
         if way == "dense":
             _, targets = self._dense(task)
             return partial(dense, problem, targets=targets, features=self.model.features)
+        if way == "in-spans":
+            from engram.cohort.in_spans import in_spans  # noqa: PLC0415 - not always needed
+
+            assert self.model.features is not None  # for mypy: see ``fastest``
+            _, targets = self._dense(task)
+            return partial(in_spans, problem, targets=targets, features=self.model.features)
         if way == "in-turn":
             from engram.cohort.in_turn import in_turn  # noqa: PLC0415 - not always needed
 
@@ -181,7 +191,8 @@ class Learner(NamedTuple):
         affine = all(phase.affine for phase in phases) and self.optimizer.affine
         # The loss that is reported is of what serves; a mixture's is not written out.
         affine &= shapes.served.weights is None and shapes.served.shift is None
-        if affine and model.dense_layers and not keeps:
+        written_out = affine and model.dense_layers and not keeps
+        if written_out:
             if model.features is None:
                 return ("dense",)
             single = not whole and all(phase.one_gradient_per_batch for phase in phases)
@@ -189,14 +200,14 @@ class Learner(NamedTuple):
                 return ("dense",)
         if device != "cpu":
             return ("vmap",)
-        together = ["vmap"]
-        losses = [cohort_losses(model, t) for t in (task, standardized_loss(task, self.standard))]
-        if None not in losses:
-            together.append("grouped")
-        if name in FLAT:
+        if name in FLAT and self.size > _LARGE:
             # A large network fills the caches: finishing one client first is faster.
-            return ("in-turn",) if self.size > _LARGE else tuple(together)
-        return ("in-turn", *together)  # training finds out which is faster
+            spans = written_out and not self.optimizer.remembers  # with features, if it came here
+            return ("in-spans",) if spans else ("in-turn",)
+        losses = [cohort_losses(model, t) for t in (task, standardized_loss(task, self.standard))]
+        together = ("vmap",) if None in losses else ("vmap", "grouped")
+        # Of a user's network training finds out which is faster.
+        return together if name in FLAT else ("in-turn", *together)
 
 
 def _single_first_layer(shapes: Shapes) -> bool:

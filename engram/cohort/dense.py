@@ -18,14 +18,14 @@ from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.core.method import Slots
 from engram.core.optimizers import State
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
-from engram.span import Span, longest, make_coordinates
+from engram.span import Places, Span, longest, make_coordinates
 from engram.tree import is_finite
 from engram.types import Params
 
 if TYPE_CHECKING:
     from engram.features import Features
 
-__all__ = ["cost", "dense", "first_base", "pays"]
+__all__ = ["Targets", "cost", "dense", "first_base", "pays"]
 
 Targets = Callable[[Tensor], Tensor]
 
@@ -71,15 +71,14 @@ def _together(
     received, kept = common | cohort.own, cohort.kept
     coordinates = _coordinates(cohort, steps, features)
     received, kept = _held(coordinates, received, kept)
-    names = () if features is None else _before_dense(received)
-    stream = _examples(coordinates, steps, targets, features, names)
+    stream = _examples(coordinates, steps, targets, features)
     initial = next(stream) if cohort.draws.initial else None
     if initial is not None:
         received, kept = _fit(received, initial), _fit(kept, initial)
     work = method.client.begin(received, kept, initial)
     if initial is None:  # and no rows have been looked at
         held = [slots[s][FIRST] for slots in (received, work) for s in _first_layers(slots)]
-        stream = _examples(coordinates.reading(held), steps, targets, features, names)
+        stream = _examples(coordinates.reading(held), steps, targets, features)
     states: list[State] = [{}] * len(method.client.phases)
     batches: tuple[Examples, ...] = ()
     for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
@@ -177,12 +176,12 @@ def _examples(
     steps: Steps,
     targets: Targets,
     features: "Features | None",
-    names: tuple[str, ...],
 ) -> Iterator[Examples]:
     """Yields the initial batch, if any, and then those of each step.
 
-    With features, of parameters ``names``, rows enter the span only when a step uses them.
+    With features, rows enter the span only when a step uses them.
     """
+    places = Places(steps.draws.rows.shape[1])
     for start, stop, batches in steps.chunks(_CHUNK if features is None else 1):
         rows: InputRows
         if features is None:
@@ -195,14 +194,8 @@ def _examples(
 
             assert isinstance(coordinates, Span)  # for mypy: see ``_coordinates``
             x, y = steps.draws.take(ALL, start, stop)
-            rows = FeatureRows(features, names, coordinates, x, start, stop)
+            rows = FeatureRows(features, coordinates, places, x, stop)
         wanted, end = targets(y), 0
         for size, shares in batches:
             begin, end = end, end + size
             yield Examples(rows.narrow(begin, end), wanted[:, begin:end], shares)
-
-
-def _before_dense(received: Slots) -> tuple[str, ...]:
-    """Returns the names of parameters of the layers before the dense ones."""
-    model = next((x for x in received.values() if isinstance(x, dict)), {})
-    return tuple(name for name in model if not name.startswith("dense"))

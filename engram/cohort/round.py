@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.draws import Draws
-from engram.core.method import Context, Method, Served, Slots
+from engram.core.method import Context, Method, Phase, Served, Slots
 from engram.core.optimizers import State
 from engram.core.personal import build
-from engram.core.rounds import Stepper
 from engram.core.settings import with_values
 from engram.core.slots import over_slots
 from engram.dense import FIRST, FirstLayerCoordinates
@@ -33,6 +32,15 @@ def builder(settings: Any, context: Context) -> Build:
     return built
 
 
+class TakesSteps(Protocol):
+    """Local steps, such as ``engram.core.rounds.Stepper``."""
+
+    def take(
+        self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
+    ) -> tuple[Slots, State]:
+        """See ``Stepper.take``."""
+
+
 class Problem(NamedTuple):
     """The method and the loss that clients train on, in one way to train them.
 
@@ -43,7 +51,7 @@ class Problem(NamedTuple):
     """
 
     build: Build
-    stepper: Stepper
+    stepper: TakesSteps
     loss: Callable[..., Tensor]
 
     def reported(self, served: Served, batch: Batch) -> Tensor:

@@ -109,8 +109,9 @@ def by_hand(loss: LossWithDerivatives, criterion: Criterion = _without) -> Objec
     """Builds the objective of stacked models from a loss whose derivatives are written out."""
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
-        found = loss.gradient(w, batch)
-        return found if names is None else pick(found, names)
+        if names is None:
+            return loss.gradient(w, batch)
+        return pick(loss.gradient(w, batch, names), names)
 
     return by_functions(loss, criterion)._replace(
         gradient=gradient, hessian_product=loss.hessian_product

@@ -153,12 +153,18 @@ class _ChannelsLast(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+        ctx.same = output is inputs[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         del ctx
         return gradient
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        if ctx.same:  # torch wants a view where the value is one
+            return tangent.view_as(tangent)
+        return tangent.contiguous(memory_format=torch.channels_last)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from client.memory import RamStore
+from client.training import ways
 from client.training.budget import block_size
 from engram.core.slots import over_slots
 from engram.dense import PlainCoordinates
@@ -274,3 +275,52 @@ def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
     assert block_size(2**20, 2**21, device="cpu") == 2
     with pytest.raises(Refused, match="takes about 5120 KiB, but 3072 KiB are free"):
         block_size(5 * 2**20, 2**60, device="cpu")
+
+
+# --- Large networks --------------------------------------------------------------------------
+
+IN_SPANS = [
+    {"method": "local-moml"} | EXACT,
+    {"method": "local-moml", "memory": "carry"} | EXACT,
+    {"method": "local-moml", "memory": "carry"} | FIRST_ORDER,
+    {"method": "per-fedavg"} | EXACT,
+    {"method": "pfedme"},
+    {"method": "pfedme", "inner_steps": 9},  # more gradients than there is room for at first
+    {"method": "ditto", "local_epochs": 2},
+    *({"method": name} for name in ("apfl", "mr-mtl", "scaffold", "feddyn", "lg-fedavg")),
+    {"method": "ifca", "initial_batch_size": 5},
+    {"method": "fedavg", "local_epochs": 1},
+]
+
+
+@pytest.mark.parametrize("settings", IN_SPANS)
+def test_large_networks_train_in_spans_as_step_by_step(settings, monkeypatch):
+    monkeypatch.setattr(ways, "_LARGE", 0)
+    e = settings_of(FEATURES | {"local_steps": 5} | settings)
+    kept, trained = [], []
+    for engine, way in (("vectorized", "in-spans"), ("sequential", "in-turn")):
+        store = RamStore()
+        t = trainer(e, store, engine=engine)
+        assert t.ways == (way,)
+        model = initial_model(t)
+        train_clients(t, model, [4], server_round=1, durable=0)
+        trained.append(train_clients(t, model, [3, 4, 12], server_round=2, durable=1))
+        kept.append([store.load(client, before=3) or {} for client in (3, 4, 12)])
+    one, other = trained
+    assert_same(one.slots, other.slots, atol=5e-6)
+    assert one.losses == pytest.approx(other.losses, abs=1e-5)
+    for mine, theirs in zip(*kept, strict=True):
+        assert_same(mine, theirs, atol=5e-6)
+
+
+def test_a_large_network_that_breaks_in_a_span_says_when(monkeypatch):
+    monkeypatch.setattr(ways, "_LARGE", 0)
+    settings = FEATURES | {"method": "pfedme", "local_steps": 5, "alpha": 1e9, "lambda_": 1e-9}
+    found = []
+    for engine in ("vectorized", "sequential"):
+        t = trainer(settings_of(settings), engine=engine)
+        lost = train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0)
+        found.append(dict(lost.failures))
+    assert found[0] == found[1]
+    assert list(found[0]) == [3, 4]
+    assert "step 1" in str(found[0])

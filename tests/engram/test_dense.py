@@ -15,10 +15,11 @@ from engram.dense import (
     dense_loss,
     indicators,
 )
-from engram.derivatives import hessian_product
+from engram.derivatives import hessian_product, product_by_tangents
 from engram.features import FeatureRows
-from engram.models import build_model, cross_entropy, squared_error
-from engram.span import Span, make_coordinates
+from engram.models import build_model, cross_entropy, dense_loss_of, mean_loss, squared_error
+from engram.span import Full, Places, Span, make_coordinates
+from engram.tasks import CLASSIFICATION, REGRESSION
 from engram.tree import add_scaled, is_finite
 from tests.support import assert_same, draw
 
@@ -160,13 +161,12 @@ def test_learned_features_enter_the_span_as_gradients_are_taken():
     x, y = rows(4, 2 * ROWS, 1, 4, 4)
     width = common[FIRST].shape[1]
     span = Span((common[FIRST],), x.new_zeros(CLIENTS, 2 * ROWS, width))
-    names = tuple(name for name in w if name.startswith("conv"))
     loss, reference = dense_loss(network.dense_layers), vmap(grad(cross_entropy(network)))
-    held = w | {FIRST: span.base(0)}
+    held, places = w | {FIRST: span.base(0)}, Places(2 * ROWS)
     for start in (0, ROWS):
         part = slice(start, start + ROWS)
         batch = Examples(
-            FeatureRows(network.features, names, span, x[:, part], start, start + ROWS),
+            FeatureRows(network.features, span, places, x[:, part], start + ROWS),
             indicators(y[:, part], CLASSES).double(),
         )
         held = held | {FIRST: batch.rows.fit(held[FIRST])}
@@ -181,13 +181,56 @@ def test_learned_features_enter_the_span_as_gradients_are_taken():
     assert_same(held | {FIRST: span.weights(held[FIRST])}, w, atol=1e-12)
 
 
+@pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION])
+def test_hessian_products_of_learned_features(task):
+    # At what a step made of the clients' own networks, along a gradient; against whole networks.
+    network, reference = NETWORKS["cnn"], vmap(hessian_product(mean_loss(NETWORKS["cnn"], task)))
+    gradients = vmap(grad(mean_loss(network, task)))
+    w, (x, y) = cohort(network), rows(4, 2 * ROWS, 1, 4, 4)
+    y = y if task is CLASSIFICATION else draw(5, CLIENTS, 2 * ROWS, CLASSES)
+    loss, targets = dense_loss_of(task, network.dense_layers, CLASSES)
+    other = draw(6, *w[FIRST].shape)  # which nothing reads
+    span = Span((other, w[FIRST]), x.new_zeros(CLIENTS, 5 * ROWS, w[FIRST].shape[2]))
+    places = Places(5 * ROWS)
+    first, second = (
+        Examples(
+            FeatureRows(network.features, span, places, x[:, part], 5 * ROWS),
+            targets(y[:, part]).double(),
+        )
+        for part in (slice(ROWS), slice(ROWS, None))
+    )
+    held = w | {FIRST: first.rows.fit(span.base(1))}
+    held = add_scaled(held, -0.1, loss.gradient(held, first))
+    v = loss.gradient(held, first)
+    found = product_by_tangents(loss.gradient)(held, second, v)
+    assert places.used == 4 * ROWS
+    w = add_scaled(w, -0.1, gradients(w, (x[:, :ROWS], y[:, :ROWS])))
+    expected = reference(w, (x[:, ROWS:], y[:, ROWS:]), gradients(w, (x[:, :ROWS], y[:, :ROWS])))
+    assert_same(found | {FIRST: span.weights(found[FIRST])}, expected, atol=1e-12)
+    loss.gradient(held, first)
+    with pytest.raises(Full):
+        loss.gradient(held, first)
+
+
+def test_a_gradient_by_the_last_layers_alone_goes_no_deeper():
+    network = NETWORKS["mlp"]
+    loss, w, (x, y) = dense_loss(network.dense_layers), cohort(NETWORKS["mlp"]), rows(1, ROWS, 9)
+    batch = Examples(PlainRows(x), indicators(y, CLASSES).double())
+    whole, last = loss.gradient(w, batch), f"dense{network.dense_layers - 1}."
+    for names in ({last + "bias"}, {last + "weight", last + "bias"}):
+        found = loss.gradient(w, batch, names)
+        assert all(name.startswith(last) for name in found)
+        assert names <= found.keys()
+        assert_same(found, {name: whole[name] for name in found})
+    assert loss.gradient(w, batch, {"dense0.bias"}).keys() == whole.keys()
+
+
 def test_hessian_products_of_learned_features_are_refused_not_wrong():
     network = NETWORKS["cnn"]
     w = cohort(network)
     x, y = rows(4, ROWS, 1, 4, 4)
     span = Span((w[FIRST][0],), x.new_zeros(CLIENTS, ROWS, w[FIRST].shape[2]))
-    names = tuple(name for name in w if name.startswith("conv"))
-    learned = FeatureRows(network.features, names, span, x, 0, ROWS)
+    learned = FeatureRows(network.features, span, Places(ROWS), x, ROWS)
     batch = Examples(learned, indicators(y, CLASSES).double())
     held = w | {FIRST: learned.fit(span.base(0))}
     with pytest.raises(NotImplementedError, match="not Hessian products"):

@@ -6,7 +6,7 @@ from torch.func import vmap
 from torch.testing import assert_close
 
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
-from engram.derivatives import LossWithDerivatives, gradient, hessian_product
+from engram.derivatives import LossWithDerivatives, hessian_product, product_by_tangents
 from engram.models import build_model, mean_loss
 from engram.tasks import REGRESSION
 from tests.support import draw
@@ -17,11 +17,29 @@ HEAD = frozenset({"dense1.weight", "dense1.bias"})
 W = {n: x.double() for n, x in NET.init(torch.Generator().manual_seed(1)).items()}
 BATCH = draw(1, 5, 4), draw(2, 5)
 V = {n: draw(9, *x.shape) for n, x in W.items()}
+FUNCTIONS = by_functions(LOSS)
+
+
+def plain_gradient(w, batch):
+    """The formulas of the network above."""
+    x, y = batch
+    z = x @ w["dense0.weight"].T + w["dense0.bias"]
+    delta = 2 * (z.relu() @ w["dense1.weight"].T + w["dense1.bias"] - y[:, None]) / len(y)
+    below = delta @ w["dense1.weight"] * (z > 0)
+    return {
+        "dense0.weight": below.T @ x,
+        "dense0.bias": below.sum(0),
+        "dense1.weight": delta.T @ z.relu(),
+        "dense1.bias": delta.sum(0),
+    }
+
+
 MADE = {
-    "functions": by_functions(LOSS),
+    "functions": FUNCTIONS,
     "autograd": by_autograd(LOSS),
     "cohorts": by_cohorts(LOSS, vmap(LOSS)),
-    "hand": by_hand(LossWithDerivatives(LOSS, gradient(LOSS), hessian_product(LOSS), 0)),
+    "hand": by_hand(LossWithDerivatives(LOSS, FUNCTIONS.gradient, hessian_product(LOSS), 0)),
+    "tangents": FUNCTIONS._replace(hessian_product=product_by_tangents(plain_gradient)),
 }
 
 
