@@ -47,9 +47,10 @@ def in_turns(
 
 def numbers_table(first: str, *headings: str, title: str | None = None) -> Table:
     """Returns an empty table of names, in the first column, and numbers, aligned to the right."""
-    table = Table(first, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, overflow="fold")  # where there is little room, nothing is cut off
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 
