@@ -91,7 +91,8 @@ class Platform:
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
         host = LocalHost(self.trainer)
-        self._directly = partial(train_directly, host, share=share)
+        host.share = share
+        self._directly = partial(train_directly, host)
         roster = query_roster(InProcessGrid(host, [range(e.num_clients)]), e.num_clients)
         self._strategy = Federated.build(e, roster, secret_noise)
         self._slots = to_params(self._strategy.init())

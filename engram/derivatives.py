@@ -109,6 +109,9 @@ def differentiates_twice() -> bool:
     return getattr(_TWICE, "depth", 0) > 0
 
 
+_ONE_AT_A_TIME = threading.Lock()  # torch has one level of dual numbers in all threads
+
+
 def dual(value: Tensor, tangent: Tensor) -> Tensor:
     """Returns a dual number of torch's forward-mode differentiation."""
     made: Tensor = make_dual(value, tangent)  # type: ignore[no-untyped-call]  # torch's
@@ -127,7 +130,7 @@ def product_by_tangents(
     """Builds ``(w, batch, v) -> hess L(w) v`` of a gradient that torch can run on dual numbers."""
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
-        with dual_level():
+        with _ONE_AT_A_TIME, dual_level():
             found = derivative({name: dual(leaf, v[name]) for name, leaf in w.items()}, batch)
             tangents = {name: parts(leaf)[1] for name, leaf in found.items()}
         return {n: torch.zeros_like(w[n]) if d is None else d for n, d in tangents.items()}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from client.hosts.local import LocalHost
-from client.training.chunks import Share, in_order
 from engram.core.method import Slots
 from engram.core.slots import over_slots
 from engram.metrics import Metric
@@ -36,18 +35,16 @@ def train_directly(
     before: Callable[[], None] | None,
     *,
     spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
-    share: Share = in_order,
 ) -> Round:
     """Trains and merges a round of clients that ``host`` hosts, as ``server.run.train_round``.
 
     It gives what messages give, to the bit, and the same reasons for clients that are left out.
-    ``spoiled`` is what attackers make of it: see ``simulations.attacks``. ``share`` is as for
-    ``Trainer.train``.
+    ``spoiled`` is what attackers make of it: see ``simulations.attacks``.
     """
     strategy.draw(server_round, model, losses=config["losses"])
     if before is not None:
         before()
-    each = [_trained(host, strategy, wave, config, spoiled, share) for wave in strategy.waves]
+    each = [_trained(host, strategy, wave, config, spoiled) for wave in strategy.waves]
     return Round(*strategy.learn(server_round, *each))
 
 
@@ -57,7 +54,6 @@ def _trained(
     wave: Wave,
     config: Mapping[str, Any],
     spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None,
-    share: Share,
 ) -> TrainReplies:
     """Trains the clients of a wave."""
     merge, groups = strategy.rounds.merge, [*strategy.roster.by_node(wave.clients).values()]
@@ -78,7 +74,7 @@ def _trained(
             combine=strategy.most if merge.combines else None,
             losses=strategy.loss is not None,
             way=config["way"],
-            share=share,
+            share=host.share,
         )
     except Exception as error:  # the strategy decides about clients' errors
         _log.debug("the client side raised", exc_info=error)

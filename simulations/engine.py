@@ -84,6 +84,22 @@ def _simulated(
         host = through(host)
     elif isinstance(host, LocalHost):
         directly = partial(train_directly, host)
+    if ray is not None:
+        plain = directly and experiment.attack == "none" and not experiment.participation
+        if not (plain and isinstance(host, LocalHost)):
+            expected = "left out for methods without a network, secure sums, attacks, participation"
+            raise Refused(must("ray", ray, expected))
+        from simulations.cluster import Cluster  # noqa: PLC0415 - Ray is slow to import
+
+        share: Share = stack.enter_context(
+            closing(Cluster(ray, experiment, engine, host.trainer.given))
+        )
+    elif experiment.cores == 1:
+        share = in_order
+    else:
+        share = stack.enter_context(closing(Workers(experiment)))
+    if isinstance(host, LocalHost):
+        host.share = share
     if experiment.attack != "none":
         from simulations.attacks import attacked  # noqa: PLC0415 - few runs are attacked
 
@@ -96,23 +112,9 @@ def _simulated(
     grid = InProcessGrid(host, nodes)
     if experiment.participation:
         (grid, known), directly = replayed(host, experiment), None
-    if ray is not None:
-        if not (directly and isinstance(host, LocalHost)) or experiment.attack != "none":
-            expected = "left out for methods without a network, secure sums, attacks, participation"
-            raise Refused(must("ray", ray, expected))
-        from simulations.cluster import Cluster  # noqa: PLC0415 - Ray is slow to import
-
-        share: Share = stack.enter_context(
-            closing(Cluster(ray, experiment, engine, host.trainer.given))
-        )
-    elif experiment.cores == 1:
-        share = in_order
-    else:
-        share = stack.enter_context(closing(Workers(experiment)))
     if directly is None:
         where = "sums are secure, participation is replayed, or no network is trained"
         warn_alone(experiment, f"clients get messages where {where}")
-    directly = directly and partial(directly, share=share)
     return run(
         grid,
         experiment,

@@ -14,6 +14,7 @@ from client.requests import (
     read_whole,
     round_of,
 )
+from client.training.chunks import Share, in_order
 from client.training.scoring import Scores
 from client.training.trainer import Received, Trainer
 from engram.core.method import Slots
@@ -44,10 +45,15 @@ from federation.wire import (
 
 
 class LocalHost:
-    """Hosts clients that ``trainer`` trains and scores."""
+    """Hosts clients that ``trainer`` trains and scores.
+
+    Attributes:
+        share: As for ``Trainer.train``, where rounds are not trained by messages.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.share: Share = in_order
         self._warned = False
 
     def in_units(self, units: Units) -> Trainer:
@@ -125,6 +131,7 @@ class LocalHost:
                 everyone,
                 own=_own(requests, group),
                 server_round=round_of(first),
+                share=self.share,
             )
             start = 0
             for i, clients in group.items():

@@ -5,7 +5,7 @@ Chunks are trained one after the other, or beside each other.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """The arguments of ``Trainer.train`` that are the same for all clients of a round."""
+    """The arguments of ``Trainer.train`` that are the same for all clients of a round.
+
+    With ``scores``, clients are not trained, but scored before the round.
+    """
 
     common: Slots
     server_round: int
@@ -30,10 +33,11 @@ class Asked(NamedTuple):
     combine: int | None
     losses: bool
     version: int | None = None
+    scores: bool = False
 
 
 class Chunk(NamedTuple):
-    """Clients that are trained at once.
+    """Clients that are trained, or scored, at once.
 
     Attributes:
         numbers: For each client, the number of its group.
@@ -46,8 +50,9 @@ class Chunk(NamedTuple):
     own: Slots
 
 
-Parts = list[tuple[int, Trained]]
-"""The outcome of a chunk: for each group with clients in it, its number and what came of them."""
+Parts = list[tuple[int, Any]]
+"""The outcome of a chunk: for each group with clients in it, its number and what came of them:
+``Trained``, or ``Scores``."""
 
 Share = Callable[["Trainer", Asked, Sequence[Chunk]], Iterable[Parts]]
 """Trains the chunks of a round; returns their outcomes in the order of the chunks.

@@ -1,13 +1,12 @@
 """Scores of the served models, of the common model, and of served models after fine-tuning."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from client.training.measures import measure
 from client.training.recollection import Memory
@@ -37,10 +36,21 @@ class Scores(NamedTuple):
     columns: dict[str, Tensor]
     queries: Tensor
 
-    def narrow(self, some: slice) -> "Scores":
+    def narrow(self, some: slice | list[int]) -> "Scores":
         """Returns the scores of some of the clients."""
         columns = {name: column[some] for name, column in self.columns.items()}
         return Scores(columns, self.queries[some])
+
+    @staticmethod
+    def joined(parts: Sequence["Scores"], blocks: Sequence[Sequence[int]]) -> "Scores":
+        """Joins the scores of blocks of clients into one, in the order of their positions."""
+        order = np.argsort(np.concatenate([np.asarray(some) for some in blocks])).tolist()
+        columns = {
+            name: torch.cat([part.columns[name] for part in parts]).cpu()
+            for name in parts[0].columns
+        }
+        every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
+        return every.narrow(order)
 
 
 class Scorer:
@@ -74,14 +84,10 @@ class Scorer:
         self.models = ServedModels(experiment, learner, data, task, vectorized=vectorized)
         self._metrics = experiment.network.metrics(experiment)
 
-    def scores(
-        self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
-    ) -> Scores:
-        """Scores the models that serve clients.
+    def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
+        """Returns which clients are scored at once, by position.
 
         Args:
-            common: The slots that all clients receive alike.
-            own: Slots of which each client receives its own, with a leading client axis.
             clients: The clients to score.
             memories: Their memories.
         """
@@ -100,23 +106,21 @@ class Scorer:
             inputs = self.models.row * max(most, drawn)
             block = max(1, BLOCK // max(inputs, self._size)) if self._vectorized else 1
             blocks += [some[at : at + block] for at in range(0, len(some), block)]
-        parts = []
-        for some in blocks:
-            mine: Slots = tree_map(lambda leaf, some=some: leaf[some], own)
-            kept: Slots = stacked([memories[i].kept for i in some])
-            trained = memories[some[0]].trained
-            parts.append(self._block(common, mine, kept, trained, [clients[i] for i in some]))
-        order = np.argsort(np.array([*chain(*blocks)])).tolist()
-        columns = {
-            name: torch.cat([part.columns[name] for part in parts])[order].cpu()
-            for name in parts[0].columns
-        }
-        return Scores(columns, torch.cat([part.queries for part in parts])[order].cpu())
+        return blocks
 
-    def _block(
-        self, common: Slots, own: Slots, kept: Slots, trained: bool, clients: Sequence[int]
+    def block(
+        self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
     ) -> Scores:
-        answers = self.models.of(common, own, kept, trained, clients)
+        """Scores the models that serve the clients of a block.
+
+        Args:
+            common: The slots that all clients receive alike.
+            own: Slots of which each of these clients receives its own, with a leading client axis.
+            clients: The clients.
+            memories: Their memories.
+        """
+        kept: Slots = stacked([memory.kept for memory in memories])
+        answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)
         columns = self._columns(answers, queries, clients)
         if self._data.validation is not None:

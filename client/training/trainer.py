@@ -32,7 +32,7 @@ from client.training.chunks import (
     in_order,
     outcome_of,
 )
-from client.training.recollection import Recollection
+from client.training.recollection import Memory, Recollection
 from client.training.sampler import Sampler
 from client.training.trial import on_rows
 from client.training.ways import Learner
@@ -303,8 +303,11 @@ class Trainer:
         return [result.trained(self.way) for result in results]
 
     def chunk(self, asked: Asked, chunk: Chunk) -> Parts:
-        """Trains a chunk of a round's clients, and stores their memories; see ``train``."""
+        """Trains a chunk of a round's clients, and stores their memories; or scores them."""
         numbers, clients = chunk.numbers, chunk.clients
+        if asked.scores:
+            memories = self._recalled(clients, before=asked.server_round)
+            return [(0, self._scorer.block(asked.common, chunk.own, clients, memories))]
         done, causes = self._block(asked, chunk)
         done = self.finish(done, asked, chunk)
         how: dict[str, Any] = {"combine": asked.combine, "data": self.data, "way": self.way}
@@ -484,6 +487,7 @@ class Trainer:
         *,
         server_round: int,
         own: Slots = {},  # noqa: B006 - nobody changes it
+        share: Share = in_order,
     ) -> "Scores":
         """Scores the served models, and the common model.
 
@@ -492,10 +496,33 @@ class Trainer:
             clients: The clients to score.
             server_round: Slots that clients kept up to this round are used.
             own: Slots of which each of these clients receives its own, in their order.
+            share: As for ``train``.
         """
-        memories = [self._memories.recall(c, before=server_round + 1) for c in clients]
-        common = self._empty | self.receive(common)
-        return self._scorer.scores(common, self.receive(own), clients, memories)
+        from client.training.scoring import Scores  # noqa: PLC0415 - nodes may never score
+
+        memories = self._recalled(clients, before=server_round + 1)
+        common, own = self._empty | self.receive(common), self.receive(own)
+        blocks = self._scorer.blocks(clients, memories)
+        chunks = [
+            Chunk(
+                [0] * len(some),
+                [clients[i] for i in some],
+                tree_map(lambda leaf, some=some: leaf[some], own),
+            )
+            for some in blocks
+        ]
+        if share is in_order or len(chunks) == 1:
+            parts = [
+                self._scorer.block(common, chunk.own, chunk.clients, [memories[i] for i in some])
+                for chunk, some in zip(chunks, blocks, strict=True)
+            ]
+        else:
+            asked = Asked(common, server_round + 1, server_round, None, losses=False, scores=True)
+            parts = [scores for ((_, scores),) in share(self, asked, chunks)]
+        return Scores.joined(parts, blocks)
+
+    def _recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
+        return [self._memories.recall(client, before=before) for client in clients]
 
     def brought(
         self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int

@@ -1,9 +1,10 @@
 """Trains the chunks of a round in this process and in others beside it, of one thread each.
 
-The others are forked from this process, so that they have its data, its networks and its functions
-without a copy, also those that are written in a notebook. All take one chunk after the other of a
-pipe, so that one whose core is busy takes fewer. When none is left, and one that was taken is with
-a process that gets no core, this process trains it, too, and whoever is first gives the outcome.
+They score clients likewise. The others are forked from this process, so that they have its data,
+its networks and its functions without a copy, also those that are written in a notebook. All take
+one chunk after the other of a pipe, so that one whose core is busy takes fewer. When none is left,
+and one that was taken is with a process that gets no core, this process trains it, too, and whoever
+is first gives the outcome.
 The chunks are those of a single process (``chunks.deal``), and are merged in their order: neither
 the number of processes nor who trains a chunk changes a bit.
 
@@ -71,6 +72,11 @@ class Workers:
         self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk]
     ) -> Iterator[Parts]:
         """Trains the chunks of a round; yields their outcomes in the order of the chunks."""
+        if asked.scores:
+            help_ = self._trainer is trainer and self._team is not None and not self._pace.alone
+            team = self._team if help_ else None
+            yield from (team.train if team else in_order)(trainer, asked, chunks)
+            return
         if self._trainer is not trainer:
             self.close()
             self._trainer = trainer

@@ -105,7 +105,7 @@ def mean_of(updates: Sequence[Update], by: str) -> Update:
     def mean(first: Tensor, *others: Tensor) -> Tensor:
         found = first * shares[0]
         for share, leaf in zip(shares[1:], others, strict=True):
-            found = torch.add(found, leaf, alpha=share)
+            found.add_(leaf, alpha=share)
         return found
 
     each = map(attrgetter("slots", "rows", "clients"), updates)

@@ -1,5 +1,6 @@
 """Every way to run a cohort's round gives what each client gets alone, and so does every block."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -324,3 +325,17 @@ def test_a_large_network_that_breaks_in_a_span_says_when(monkeypatch):
     assert found[0] == found[1]
     assert list(found[0]) == [3, 4]
     assert "step 1" in str(found[0])
+
+
+def test_threads_train_large_networks_at_once(monkeypatch):
+    monkeypatch.setattr(ways, "_LARGE", 0)
+    e = settings_of(FEATURES | {"method": "local-moml", "local_steps": 8} | EXACT)
+
+    def slots(_):
+        t = trainer(e)
+        return train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0).slots
+
+    alone = slots(0)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(slots, range(8)):
+            assert_same(found, alone)

@@ -15,7 +15,7 @@ from torch import nn
 
 import engram
 from client.memory import RamStore
-from client.training import helper, lending, workers
+from client.training import helper, lending, scoring, workers
 from client.training.arena import Arena
 from client.training.chunks import deal
 from client.training.process import training
@@ -236,6 +236,39 @@ def test_a_run_goes_on_with_any_number_of_processes(tmp_path):
     run(tmp_path / "parts", num_rounds=3, cores=3)
     parts = engram.simulate(data, resume=tmp_path / "parts", num_rounds=5, cores=2, progress=False)
     assert parts.results["clients"] == whole.results["clients"]
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("method", ["fedavg", "pfedme", "ifca"])
+def test_others_score_what_one_process_scores(method, monkeypatch):
+    monkeypatch.setattr(scoring, "BLOCK", 3 * 64 * 30)
+    e = small_of_any(method=method, num_clients=12, clients_per_round=8, cores=3)
+    with training(1), closing(Workers(e)) as share:
+        t, here, blocks = trainer(e), os.getpid(), []
+        t.block = 4
+        model, own = initial_model(t), own_of(t, CLIENTS)
+        when = {"own": own, "server_round": 1}
+        before = t.evaluate(model, CLIENTS, **when, share=share)  # others are not there yet
+        t.train(
+            model, [CLIENTS[2:]], own=own_of(t, CLIENTS[2:]), server_round=1, durable=0, share=share
+        )
+        block = t._scorer.block
+
+        def counted(*given):
+            assert os.getpid() == here
+            blocks.append(given[2])
+            return block(*given)
+
+        alone = t.evaluate(model, CLIENTS, **when)
+        monkeypatch.setattr(t._scorer, "block", counted)
+        together = t.evaluate(model, CLIENTS, **when, share=share)
+        assert len(blocks) == 1 < len(t._scorer.blocks(CLIENTS, t._recalled(CLIENTS, before=2)))
+    assert alone.columns.keys() == together.columns.keys() == before.columns.keys()
+    for name, column in alone.columns.items():
+        assert torch.equal(column, together.columns[name])
+        if method == "fedavg":
+            assert torch.equal(column, before.columns[name])
+    assert torch.equal(alone.queries, together.queries)
 
 
 def test_ctrl_c_ends_all_processes():
