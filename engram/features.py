@@ -46,7 +46,9 @@ class FeatureRows(NamedTuple):
             rows, back, *_ = vjp(lambda at: vmap(self.features)(at, self.x), learned)
         else:
             rows, back = _each(self.features, learned, self.x)
-        span = self.span.reading([w[FIRST]]) if len(self.span.bases) > 1 else self.span
+        span = self.span
+        if len(span.bases) > 1:
+            span = span.reading([part for part in parts(w[FIRST]) if part is not None])
         return _Entered(rows, span.look(rows, 0, self.known), span, self.places, back)
 
 

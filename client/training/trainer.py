@@ -16,7 +16,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_of
@@ -71,6 +71,7 @@ _log = getLogger("flwr.engram")
 Engine = Literal["vectorized", "sequential"]
 _EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
 _TRIES: Final = 2  # timings of each way, since the first one takes longer
+_LENT: Final = 2**27  # bytes of memories that others are lent at once, to score their clients
 
 
 class Received(NamedTuple):
@@ -166,6 +167,7 @@ class Trainer:
                 generator=lambda: torch_generator(e.seed, Stream.HYPERNETWORK),
                 optimizer=optimizer,
                 standard=self._standard,
+                work=shapes.work,
                 private=_mechanism(e),
             )
             self.method: Method = self.learner.method(self._task)
@@ -199,6 +201,7 @@ class Trainer:
                 name=e.model,
                 device=e.device,
                 rows=self._rows,
+                size=self._size,
                 whole=bool(e.local_epochs),
                 keeps=self._memories.moments,
             )
@@ -503,23 +506,21 @@ class Trainer:
         memories = self._recalled(clients, before=server_round + 1)
         common, own = self._empty | self.receive(common), self.receive(own)
         blocks = self._scorer.blocks(clients, memories)
-        chunks = [
-            Chunk(
-                [0] * len(some),
-                [clients[i] for i in some],
-                tree_map(lambda leaf, some=some: leaf[some], own),
-            )
-            for some in blocks
-        ]
-        if share is in_order or len(chunks) == 1:
-            parts = [
-                self._scorer.block(common, chunk.own, chunk.clients, [memories[i] for i in some])
-                for chunk, some in zip(chunks, blocks, strict=True)
-            ]
-        else:
-            asked = Asked(common, server_round + 1, server_round, None, losses=False, scores=True)
-            parts = [scores for ((_, scores),) in share(self, asked, chunks)]
-        return Scores.joined(parts, blocks)
+
+        def chunk(some: list[int]) -> Chunk:
+            mine: Slots = tree_map(lambda leaf: leaf[some], own)
+            return Chunk([0] * len(some), [clients[i] for i in some], mine)
+
+        def here(some: list[int]) -> Scores:
+            _, who, mine = chunk(some)
+            return self._scorer.block(common, mine, who, [memories[i] for i in some])
+
+        alone = share is in_order or getattr(share, "cuts", False)  # scores are worth no network
+        if alone or len(blocks) == 1 or _nbytes((own, memories)) > _LENT:
+            return Scores.joined([here(some) for some in blocks], blocks)
+        asked = Asked(common, server_round + 1, server_round, None, losses=False, scores=True)
+        outcomes = share(self, asked, [chunk(some) for some in blocks])
+        return Scores.joined([scores for ((_, scores),) in outcomes], blocks)
 
     def _recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
         return [self._memories.recall(client, before=before) for client in clients]
@@ -571,6 +572,10 @@ def _fewer_bytes(e: "Experiment", shapes: Shapes, running: Set[str]) -> "FewerBy
     from client.training.fewer_bytes import FewerBytes  # noqa: PLC0415 - rarely needed
 
     return FewerBytes(e, shapes, running)
+
+
+def _nbytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
 def _first(stack: Any) -> Any:

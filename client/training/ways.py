@@ -5,16 +5,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
 from torch import Generator, Tensor
 
 from engram.cohort.dense import dense, pays
 from engram.cohort.round import Cohort, Outcome, Problem, builder
-from engram.core.method import Context, Method, Network, Objective
+from engram.core.method import Context, Method, Network, Objective, Slots
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.optimizers import Optimizer
 from engram.core.personal import build
 from engram.core.rounds import Stepper
-from engram.core.shapes import Shapes
+from engram.core.shapes import Shapes, gradients_of
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, product_by_tangents
 from engram.models import (
@@ -50,6 +51,7 @@ class Learner(NamedTuple):
         generator: As ``Context.generator``.
         optimizer: The optimizer of local steps.
         standard: Standardization of targets before the loss; None for targets as they are.
+        work: Slots that a client works on, on torch's meta device, which holds no values.
         private: The mechanism of a step that hides single rows; None for plain gradients.
     """
 
@@ -61,6 +63,7 @@ class Learner(NamedTuple):
     generator: Callable[[], Generator]
     optimizer: Optimizer
     standard: Standard | None
+    work: Slots
     private: "ByExamples | None" = None
 
     @property
@@ -68,12 +71,28 @@ class Learner(NamedTuple):
         """Numbers in the network's parameters."""
         return sum(leaf.numel() for leaf in self.network.initial.values())
 
+    @property
+    def gradients(self) -> int:
+        """How many gradients a local step takes, at most; 0 if that is not known."""
+
+        def made(objective: Objective) -> Method:
+            return build(self.settings, self._on(objective))
+
+        try:
+            with torch.device("meta"):
+                return gradients_of(made, self.work)
+        except Exception:  # a user's method may read its batches, of which there are none here
+            return 0
+
     def method(self, task: Task, way: str = "vmap") -> Method:
         """Builds the method for a way to train."""
         return build(self.settings, self._context(task, way))
 
     def _context(self, task: Task, way: str) -> Context:
         objective = self.objective(task, way)
+        return self._on(objective)
+
+    def _on(self, objective: Objective) -> Context:
         return Context(self.network, objective, self.outputs, self.clients, self.generator)
 
     def objective(self, task: Task, way: str) -> Objective:
@@ -154,7 +173,8 @@ class Learner(NamedTuple):
 
             assert self.model.features is not None  # for mypy: see ``fastest``
             _, targets = self._dense(task)
-            return partial(in_spans, problem, targets=targets, features=self.model.features)
+            how = {"targets": targets, "features": self.model.features}
+            return partial(in_spans, problem, gradients=self.gradients, **how)
         if way == "in-turn":
             from engram.cohort.in_turn import in_turn  # noqa: PLC0415 - not always needed
 
@@ -171,6 +191,7 @@ class Learner(NamedTuple):
         name: str,
         device: str,
         rows: int,
+        size: int,
         whole: bool,
         keeps: bool,
     ) -> tuple[str, ...]:
@@ -182,6 +203,7 @@ class Learner(NamedTuple):
             name: The network's name.
             device: The device that it is trained on.
             rows: Rows that a client draws in a round.
+            size: Rows of a batch.
             whole: Whether a round is a number of epochs, whose steps differ between clients.
             keeps: Whether clients keep the optimizer's states.
         """
@@ -203,11 +225,18 @@ class Learner(NamedTuple):
         if name in FLAT and self.size > _LARGE:
             # A large network fills the caches: finishing one client first is faster.
             spans = written_out and not self.optimizer.remembers  # with features, if it came here
-            return ("in-spans",) if spans else ("in-turn",)
+            return ("in-spans",) if spans and self._fits(size) else ("in-turn",)
         losses = [cohort_losses(model, t) for t in (task, standardized_loss(task, self.standard))]
         together = ("vmap",) if None in losses else ("vmap", "grouped")
         # Of a user's network training finds out which is faster.
         return together if name in FLAT else ("in-turn", *together)
+
+    def _fits(self, size: int) -> bool:
+        """Returns whether a span of some steps' rows is cheaper than the weights."""
+        from engram.cohort.in_spans import STEPS  # noqa: PLC0415 - not always needed
+
+        drawn = STEPS * self.gradients * size
+        return drawn > 0 and pays(self.network.initial, 2 * drawn)
 
 
 def _single_first_layer(shapes: Shapes) -> bool:

@@ -73,8 +73,8 @@ class Workers:
     ) -> Iterator[Parts]:
         """Trains the chunks of a round; yields their outcomes in the order of the chunks."""
         if asked.scores:
-            help_ = self._trainer is trainer and self._team is not None and not self._pace.alone
-            team = self._team if help_ else None
+            helps = self._trainer is trainer and not self._pace.alone
+            team = self._team if helps else None
             yield from (team.train if team else in_order)(trainer, asked, chunks)
             return
         if self._trainer is not trainer:
@@ -219,6 +219,10 @@ class _Team:
             else:
                 yield from self._dealt_out(trainer, asked, chunks, inbox)
             whole = True
+        except Exception:
+            if asked.scores:  # while one of training ends the run
+                _log.warning("scoring raised an error: from now on one process trains all clients")
+            raise
         finally:
             if not whole:  # some are still at work on this round
                 self.close()

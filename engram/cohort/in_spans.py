@@ -25,22 +25,28 @@ from engram.features import FeatureRows, Features
 from engram.span import Full, Places, Span
 from engram.types import Batch, Scale
 
-__all__ = ["in_spans"]
+__all__ = ["STEPS", "in_spans"]
 
-_STEPS: Final = 3  # steps that a span has room for, as measured in benchmarks/NOTES.md
+STEPS: Final = 3
+"""Steps that a span has room for, as measured in benchmarks/NOTES.md."""
 
 
-def in_spans(problem: Problem, cohort: Cohort, *, targets: Targets, features: Features) -> Outcome:
+def in_spans(
+    problem: Problem, cohort: Cohort, *, gradients: int, targets: Targets, features: Features
+) -> Outcome:
     """Trains a cohort's clients one after the other; see ``in_turn``.
 
     Args:
         problem: With the objective ``engram.core.objective.by_hand``. Its method's phases are
             affine, and its optimizer remembers nothing.
         cohort: The clients; their ``states`` must be empty.
+        gradients: How many of them a step takes, as ``engram.core.shapes.gradients_of`` says.
         targets: Converts the data's targets to those of the loss.
         features: The layers before the dense ones.
     """
-    spans = _Spans(targets, features)
+    draws = cohort.draws
+    step = gradients * draws.size
+    spans = _Spans(targets, features, step, max(STEPS * step, draws.initial))
 
     def build(scales: Mapping[str, Scale]) -> Method:
         method = problem.build(scales)
@@ -50,9 +56,10 @@ def in_spans(problem: Problem, cohort: Cohort, *, targets: Targets, features: Fe
             if batch is None:
                 return begin(received, kept, None)
             given = {"received": received, "kept": kept}
-            return spans.through(
+            work = spans.through(
                 lambda x, some: begin(x["received"], x["kept"], *some), given, (batch,)
             )
+            return _weights(work)  # from which steps can be taken again
 
         def ended(received: Slots, work: Slots) -> tuple[Slots, Slots]:
             return end(received, _weights(work))
@@ -83,11 +90,11 @@ register_pytree_node(
 class _Spans:
     """Calls functions of a client's slots with first layers in a span, one span after the other."""
 
-    def __init__(self, targets: Targets, features: Features) -> None:
+    def __init__(self, targets: Targets, features: Features, step: int, room: int) -> None:
         self._targets, self._features = targets, features
+        self._step, self._room = step, room  # rows of a step's gradients, and of a span
         self._span: Span | None = None
         self._places = Places(0)
-        self._step = 0  # rows of a step's gradients, as far as they are known
 
     def through(
         self,
@@ -96,42 +103,36 @@ class _Spans:
         batches: tuple[Batch, ...],
     ) -> Slots:
         """Calls ``function(slots, batches)`` and returns what it does, with ``_Held`` layers."""
-        self._step = max(self._step, 2 * sum(len(y) for _, y in batches))
-        slots = self._entered(slots)
-        span, begun = self._span, self._places.used
-        assert span is not None  # for mypy: they have entered it
+        slots, span = self._entered(slots)
         examples = tuple(self._examples(span, *batch) for batch in batches)
         try:
             found = function(_mapped(slots, lambda x: x.coordinates, lambda x: x[None]), examples)
-        except Full:
-            self._step *= 2
+        except Full:  # this step takes more gradients than others
+            self._step, self._room = 2 * self._step, 2 * self._room
             return self.through(function, _weights(slots), batches)
-        self._step = max(self._step, self._places.used - begun)
         return _mapped(found, partial(_Held, span), lambda x: x[0])
 
-    def _entered(self, slots: Slots) -> Slots:
-        """Returns slots with first layers in the present span, or in a new one."""
-        room = self._places.room - self._places.used
-        there = (isinstance(x, _Held) and x.span is self._span for x in _layers(slots))
-        if room >= self._step and all(there):
-            return slots
+    def _entered(self, slots: Slots) -> tuple[Slots, Span]:
+        """Returns slots with first layers in the present span, or in a new one, and the span."""
+        left, span = self._places.room - self._places.used, self._span
+        there = (isinstance(x, _Held) and x.span is span for x in _layers(slots))
+        if span is not None and left >= self._step and all(there):
+            return slots, span
         slots = _weights(slots)
         bases = {id(x): x for x in _layers(slots)}
         some = next(iter(bases.values()))
-        self._places = Places(_STEPS * self._step)
-        rows = some.new_zeros(1, self._places.room, some.shape[1])
-        span = self._span = Span(tuple(x[None] for x in bases.values()), rows)
+        self._places, rows = Places(self._room), some.new_zeros(1, self._room, some.shape[1])
+        made = self._span = Span(tuple(x[None] for x in bases.values()), rows)
         numbers = {key: number for number, key in enumerate(bases)}
 
         def held(base: Tensor) -> _Held:
-            coordinates = span.base(numbers[id(base)])
-            return _Held(span, functional.pad(coordinates, (0, 0, 0, self._places.room)))
+            coordinates = made.base(numbers[id(base)])
+            return _Held(made, functional.pad(coordinates, (0, 0, 0, self._room)))
 
-        return _mapped(slots, held, lambda x: x)
+        return _mapped(slots, held, lambda x: x), made
 
     def _examples(self, span: Span, x: Tensor, y: Tensor) -> Examples:
-        room = self._places.room
-        rows = FeatureRows(self._features, span, self._places, x[None], room)
+        rows = FeatureRows(self._features, span, self._places, x[None], self._places.room)
         return Examples(rows, self._targets(y)[None])
 
 

@@ -1,7 +1,7 @@
 """The slots of a method by their names and shapes, without any data."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -61,6 +61,15 @@ def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callab
     return derivative
 
 
+_NOTHING: Final = Objective(
+    loss=_nothing,
+    gradient=_zeros,
+    hessian_product=lambda w, batch, v: zeros(v),
+    criterion=lambda outputs, batch: torch.zeros(()),
+    differentiate=_undifferentiated,
+)
+
+
 def without_data(
     settings: Any,
     network: Network,
@@ -81,14 +90,7 @@ def without_data(
     Raises:
         ValueError: If the method and the network do not go together.
     """
-    objective = Objective(
-        loss=_nothing,
-        gradient=_zeros,
-        hessian_product=lambda w, batch, v: zeros(v),
-        criterion=lambda outputs, batch: torch.zeros(()),
-        differentiate=_undifferentiated,
-    )
-    return build(settings, Context(network, objective, outputs, clients, generator))
+    return build(settings, Context(network, _NOTHING, outputs, clients, generator))
 
 
 def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
@@ -106,3 +108,31 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     common, own = method.server.send(method.server.start, [0])
     received = common | tree_map(lambda leaf: leaf[0], own)
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
+
+
+def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
+    """Returns how many gradients a local step takes, at most; a Hessian product counts as two.
+
+    Args:
+        made: Builds the method on an objective.
+        work: Slots that a client works on, as ``Shapes`` has them.
+    """
+    taken = 0
+
+    def gradient(w: Params, batch: Batch, names: Any = None) -> Params:
+        nonlocal taken
+        taken += 1
+        return _zeros(w, batch, names)
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        nonlocal taken
+        del w, batch
+        taken += 2
+        return zeros(v)
+
+    most = 0
+    for phase in made(_NOTHING._replace(gradient=gradient, hessian_product=product)).client.phases:
+        taken = 0
+        phase.direction(work, ((),) * phase.batches)
+        most = max(most, taken)
+    return most

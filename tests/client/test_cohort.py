@@ -9,6 +9,7 @@ import torch
 from client.memory import RamStore
 from client.training import ways
 from client.training.budget import block_size
+from engram.cohort import in_spans
 from engram.core.slots import over_slots
 from engram.dense import PlainCoordinates
 from engram.span import Span
@@ -281,27 +282,38 @@ def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
 # --- Large networks --------------------------------------------------------------------------
 
 IN_SPANS = [
-    {"method": "local-moml"} | EXACT,
-    {"method": "local-moml", "memory": "carry"} | EXACT,
+    *({"method": "local-moml", "memory": memory} | EXACT for memory in ("reset", "carry")),
     {"method": "local-moml", "memory": "carry"} | FIRST_ORDER,
     {"method": "per-fedavg"} | EXACT,
-    {"method": "pfedme"},
-    {"method": "pfedme", "inner_steps": 9},  # more gradients than there is room for at first
+    {"method": "pfedme", "inner_steps": 7},
     {"method": "ditto", "local_epochs": 2},
-    *({"method": name} for name in ("apfl", "mr-mtl", "scaffold", "feddyn", "lg-fedavg")),
+    *(
+        {"method": name}
+        for name in ("apfl", "mr-mtl", "scaffold", "feddyn", "lg-fedavg", "fedamp", "cfl", "pfedhn")
+    ),
     {"method": "ifca", "initial_batch_size": 5},
-    {"method": "fedavg", "local_epochs": 1},
+    *({"method": name, "local_epochs": 1} for name in ("fedavg", "fedrep", "fedbabu", "local")),
 ]
 
 
+@pytest.fixture
+def large(monkeypatch):
+    """All networks are large, and spans are cheap."""
+    monkeypatch.setattr(ways, "_LARGE", 0)
+    monkeypatch.setattr(ways, "pays", lambda model, drawn: False)
+    monkeypatch.setattr(ways.Learner, "_fits", lambda learner, size: True)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("settings", IN_SPANS)
 def test_large_networks_train_in_spans_as_step_by_step(settings, monkeypatch):
-    monkeypatch.setattr(ways, "_LARGE", 0)
     e = settings_of(FEATURES | {"local_steps": 5} | settings)
+    monkeypatch.setattr(in_spans, "Full", type("Never", (Exception,), {}))  # no step is taken twice
     kept, trained = [], []
     for engine, way in (("vectorized", "in-spans"), ("sequential", "in-turn")):
         store = RamStore()
         t = trainer(e, store, engine=engine)
+        t.block = 100
         assert t.ways == (way,)
         model = initial_model(t)
         train_clients(t, model, [4], server_round=1, durable=0)
@@ -314,21 +326,66 @@ def test_large_networks_train_in_spans_as_step_by_step(settings, monkeypatch):
         assert_same(mine, theirs, atol=5e-6)
 
 
-def test_a_large_network_that_breaks_in_a_span_says_when(monkeypatch):
-    monkeypatch.setattr(ways, "_LARGE", 0)
-    settings = FEATURES | {"method": "pfedme", "local_steps": 5, "alpha": 1e9, "lambda_": 1e-9}
+@pytest.mark.usefixtures("large")
+def test_a_span_grows_where_a_step_takes_more_gradients_than_expected(monkeypatch):
+    e = settings_of(FEATURES | {"method": "pfedme", "local_steps": 5})
+    monkeypatch.setattr(ways.Learner, "gradients", 1)
+    both = []
+    for engine in ("vectorized", "sequential"):
+        t = trainer(e, engine=engine)
+        both.append(train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0).slots)
+    assert_same(*both, atol=5e-6)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("eta", [0.1, 1e3, 1e6, 1e9])
+def test_a_large_network_that_breaks_in_a_span_says_when(eta):
+    settings = {"method": "ifca", "initial_batch_size": 50, "local_steps": 5, "eta": eta}
     found = []
     for engine in ("vectorized", "sequential"):
-        t = trainer(settings_of(settings), engine=engine)
-        lost = train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0)
-        found.append(dict(lost.failures))
+        t = trainer(settings_of(FEATURES | settings), engine=engine)
+        found.append(train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0).failures)
     assert found[0] == found[1]
-    assert list(found[0]) == [3, 4]
-    assert "step 1" in str(found[0])
+    assert bool(found[0]) == (eta > 1e3)
+    assert "at step 1" not in str(found)
 
 
-def test_threads_train_large_networks_at_once(monkeypatch):
-    monkeypatch.setattr(ways, "_LARGE", 0)
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({"method": "pfedme"}, "in-spans"),  # 15 gradients of 3 rows, beside a layer of 256 x 512
+        ({"method": "pfedme", "batch_size": 10}, "in-turn"),
+        ({"method": "pfedme", "inner_steps": 1, "batch_size": 10}, "in-spans"),
+        ({"method": "ditto", "optimizer": "momentum"}, "in-turn"),
+        ({"method": "ditto", "weight_decay": 0.1}, "in-turn"),
+        ({"method": "per-fedavg"} | EXACT, "in-spans"),
+        ({"method": "per-fedavg", "hessian": "finite-difference"}, "in-turn"),
+        ({"method": "fedavg"}, "dense"),
+    ],
+)
+def test_spans_are_for_few_rows_beside_a_large_layer(settings, way):
+    large = {"model": "cnn", "hidden": "512,256,256,256"}
+    assert trainer(settings_of(large | settings)).ways == (way,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"method": "fedavg"}, 1),
+        ({"method": "ditto"}, 2),
+        ({"method": "pfedme", "inner_steps": 7}, 7),
+        ({"method": "local-moml"} | EXACT, 4),
+        ({"method": "local-moml"} | FIRST_ORDER, 2),
+        ({"method": "scaffold"}, 1),
+        ({"method": "fedrep"}, 1),
+    ],
+)
+def test_gradients_of_a_step_are_counted(settings, count):
+    assert trainer(settings_of(settings)).learner.gradients == count
+
+
+@pytest.mark.usefixtures("large")
+def test_threads_train_large_networks_at_once():
     e = settings_of(FEATURES | {"method": "local-moml", "local_steps": 8} | EXACT)
 
     def slots(_):

@@ -16,6 +16,7 @@ from torch import nn
 import engram
 from client.memory import RamStore
 from client.training import helper, lending, scoring, workers
+from client.training import trainer as training_module
 from client.training.arena import Arena
 from client.training.chunks import deal
 from client.training.process import training
@@ -23,7 +24,7 @@ from client.training.workers import Workers
 from engram.process import on_one_core
 from federation.errors import RunStopped
 from federation.noise import simulated_noise
-from tests.support import initial_model, own_of, small_of_any, trainer
+from tests.support import initial_model, own_of, small_of_any, train_clients, trainer
 
 pytestmark = pytest.mark.skipif(workers.sys.platform != "linux", reason="forks on Linux only")
 CLIENTS = list(range(12))
@@ -247,11 +248,11 @@ def test_others_score_what_one_process_scores(method, monkeypatch):
         t, here, blocks = trainer(e), os.getpid(), []
         t.block = 4
         model, own = initial_model(t), own_of(t, CLIENTS)
-        when = {"own": own, "server_round": 1}
+        when = {"own": own, "server_round": 1}  # and not of the memories that the next one makes
         before = t.evaluate(model, CLIENTS, **when, share=share)  # others are not there yet
-        t.train(
-            model, [CLIENTS[2:]], own=own_of(t, CLIENTS[2:]), server_round=1, durable=0, share=share
-        )
+        for server_round in (1, 2):
+            given = {"own": own_of(t, CLIENTS[2:]), "share": share, "durable": 1}
+            t.train(model, [CLIENTS[2:]], server_round=server_round, **given)
         block = t._scorer.block
 
         def counted(*given):
@@ -269,6 +270,23 @@ def test_others_score_what_one_process_scores(method, monkeypatch):
         if method == "fedavg":
             assert torch.equal(column, before.columns[name])
     assert torch.equal(alone.queries, together.queries)
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_one_process_scores_where_others_would_have_to_be_given_much(cluster, monkeypatch):
+    monkeypatch.setattr(scoring, "BLOCK", 3 * 64 * 30)
+    t = trainer(small_of_any(method="pfedme", num_clients=12, clients_per_round=8))
+    train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
+
+    def share(trainer, asked, chunks):
+        raise AssertionError(len(chunks))
+
+    if cluster:
+        share.cuts = True
+    else:
+        monkeypatch.setattr(training_module, "_LENT", 0)
+    found = t.evaluate(initial_model(t), CLIENTS, server_round=1, share=share)
+    assert len(found.queries) == len(CLIENTS)
 
 
 def test_ctrl_c_ends_all_processes():

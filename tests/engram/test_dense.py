@@ -183,14 +183,15 @@ def test_learned_features_enter_the_span_as_gradients_are_taken():
 
 @pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION])
 def test_hessian_products_of_learned_features(task):
-    # At what a step made of the clients' own networks, along a gradient; against whole networks.
+    # At what a step made of the clients' own networks, along a gradient and what lies between
+    # these networks and others; against whole networks.
     network, reference = NETWORKS["cnn"], vmap(hessian_product(mean_loss(NETWORKS["cnn"], task)))
     gradients = vmap(grad(mean_loss(network, task)))
     w, (x, y) = cohort(network), rows(4, 2 * ROWS, 1, 4, 4)
     y = y if task is CLASSIFICATION else draw(5, CLIENTS, 2 * ROWS, CLASSES)
     loss, targets = dense_loss_of(task, network.dense_layers, CLASSES)
-    other = draw(6, *w[FIRST].shape)  # which nothing reads
-    span = Span((other, w[FIRST]), x.new_zeros(CLIENTS, 5 * ROWS, w[FIRST].shape[2]))
+    away = cohort(network, seed=50)
+    span = Span((away[FIRST], w[FIRST]), x.new_zeros(CLIENTS, 5 * ROWS, w[FIRST].shape[2]))
     places = Places(5 * ROWS)
     first, second = (
         Examples(
@@ -201,11 +202,12 @@ def test_hessian_products_of_learned_features(task):
     )
     held = w | {FIRST: first.rows.fit(span.base(1))}
     held = add_scaled(held, -0.1, loss.gradient(held, first))
-    v = loss.gradient(held, first)
+    v = add_scaled(loss.gradient(held, first), 0.3, away | {FIRST: first.rows.fit(span.base(0))})
     found = product_by_tangents(loss.gradient)(held, second, v)
     assert places.used == 4 * ROWS
-    w = add_scaled(w, -0.1, gradients(w, (x[:, :ROWS], y[:, :ROWS])))
-    expected = reference(w, (x[:, ROWS:], y[:, ROWS:]), gradients(w, (x[:, :ROWS], y[:, :ROWS])))
+    half, other_half = ((x[:, part], y[:, part]) for part in (slice(ROWS), slice(ROWS, None)))
+    w = add_scaled(w, -0.1, gradients(w, half))
+    expected = reference(w, other_half, add_scaled(gradients(w, half), 0.3, away))
     assert_same(found | {FIRST: span.weights(found[FIRST])}, expected, atol=1e-12)
     loss.gradient(held, first)
     with pytest.raises(Full):
