@@ -6,16 +6,19 @@ Hessian-vector product by one additional pass of tangents (Pearlmutter. Fast Exa
 the Hessian. Neural Computation 6, 1994).
 """
 
+import threading
 from collections.abc import Callable, Sequence, Set
 from typing import Final, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 
-from engram.derivatives import LossWithDerivatives, dual, parts
-from engram.types import Params
+from engram.derivatives import LossWithDerivatives
+from engram.types import Batch, Params
 
 FIRST: Final = "dense0.weight"
+_ONE_AT_A_TIME: Final = threading.Lock()  # torch has one level of dual numbers in all threads
 
 
 class FirstLayer(Protocol):
@@ -336,3 +339,41 @@ def _softmax(z: Tensor) -> Tensor:
     # Over the first axis torch's softmax is vectorized; over a last axis of few classes it is not.
     classes = z.shape[-1]
     return z.reshape(-1, classes).T.contiguous().softmax(0).T.reshape(z.shape)
+
+
+# --- Dual numbers --------------------------------------------------------------------------------
+
+
+def dual(value: Tensor, tangent: Tensor) -> Tensor:
+    """Returns a dual number of torch's forward-mode differentiation."""
+    made: Tensor = make_dual(value, tangent)  # type: ignore[no-untyped-call]  # torch's
+    return made
+
+
+def parts(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns a dual number's value and tangent, or a plain number and None."""
+    value, tangent = unpack_dual(x)  # type: ignore[no-untyped-call]  # torch's
+    return value, tangent
+
+
+def product_by_tangents(
+    derivative: Callable[[Params, Batch], Params],
+) -> Callable[[Params, Batch, Params], Params]:
+    """Builds ``(w, batch, v) -> hess L(w) v`` of a gradient that torch can run on dual numbers."""
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        with _ONE_AT_A_TIME, dual_level():
+            found = derivative({name: dual(leaf, v[name]) for name, leaf in w.items()}, batch)
+            tangents = {name: parts(leaf)[1] for name, leaf in found.items()}
+        return {n: torch.zeros_like(w[n]) if d is None else d for n, d in tangents.items()}
+
+    return product
+
+
+def linear(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Calls a linear function of rows x (c, k, ...), once for dual numbers and their tangents."""
+    value, tangent = parts(x)
+    if tangent is None:
+        return function(value)
+    both, k = function(torch.cat([value, tangent], 1)), x.shape[1]
+    return dual(both[:, :k], both[:, k:])

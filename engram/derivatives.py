@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 from torch.func import grad, vjp
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
@@ -107,44 +106,6 @@ def twice() -> Iterator[None]:
 def differentiates_twice() -> bool:
     """Returns whether a loss is being computed whose gradient is differentiated again."""
     return getattr(_TWICE, "depth", 0) > 0
-
-
-_ONE_AT_A_TIME = threading.Lock()  # torch has one level of dual numbers in all threads
-
-
-def dual(value: Tensor, tangent: Tensor) -> Tensor:
-    """Returns a dual number of torch's forward-mode differentiation."""
-    made: Tensor = make_dual(value, tangent)  # type: ignore[no-untyped-call]  # torch's
-    return made
-
-
-def parts(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Returns a dual number's value and tangent, or a plain number and None."""
-    value, tangent = unpack_dual(x)  # type: ignore[no-untyped-call]  # torch's
-    return value, tangent
-
-
-def product_by_tangents(
-    derivative: Callable[[Params, Batch], Params],
-) -> Callable[[Params, Batch, Params], Params]:
-    """Builds ``(w, batch, v) -> hess L(w) v`` of a gradient that torch can run on dual numbers."""
-
-    def product(w: Params, batch: Batch, v: Params) -> Params:
-        with _ONE_AT_A_TIME, dual_level():
-            found = derivative({name: dual(leaf, v[name]) for name, leaf in w.items()}, batch)
-            tangents = {name: parts(leaf)[1] for name, leaf in found.items()}
-        return {n: torch.zeros_like(w[n]) if d is None else d for n, d in tangents.items()}
-
-    return product
-
-
-def linear(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Calls a linear function of rows x (c, k, ...), once for dual numbers and their tangents."""
-    value, tangent = parts(x)
-    if tangent is None:
-        return function(value)
-    both, k = function(torch.cat([value, tangent], 1)), x.shape[1]
-    return dual(both[:, :k], both[:, k:])
 
 
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:

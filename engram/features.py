@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from engram.dense import FIRST
-from engram.derivatives import dual, parts
+from engram.dense import FIRST, dual, parts
 from engram.span import Places, Span, SpannedRows
 from engram.types import Params
 
@@ -69,7 +68,7 @@ class _Entered(NamedTuple):
         return self.seen.value(weight, bias)
 
     def jvp(self, direction: Tensor, bias: Tensor) -> Tensor:
-        """Raises an error: ``engram.derivatives.product_by_tangents`` differentiates gradients."""
+        """Raises an error: ``engram.dense.product_by_tangents`` differentiates gradients."""
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates
-from engram.derivatives import linear
+from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates, linear
 from engram.types import Params
 
 # As measured in benchmarks/NOTES.md, in the time of a Gram product of a number:

@@ -288,7 +288,7 @@ def _blank(exported: Exported, state: Params) -> nn.Module:
     """Returns the model with other numbers."""
     e = exported.experiment
     if exported.form == "layers":
-        return layered(state, family_of(e))
+        return layered(state, getattr(e.own, "family", "linear"))
     count, numbers = parameters_for(e, exported.kind), sum(leaf.numel() for leaf in state.values())
     require(count <= numbers, "parameters of its settings' network", count, f"at most {numbers}")
     network = model_for(e, exported.kind)

@@ -16,8 +16,8 @@ from engram.core.optimizers import Optimizer
 from engram.core.personal import build
 from engram.core.rounds import Stepper
 from engram.core.shapes import Shapes, gradients_of
-from engram.dense import FIRST
-from engram.derivatives import all_at_once, product_by_tangents
+from engram.dense import FIRST, product_by_tangents
+from engram.derivatives import all_at_once
 from engram.models import (
     Model,
     cohort_losses,
@@ -73,7 +73,7 @@ class Learner(NamedTuple):
 
     @property
     def gradients(self) -> int:
-        """How many gradients a local step takes, at most; 0 if that is not known."""
+        """Gradients that a local step takes, at most; 0 if their number is not known."""
 
         def made(objective: Objective) -> Method:
             return build(self.settings, self._on(objective))

@@ -14,8 +14,9 @@ from engram.dense import (
     PlainRows,
     dense_loss,
     indicators,
+    product_by_tangents,
 )
-from engram.derivatives import hessian_product, product_by_tangents
+from engram.derivatives import hessian_product
 from engram.features import FeatureRows
 from engram.models import build_model, cross_entropy, dense_loss_of, mean_loss, squared_error
 from engram.span import Full, Places, Span, make_coordinates

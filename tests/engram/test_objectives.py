@@ -6,7 +6,8 @@ from torch.func import vmap
 from torch.testing import assert_close
 
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
-from engram.derivatives import LossWithDerivatives, hessian_product, product_by_tangents
+from engram.dense import product_by_tangents
+from engram.derivatives import LossWithDerivatives, hessian_product
 from engram.models import build_model, mean_loss
 from engram.tasks import REGRESSION
 from tests.support import draw
