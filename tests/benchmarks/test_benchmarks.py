@@ -1,5 +1,6 @@
 """The benchmarks run, and what they print is numbers. How large these are is not for a test."""
 
+import io
 import json
 import math
 import runpy
@@ -8,9 +9,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from benchmarks import meta, modules, peers, tuning
 from benchmarks.chaos import DisturbedRun, plan
+from benchmarks.harness import numbers_table
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
 from benchmarks.scale import time_federations
@@ -213,3 +216,14 @@ def test_tuning_compares_the_same_runs():
     assert min(alone, together) > 0
     for one, other in zip(expected, found, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_tables_cut_nothing_off_where_there_is_little_room():
+    table = numbers_table("", "x FedJAX", "milliseconds", "of roofline")
+    table.add_row("local-moml, first-order", "123456.7", "1", "2")
+    console = Console(width=34, file=io.StringIO(), legacy_windows=False)
+    console.print(table)
+    rows = [line.split("│")[1:-1] for line in console.file.getvalue().splitlines() if "│" in line]
+    first, second, *_ = ("".join(cells).replace(" ", "") for cells in zip(*rows, strict=True))
+    assert first == "local-moml,first-order"
+    assert second == "123456.7"
