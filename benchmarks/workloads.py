@@ -90,8 +90,7 @@ class Platform:
         self._experiment = e
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
-        host = LocalHost(self.trainer)
-        host.share = share
+        host = LocalHost(self.trainer, share)
         self._directly = partial(train_directly, host)
         roster = query_roster(InProcessGrid(host, [range(e.num_clients)]), e.num_clients)
         self._strategy = Federated.build(e, roster, secret_noise)

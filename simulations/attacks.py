@@ -70,9 +70,7 @@ def attacked(
         raise Refused(must("attack", e.attack, expected))
     if e.attack in ("label-flip", "backdoor"):
         data = poisoned(host.trainer.given, e, attackers)
-        share = host.share
-        host = LocalHost(Trainer(e, data, memories, engine=engine, noise=noise))
-        host.share = share
+        host = LocalHost(Trainer(e, data, memories, engine=engine, noise=noise), host.share)
     train = partial(train_directly, host, spoiled=partial(_spoiled, e, attackers))
     return (_Liars(host, e, attackers) if e.attack == "false-scores" else host), train
 

@@ -51,9 +51,8 @@ class LocalHost:
         share: As for ``Trainer.train``, where rounds are not trained by messages.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.share: Share = in_order
+    def __init__(self, trainer: Trainer, share: Share = in_order) -> None:
+        self.trainer, self.share = trainer, share
         self._warned = False
 
     def in_units(self, units: Units) -> Trainer:

@@ -41,17 +41,6 @@ class Scores(NamedTuple):
         columns = {name: column[some] for name, column in self.columns.items()}
         return Scores(columns, self.queries[some])
 
-    @staticmethod
-    def joined(parts: Sequence["Scores"], blocks: Sequence[Sequence[int]]) -> "Scores":
-        """Joins the scores of blocks of clients into one, in the order of their positions."""
-        order = np.argsort(np.concatenate([np.asarray(some) for some in blocks])).tolist()
-        columns = {
-            name: torch.cat([part.columns[name] for part in parts]).cpu()
-            for name in parts[0].columns
-        }
-        every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
-        return every.narrow(order)
-
 
 class Scorer:
     """Scores clients by one protocol, for every method.
@@ -128,6 +117,17 @@ class Scorer:
             scored = self._columns(answers, held_out, clients)
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
+
+    @staticmethod
+    def joined(parts: Sequence[Scores], blocks: Sequence[Sequence[int]]) -> Scores:
+        """Joins the scores of blocks of clients into one, in the order of their positions."""
+        order = np.argsort(np.concatenate([np.asarray(some) for some in blocks])).tolist()
+        columns = {
+            name: torch.cat([part.columns[name] for part in parts]).cpu()
+            for name in parts[0].columns
+        }
+        every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
+        return every.narrow(order)
 
     def _columns(
         self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]

@@ -501,8 +501,6 @@ class Trainer:
             own: Slots of which each of these clients receives its own, in their order.
             share: As for ``train``.
         """
-        from client.training.scoring import Scores  # noqa: PLC0415 - nodes may never score
-
         memories = self._recalled(clients, before=server_round + 1)
         common, own = self._empty | self.receive(common), self.receive(own)
         blocks = self._scorer.blocks(clients, memories)
@@ -511,16 +509,16 @@ class Trainer:
             mine: Slots = tree_map(lambda leaf: leaf[some], own)
             return Chunk([0] * len(some), [clients[i] for i in some], mine)
 
-        def here(some: list[int]) -> Scores:
+        def here(some: list[int]) -> "Scores":
             _, who, mine = chunk(some)
             return self._scorer.block(common, mine, who, [memories[i] for i in some])
 
         alone = share is in_order or getattr(share, "cuts", False)  # scores are worth no network
         if alone or len(blocks) == 1 or _nbytes((own, memories)) > _LENT:
-            return Scores.joined([here(some) for some in blocks], blocks)
+            return self._scorer.joined([here(some) for some in blocks], blocks)
         asked = Asked(common, server_round + 1, server_round, None, losses=False, scores=True)
         outcomes = share(self, asked, [chunk(some) for some in blocks])
-        return Scores.joined([scores for ((_, scores),) in outcomes], blocks)
+        return self._scorer.joined([scores for ((_, scores),) in outcomes], blocks)
 
     def _recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
         return [self._memories.recall(client, before=before) for client in clients]

@@ -219,8 +219,8 @@ class _Team:
             else:
                 yield from self._dealt_out(trainer, asked, chunks, inbox)
             whole = True
-        except Exception:
-            if asked.scores:  # while one of training ends the run
+        except Exception:  # a user's metric may raise anything, and the run goes on without scores
+            if asked.scores:
                 _log.warning("scoring raised an error: from now on one process trains all clients")
             raise
         finally:
