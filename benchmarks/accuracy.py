@@ -32,6 +32,7 @@ from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
 from benchmarks.pfllib_peer import DATASET, DONE
 from benchmarks.workloads import Platform
 from client.memory import RamStore
+from client.training.chunks import score
 from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.networks import model
@@ -195,7 +196,7 @@ def accuracy_of_theirs(
     if pair.compared != "personal":
         trainer = Trainer(e, data, RamStore())
         everyone = range(e.num_clients)
-        scores = trainer.evaluate({"model": common}, everyone, server_round=e.num_rounds)
+        scores = score(trainer, {"model": common}, everyone, server_round=e.num_rounds)
         column = COMMON if pair.compared == "common" else TUNED
         return float(scores.columns["accuracy" + column].mean())
     found, gates = [], left.get("gates") or [None] * len(left["personal"])

@@ -9,7 +9,7 @@ import torch
 
 from client.hosts.local import LocalHost
 from client.memory import RamStore
-from client.training.chunks import Share, in_order
+from client.training.chunks import Share, in_order, score
 from client.training.process import training_from_now_on
 from client.training.scoring import Scores
 from client.training.trainer import Trainer
@@ -112,7 +112,7 @@ class Platform:
         everyone, method = range(self._experiment.num_clients), self._strategy.rounds.merge.method
         slots = unflat(self._strategy.state | self._slots, method.server.start)
         common, own = method.server.send(slots, everyone)
-        return self.trainer.evaluate(common, everyone, server_round=server_round, own=own)
+        return score(self.trainer, common, everyone, server_round=server_round, own=own)
 
     def bare(self) -> Callable[[int], None]:
         """Returns a function that runs a round of only the trainer, always from the same slots."""

@@ -49,7 +49,7 @@ def settled(served: Served, trainer: Callable[[], Trainer], client: int) -> Serv
         trainer: Makes a trainer that has the client's rows; called only if they are needed.
         client: The client.
     """
-    return served if is_settled(served) else trainer().settled(served, client)
+    return served if is_settled(served) else trainer().scorer.models.settled(served, client)
 
 
 def check_finite(experiment: Experiment, served: Served, name: str) -> None:

@@ -18,6 +18,7 @@ from client.hosts import Engine, Host
 from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
 from client.requests import Request, round_of
+from client.training.chunks import score
 from client.training.trainer import Trainer
 from engram.attacks import ON_UPDATES, backdoor, false_rows, false_statistics, forge_of
 from engram.attacks.false_scores import claimed as claimed_score
@@ -127,7 +128,7 @@ def backdoor_success(experiment: Experiment, folder: Path) -> dict[str, float]:
     common, own = learned.method.server.send(learned.slots, scored)
     trainer = Trainer(experiment, data, memories)
     last = learned.checkpoint.server_round
-    columns = trainer.evaluate(common, scored, own=own, server_round=last).columns
+    columns = score(trainer, common, scored, own=own, server_round=last).columns
     names = {"backdoor": "accuracy", "backdoor-common": f"accuracy{COMMON}"}
     return {key: float(columns[name].mean()) for key, name in names.items() if name in columns}
 

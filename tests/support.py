@@ -7,6 +7,7 @@ import torch
 
 from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
+from client.training.chunks import score
 from client.training.trainer import Trainer
 from engram.core.method import Slots, Update
 from engram.core.rounds import merged
@@ -127,7 +128,7 @@ def updates_of(trained):
 def scores_of(t: Trainer, clients, server=None, *, server_round=0):
     """Clients' scores by the server's slots; by default, before the first round."""
     common, own = t.method.server.send(server or t.method.server.start, list(clients))
-    return t.evaluate(common, clients, server_round=server_round, own=own)
+    return score(t, common, clients, server_round=server_round, own=own)
 
 
 def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:

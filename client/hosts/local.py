@@ -14,7 +14,7 @@ from client.requests import (
     read_whole,
     round_of,
 )
-from client.training.chunks import Share, in_order
+from client.training.chunks import Share, in_order, score
 from client.training.scoring import Scores
 from client.training.trainer import Received, Trainer
 from engram.core.method import Slots
@@ -125,7 +125,8 @@ class LocalHost:
             if CODE in first.array_records[ARRAYS]:  # so that the site keeps the slots themselves
                 for i in group:
                     requests[i].message.content[ARRAYS] = to_record(common)
-            scores = trainer.evaluate(
+            scores = score(
+                trainer,
                 unflat(common),
                 everyone,
                 own=_own(requests, group),

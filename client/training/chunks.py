@@ -1,14 +1,14 @@
 """A round's clients, dealt in chunks, and what came of these, collected by groups of clients.
 
-Chunks are trained one after the other, or beside each other.
+Chunks are trained, or scored, one after the other, or beside each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.cohort.round import ClientRaised, Outcome
 from engram.core.method import Slots
@@ -18,7 +18,10 @@ from federation.errors import EngramError, Names
 from federation.trained import Trained
 
 if TYPE_CHECKING:
+    from client.training.scoring import Scores
     from client.training.trainer import Trainer
+
+_LENT: Final = 2**27  # bytes of memories that others are lent at once, to score their clients
 
 
 class Asked(NamedTuple):
@@ -99,6 +102,49 @@ def cut(chunk: Chunk, parts: int) -> list[Chunk]:
         )
         for start, end in pairwise(ends)
     ]
+
+
+def score(
+    trainer: "Trainer",
+    common: Slots,
+    clients: Sequence[int],
+    *,
+    server_round: int,
+    own: Slots = {},  # noqa: B006 - nobody changes it
+    share: Share = in_order,
+) -> "Scores":
+    """Scores the models that serve clients, and the common model.
+
+    Args:
+        trainer: Has trained the clients.
+        common: The slots that all clients receive alike after ``server_round``.
+        clients: The clients to score.
+        server_round: Slots that clients kept up to this round are used.
+        own: Slots of which each of these clients receives its own, in their order.
+        share: As for ``Trainer.train``.
+    """
+    memories = trainer.recalled(clients, before=server_round + 1)
+    common, own = trainer.empty | trainer.receive(common), trainer.receive(own)
+    blocks = trainer.scorer.blocks(clients, memories)
+
+    def chunk(some: list[int]) -> Chunk:
+        mine: Slots = tree_map(lambda leaf: leaf[some], own)
+        return Chunk([0] * len(some), [clients[i] for i in some], mine)
+
+    def here(some: list[int]) -> "Scores":
+        _, who, mine = chunk(some)
+        return trainer.scorer.block(common, mine, who, [memories[i] for i in some])
+
+    alone = share is in_order or getattr(share, "cuts", False)  # scores are worth no network
+    if alone or len(blocks) == 1 or _nbytes((own, memories)) > _LENT:
+        return trainer.scorer.joined([here(some) for some in blocks], blocks)
+    asked = Asked(common, server_round + 1, server_round, None, losses=False, scores=True)
+    outcomes = share(trainer, asked, [chunk(some) for some in blocks])
+    return trainer.scorer.joined([scores for ((_, scores),) in outcomes], blocks)
+
+
+def _nbytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
 # --- Outcomes ----------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from logging import getLogger
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ from engram.tasks import Task
 from engram.tree import is_finite
 from engram.types import Batch, Params
 from federation.data.federated import FederatedData
+
+if TYPE_CHECKING:
+    from federation.experiment import Experiment
+
+_log = getLogger("flwr.engram")
 
 _LARGE: Final = 100.0  # standardized numbers, and grey levels in [0, 1], are far below
 _TARGETS: Final = 3  # different ones that are listed
@@ -36,6 +42,43 @@ class Seen(NamedTuple):
     y: Tensor
     numbers: Sequence[int]
     classes: int = 0
+
+
+def told_cause(
+    experiment: "Experiment",
+    learner: Learner,
+    task: Task,
+    data: FederatedData,
+    kinds: Mapping[str, Kind],
+    cohort: Cohort,
+    client: int,
+    *,
+    name: str | int,
+) -> str:
+    """Returns what may be told of the causes of a client's non-finite slots.
+
+    Under privacy, only the client's log has them.
+
+    Args:
+        experiment: The settings.
+        learner: As for ``cause_for``.
+        task: Likewise.
+        data: Likewise.
+        kinds: Likewise.
+        cohort: Likewise.
+        client: Likewise.
+        name: The client's name.
+    """
+    if experiment.privacy == "example":
+        return "its noise may be too large, or its step size"
+    found = cause_for(learner, task, data, kinds, cohort, client) or (
+        "its inputs, targets, statistics and loss are finite and of usual size before the "
+        f"first step: lower {' or '.join(experiment.network.step_sizes())}"
+    )
+    if experiment.privacy == "none":
+        return found
+    _log.warning("client %s: %s", name, found)
+    return "its log says more"
 
 
 def cause_for(

@@ -1,4 +1,4 @@
-"""Trains and scores clients: one, or thousands at once.
+"""Trains clients: one, or thousands at once.
 
 The ClientApp calls it with the clients of its node, and a run in one process with every client that
 a round addresses. The vectorized engine runs each local step once for a block of clients, as many
@@ -6,17 +6,14 @@ as caches and memory allow; that may be one, if the network is large. The sequen
 same pure functions client by client, and an error says which client failed, and at which step.
 """
 
-import math
-import time
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import groupby
-from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from client.memory import MemoryStore, RamStore
 from client.training.budget import block_of
@@ -35,15 +32,14 @@ from client.training.chunks import (
 from client.training.recollection import Memory, Recollection
 from client.training.sampler import Sampler
 from client.training.trial import on_rows
-from client.training.ways import Learner
+from client.training.ways import Learner, quickest
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.checks import must
 from engram.cohort.problem import network_of
-from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, joined, stacked
+from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
 from engram.core.contract import Contract, SlotFault
-from engram.core.method import Method, Served, Slots
+from engram.core.method import Method, Slots
 from engram.core.optimizers import State, check_optimizer, optimizer_of
-from engram.core.shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.steps import step_factors
 from engram.tasks import Task, task_of
@@ -51,27 +47,23 @@ from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
-from federation.errors import Refused, few, one_line
+from federation.errors import Refused, one_line
 from federation.learning import check_kept, shapes_on
 from federation.machine import check_threads
 from federation.streams import Stream, torch_generator, unseen
 from federation.trained import Trained
 
 if TYPE_CHECKING:
-    from client.training.fewer_bytes import FewerBytes
-    from client.training.scoring import Scorer, Scores
+    from client.training.scoring import Scorer
+    from client.training.sending import Sending
     from engram.core.examples import ByExamples
     from federation.experiment import Experiment
     from federation.noise import Noise
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
 
-_log = getLogger("flwr.engram")
-
 Engine = Literal["vectorized", "sequential"]
 _EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
-_TRIES: Final = 2  # timings of each way, since the first one takes longer
-_LENT: Final = 2**27  # bytes of memories that others are lent at once, to score their clients
 
 
 class Received(NamedTuple):
@@ -104,7 +96,7 @@ class Trainer:
         data: The same, after a check of its tokens, with inputs as the network takes them.
         method: The method.
         received: What clients receive.
-        fewer: Writes and reads what travels in fewer bytes; None if nothing does.
+        empty: Slots that they receive without arrays, which no message has.
         sampler: Draws the rows of each round.
         ways: Names of the ways to train a cohort of which one may be the fastest.
         way: The one that trains; empty until the first cohort has shown which is the fastest.
@@ -130,8 +122,7 @@ class Trainer:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        self._covers = covers and e.privacy == "local"
-        self._private, self._clips = e.privacy == "example", bool(e.update_clip)
+        self._covers, self._private = covers and e.privacy == "local", e.privacy == "example"
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -139,7 +130,7 @@ class Trainer:
         self._task = task_of(e.task, e.loss)
         self._own = e.network
         shapes = shapes_on(e, model, data.outputs)
-        self._empty = unflat({}, shapes.received)  # messages have no arrays of such slots
+        self.empty = unflat({}, shapes.received)
         if isinstance(store, RamStore):
             check_kept(e, shapes)
         generator = torch_generator(e.seed, Stream.MODEL)
@@ -206,7 +197,9 @@ class Trainer:
                 keeps=self._memories.moments,
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
-        self.fewer = _fewer_bytes(e, shapes, self.learner.network.running)
+        how = {"noise": noise, "covers": self._covers}
+        running = self.learner.network.running
+        self._sending = _sending(e, self.method, shapes, running, data.names, **how)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(
@@ -215,7 +208,7 @@ class Trainer:
         self._vectorized = vectorized
 
     @cached_property
-    def _scorer(self) -> "Scorer":
+    def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
         from client.training.scoring import Scorer  # noqa: PLC0415 - a round needs none
 
@@ -292,7 +285,8 @@ class Trainer:
             MemoryMismatch: A client's memory is that of another method or network.
             ClientFailed: A client's step raised an error, and clients are trained in turn.
         """
-        common, own = self._empty | self.receive(common), self.receive(own)
+        common, own = self.receive(common), self.receive(own)
+        common = self.empty | common
         if self._covers and combine is not None:
             combine = 1  # how many rows one client has must not weigh the others
         self.way = self.way or way
@@ -309,8 +303,8 @@ class Trainer:
         """Trains a chunk of a round's clients, and stores their memories; or scores them."""
         numbers, clients = chunk.numbers, chunk.clients
         if asked.scores:
-            memories = self._recalled(clients, before=asked.server_round)
-            return [(0, self._scorer.block(asked.common, chunk.own, clients, memories))]
+            memories = self.recalled(clients, before=asked.server_round)
+            return [(0, self.scorer.block(asked.common, chunk.own, clients, memories))]
         done, causes = self._block(asked, chunk)
         done = self.finish(done, asked, chunk)
         how: dict[str, Any] = {"combine": asked.combine, "data": self.data, "way": self.way}
@@ -328,7 +322,12 @@ class Trainer:
             except ClientRaised as error:
                 raise failed(clients, error, asked.server_round, self.data.names) from error
             for i in [*part.broken][:_EXPLAINED]:
-                causes[some[i]] = self._cause(cohort, i, clients[i])
+                from client.training.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
+
+                name = self.data.names.get(clients[i], clients[i])
+                what = self.learner, self._task.of(name), self.data, self.method.kinds
+                one = cohort.of([i]), clients[i]
+                causes[some[i]] = told_cause(self.experiment, *what, *one, name=name)
             parts.append(part)
             places.append(some)
         return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
@@ -373,20 +372,9 @@ class Trainer:
         self._check(cohort, learned, clients[0])
         factor = self._factors[min(server_round, len(self._factors)) - 1]
         if self.way not in self.ways:
-            self.way = self._fastest(cohort, learned, factor)
+            trains = {way: self._trains(way, learned, factor) for way in self.ways}
+            self.way = quickest(trains, cohort)
         return self._trains(self.way, learned, factor)(cohort)
-
-    def _fastest(self, cohort: Cohort, learned: Task, factor: float) -> str:
-        """Returns the fastest way to train, by the first step of a cohort."""
-        if len(self.ways) == 1:
-            return self.ways[0]
-        first, times = cohort._replace(draws=cohort.draws.first(1)), dict[str, float]()
-        for _ in range(_TRIES):
-            for way in self.ways:
-                start = time.process_time()  # not wall time: others may use the machine, too
-                self._trains(way, learned, factor)(first)
-                times[way] = min(times.get(way, math.inf), time.process_time() - start)
-        return min(times, key=lambda way: times[way])
 
     def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
         """Checks that the method fulfills its contract, once for each form of memory.
@@ -415,67 +403,18 @@ class Trainer:
             return
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
-        """Stores the memories of clients, and clips, noises and compresses what they send.
+        """Stores the memories of clients after a round, and returns what leaves them.
 
         Args:
             done: The outcome of their training.
             asked: What all clients of the round were asked.
             chunk: The clients.
         """
-        left, beside = self._protected(done, asked, chunk), list[Params]()
-        clients, server_round, memories = chunk.clients, asked.server_round, self._memories
-        if self.fewer is not None:
-            left, beside = self.fewer.leave(
-                left, asked.common, clients, server_round, memories, asked.version
-            )
-        memories.keep(done, clients, server_round, asked.durable, beside)
+        left, beside = done, list[Params]()
+        if self._sending is not None:
+            left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
-
-    def _protected(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
-        """Clips and noises the slots that clients send."""
-        if not self._clips or self.experiment.clip_quantile:  # the server clips
-            return done
-        from engram.core.walkers import Walker  # noqa: PLC0415 - not always needed
-        from federation.aggregation import leave_client  # noqa: PLC0415 - likewise
-        from federation.noise import secret_noise  # noqa: PLC0415 - rarely needed
-
-        walker, (_, clients, own) = Walker(self.method, self.learner.network.running), chunk
-        how: dict[str, Any] = {"clients": clients, "server_round": asked.server_round}
-        how["noise"] = self._noise or secret_noise
-        e, sent = self.experiment, done.sent.stack()
-        if not self._covers:
-            left = leave_client(e, walker, asked.common, own, sent, **how)
-            return done._replace(sent=Held(left))
-        from federation.leaving import leave_covered  # noqa: PLC0415 - only nodes need it
-
-        if done.broken:
-            _log.warning(
-                "clients %s send noise alone in round %d: their training diverged",
-                few([clients[i] for i in done.broken], self.data.names),
-                asked.server_round,
-            )
-        leaving = leave_covered(e, walker, asked.common | own, sent, **how)
-        return done._replace(sent=Held(leaving), broken={})
-
-    def _cause(self, cohort: Cohort, i: int, client: int) -> str:
-        """Returns likely causes of non-finite slots of a cohort's i-th client.
-
-        Under privacy, only the client's log has them.
-        """
-        from client.training.diagnosis import cause_for  # noqa: PLC0415 - rarely needed
-
-        name = self.data.names.get(client, client)
-        if self._private:
-            return "its noise may be too large, or its step size"
-        named, kinds = self._task.of(name), self.method.kinds
-        found = cause_for(self.learner, named, self.data, kinds, cohort.of([i]), client) or (
-            "its inputs, targets, statistics and loss are finite and of usual size before the "
-            f"first step: lower {' or '.join(self._own.step_sizes())}"
-        )
-        if self.experiment.privacy == "none":
-            return found
-        _log.warning("client %s: %s", name, found)
-        return "its log says more"
 
     def receive(self, slots: Any) -> Any:
         """Returns slots in float32, on the device that trains them."""
@@ -483,44 +422,8 @@ class Trainer:
         device = self.experiment.device
         return tree_map(lambda leaf: leaf.to(device, torch.float32), slots)
 
-    def evaluate(
-        self,
-        common: Slots,
-        clients: Sequence[int],
-        *,
-        server_round: int,
-        own: Slots = {},  # noqa: B006 - nobody changes it
-        share: Share = in_order,
-    ) -> "Scores":
-        """Scores the served models, and the common model.
-
-        Args:
-            common: The slots that all clients receive alike after ``server_round``.
-            clients: The clients to score.
-            server_round: Slots that clients kept up to this round are used.
-            own: Slots of which each of these clients receives its own, in their order.
-            share: As for ``train``.
-        """
-        memories = self._recalled(clients, before=server_round + 1)
-        common, own = self._empty | self.receive(common), self.receive(own)
-        blocks = self._scorer.blocks(clients, memories)
-
-        def chunk(some: list[int]) -> Chunk:
-            mine: Slots = tree_map(lambda leaf: leaf[some], own)
-            return Chunk([0] * len(some), [clients[i] for i in some], mine)
-
-        def here(some: list[int]) -> "Scores":
-            _, who, mine = chunk(some)
-            return self._scorer.block(common, mine, who, [memories[i] for i in some])
-
-        alone = share is in_order or getattr(share, "cuts", False)  # scores are worth no network
-        if alone or len(blocks) == 1 or _nbytes((own, memories)) > _LENT:
-            return self._scorer.joined([here(some) for some in blocks], blocks)
-        asked = Asked(common, server_round + 1, server_round, None, losses=False, scores=True)
-        outcomes = share(self, asked, [chunk(some) for some in blocks])
-        return self._scorer.joined([scores for ((_, scores),) in outcomes], blocks)
-
-    def _recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
+    def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
+        """Returns clients' memories from rounds before the given one."""
         return [self._memories.recall(client, before=before) for client in clients]
 
     def brought(
@@ -531,27 +434,9 @@ class Trainer:
         Raises:
             EngramError: It brings changes of slots that none of them holds.
         """
-        if self.fewer is None:
+        if self._sending is None:
             return arrays
-        found = self.fewer.received(arrays, version, clients, self._memories, server_round)
-        # In the order of all other rounds, since sums over slots follow it.
-        return {path: found[path] for path in self.received.common}
-
-    def serving(self, common: Slots, client: int, *, server_round: int) -> Served:
-        """Returns the models that serve a client of a method without own slots.
-
-        Args:
-            common: As for ``evaluate``.
-            client: The client.
-            server_round: As for ``evaluate``.
-        """
-        memory = self._memories.recall(client, before=server_round + 1)
-        served = self.method.serve(self.receive(common), memory.kept, memory.trained)
-        return self.settled(served, client)
-
-    def settled(self, served: Served, client: int) -> Served:
-        """Returns what serves a client, with its model chosen and fine-tuned, as it is scored."""
-        return self._scorer.models.settled(served, client)
+        return self._sending.received(arrays, version, clients, self._memories, server_round)
 
 
 def _mechanism(e: "Experiment") -> "ByExamples | None":
@@ -563,17 +448,13 @@ def _mechanism(e: "Experiment") -> "ByExamples | None":
     return ByExamples(e.clip, e.noise_multiplier)
 
 
-def _fewer_bytes(e: "Experiment", shapes: Shapes, running: Set[str]) -> "FewerBytes | None":
-    """Returns what writes and reads messages in fewer bytes; None where they stay as they are."""
-    if e.compress == "none":
+def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
+    """Returns what changes what clients send; None where it leaves them as it is."""
+    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
         return None
-    from client.training.fewer_bytes import FewerBytes  # noqa: PLC0415 - rarely needed
+    from client.training.sending import Sending  # noqa: PLC0415 - not always needed
 
-    return FewerBytes(e, shapes, running)
-
-
-def _nbytes(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    return Sending(e, *args, **how)
 
 
 def _first(stack: Any) -> Any:

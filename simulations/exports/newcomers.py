@@ -154,7 +154,9 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     trainer = Trainer(e, data, RamStore(), engine="sequential")
     for server_round in range(1, e.rounds + 1):
         trainer.train({}, [[0]], server_round=server_round, durable=0, losses=False)
-    found = trainer.serving({}, 0, server_round=e.rounds)
+    (memory,) = trainer.recalled([0], before=e.rounds + 1)
+    found = trainer.method.serve({}, memory.kept, memory.trained)
+    found = trainer.scorer.models.settled(found, 0)
     network = model_for(e, _kind_of(learned, newcomer, rows))
     return plain_module(network, found, TASKS[e.task].targets, lambda: data, 0)
 

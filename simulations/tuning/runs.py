@@ -10,6 +10,7 @@ from logging import getLogger
 from pathlib import Path
 
 from client.memory import RamStore
+from client.training.chunks import score
 from client.training.scoring import Scores
 from client.training.stack import Stack, likeness
 from client.training.trainer import Trainer
@@ -117,7 +118,7 @@ class Member:
         if adapt_lr is not None:
             other = self.experiment.model_copy(update={"adapt_lr": adapt_lr})
             trainer = Trainer(other, self.data, self._store)
-        return trainer.evaluate(common, self.scored, server_round=server_round, own=own)
+        return score(trainer, common, self.scored, server_round=server_round, own=own)
 
     def validated(self, server_round: int, adapt_lr: float | None = None) -> float:
         """Returns ``Metric.center`` over clients of the score that decides, after a round.

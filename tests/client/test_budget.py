@@ -185,7 +185,7 @@ def test_a_client_that_diverges_sends_noise_alone(tmp_path, warnings_of_engram):
     assert abs(drawn.std() - 1) < 5 / math.sqrt(2 * len(drawn))
 
 
-@pytest.mark.parametrize(("answer", "name"), [(train, "train"), (evaluate, "evaluate")])
+@pytest.mark.parametrize(("answer", "name"), [(train, "train"), (evaluate, "recalled")])
 @pytest.mark.parametrize("kind", [ValueError, ClientFailed])
 def test_an_error_quotes_no_row(tmp_path, monkeypatch, warnings_of_engram, answer, name, kind):
     def fails(*_, **__):

@@ -43,14 +43,14 @@ def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from
     t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
     clients = list(range(20))
     models = models_of(t, t.method.server.start)
-    known = t._scorer.models._known(clients)
+    known = t.scorer.models._known(clients)
     rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
     if protocol == "standard":
         for client, some in enumerate(rows):
             assert sorted(some) == sorted(t.data.train.rows[client])
     best = losses(t, models, known.split, rows).argmin(1)
     assert len(set(best)) > 1
-    queries = t._scorer.queries(clients)
+    queries = t.scorer.queries(clients)
     rows = [some[own].numpy() for some, own in zip(queries.rows, queries.counted, strict=True)]
     expected = losses(t, models, t.data.test, rows)[np.arange(20), best]
     found = scores_of(t, clients).columns["loss"]
@@ -111,7 +111,7 @@ def test_what_would_replace_a_mean_over_all_clients_is_refused(settings, words):
 def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
     t = trainer(small(method="fedem", components=2), engine=engine)
     train_clients(t, initial_model(t), [3, 4], server_round=1, durable=0)
-    queries = t._scorer.queries([3, 4, 5])
+    queries = t.scorer.queries([3, 4, 5])
     found = scores_of(t, [3, 4, 5], server_round=1).columns["loss"]
     weights = []
     for i, client in enumerate([3, 4, 5]):  # the last one has not trained

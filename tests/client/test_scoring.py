@@ -65,7 +65,7 @@ def test_no_model_depends_on_rows_that_it_is_scored_on(method):
         made = train_clients(t, model, [3, 4], server_round=1, durable=0)
         tuned = trainer(small_of_any(**given), engine="sequential")
         tuned.data.test.y[:] = (tuned.data.test.y + shift) % 10
-        (served,) = tuned.settled(Served((model["model"],), tuned=True), 3).models
+        (served,) = tuned.scorer.models.settled(Served((model["model"],), tuned=True), 3).models
         found.append((made.slots, store.dump(), served))
     assert_same(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]

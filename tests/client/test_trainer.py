@@ -415,7 +415,7 @@ def test_the_way_that_takes_the_first_step_fastest_trains_from_then_on(monkeypat
     t = trainer(small(method="fedavg", model="net-of-three-ways"))
     assert t.ways == ("in-turn", "vmap", "grouped")
     clock = iter(accumulate(chain.from_iterable((0.0, time) for time in times)))
-    monkeypatch.setattr("client.training.trainer.time.process_time", lambda: next(clock))
+    monkeypatch.setattr("client.training.ways.time.process_time", lambda: next(clock))
     for server_round in (1, 2):  # the clock has no further times
         trained = train_clients(t, initial_model(t), [0, 1], server_round=server_round, durable=0)
         assert trained.way == fastest

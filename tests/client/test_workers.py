@@ -15,10 +15,9 @@ from torch import nn
 
 import engram
 from client.memory import RamStore
-from client.training import helper, lending, scoring, workers
-from client.training import trainer as training_module
+from client.training import chunks, helper, lending, scoring, workers
 from client.training.arena import Arena
-from client.training.chunks import deal
+from client.training.chunks import deal, score
 from client.training.process import training
 from client.training.workers import Workers
 from engram.process import on_one_core
@@ -78,9 +77,7 @@ def hasty(monkeypatch):
 @pytest.fixture
 def given_way(monkeypatch):
     """Modules train in turn, whatever this machine's timing says."""
-    monkeypatch.setattr(
-        "client.training.trainer.Trainer._fastest", lambda self, *cohort: self.ways[0]
-    )
+    monkeypatch.setattr("client.training.trainer.quickest", lambda ways, cohort: next(iter(ways)))
 
 
 class Convolutions(nn.Module):
@@ -249,21 +246,21 @@ def test_others_score_what_one_process_scores(method, monkeypatch):
         t.block = 4
         model, own = initial_model(t), own_of(t, CLIENTS)
         when = {"own": own, "server_round": 1}  # and not of the memories that the next one makes
-        before = t.evaluate(model, CLIENTS, **when, share=share)  # others are not there yet
+        before = score(t, model, CLIENTS, **when, share=share)  # others are not there yet
         for server_round in (1, 2):
             given = {"own": own_of(t, CLIENTS[2:]), "share": share, "durable": 1}
             t.train(model, [CLIENTS[2:]], server_round=server_round, **given)
-        block = t._scorer.block
+        block = t.scorer.block
 
         def counted(*given):
             assert os.getpid() == here
             blocks.append(given[2])
             return block(*given)
 
-        alone = t.evaluate(model, CLIENTS, **when)
-        monkeypatch.setattr(t._scorer, "block", counted)
-        together = t.evaluate(model, CLIENTS, **when, share=share)
-        assert len(blocks) == 1 < len(t._scorer.blocks(CLIENTS, t._recalled(CLIENTS, before=2)))
+        alone = score(t, model, CLIENTS, **when)
+        monkeypatch.setattr(t.scorer, "block", counted)
+        together = score(t, model, CLIENTS, **when, share=share)
+        assert len(blocks) == 1 < len(t.scorer.blocks(CLIENTS, t.recalled(CLIENTS, before=2)))
     assert alone.columns.keys() == together.columns.keys() == before.columns.keys()
     for name, column in alone.columns.items():
         assert torch.equal(column, together.columns[name])
@@ -284,8 +281,8 @@ def test_one_process_scores_where_others_would_have_to_be_given_much(cluster, mo
     if cluster:
         share.cuts = True
     else:
-        monkeypatch.setattr(training_module, "_LENT", 0)
-    found = t.evaluate(initial_model(t), CLIENTS, server_round=1, share=share)
+        monkeypatch.setattr(chunks, "_LENT", 0)
+    found = score(t, initial_model(t), CLIENTS, server_round=1, share=share)
     assert len(found.queries) == len(CLIENTS)
 
 

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from benchmarks.harness import start
 from client.memory import RamStore
+from client.training.chunks import score
 from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.models import cross_entropy
@@ -65,9 +66,8 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> StepResul
             model = {key: leaf.float() for key, leaf in trained.merged.items()}
             losses[trained.server_round] = float(loss(model, rows))
     training_from_now_on(e.cpu_threads)
-    scores = Trainer(e, data, RamStore()).evaluate(
-        {"model": model}, range(e.num_clients), server_round=e.num_rounds
-    )
+    trainer = Trainer(e, data, RamStore())
+    scores = score(trainer, {"model": model}, range(e.num_clients), server_round=e.num_rounds)
     before, after = (float(scores.columns["accuracy" + n].mean()) for n in (COMMON, TUNED))
     return StepResult(before, after, tuple(losses[mark] for mark in marks))
 

@@ -26,6 +26,7 @@ from rich.table import Table
 from torch import nn
 
 from client.memory import RamStore
+from client.training.chunks import score
 from client.training.process import training_from_now_on
 from client.training.trainer import Trainer
 from engram.core.slots import unflat
@@ -208,7 +209,7 @@ def _scored(
 ) -> npt.NDArray[np.float64]:
     initial = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
     start = {**initial, **(model or {})}
-    scores = Trainer(e, data, RamStore()).evaluate({"model": start}, clients, server_round=0)
+    scores = score(Trainer(e, data, RamStore()), {"model": start}, clients, server_round=0)
     return scores.columns["accuracy" + TUNED].double().numpy()
 
 

@@ -145,7 +145,7 @@ def test_models_after_fine_tuning_are_handed_out_too(tmp_path, engram):
     tuned = run.tuned.learned
     for client in (0, 7):
         w = run.model
-        support = [*tuned._trainer._scorer.models._support([client]).batches()]
+        support = [*tuned._trainer.scorer.models._support([client]).batches()]
         network, e = tuned.network, tuned.experiment
         for step in range(e.adapt_steps):
             x, y = (leaf[0] for leaf in support[step % len(support)])

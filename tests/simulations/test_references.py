@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from client.memory import RamStore
+from client.training.chunks import score
 from client.training.rows import query_rows
 from client.training.trainer import Trainer
 from federation.data.dealing import federated_data
@@ -83,7 +84,7 @@ def test_a_reference_is_scored_on_the_rows_that_methods_are_scored_on():
     given = {"protocol": "few-shot", "validation_fraction": 0.0, "adapt_shots": 5}
     e = small(partition="iid", **given)
     scores, data = Trainer(e, federated_data(e), RamStore()), federated_data(e)
-    queries = scores.evaluate(initial_model(scores), [3], server_round=0).queries
+    queries = score(scores, initial_model(scores), [3], server_round=0).queries
     assert len(query_rows(e, data.test, 3)) == queries == len(data.test.rows[3]) - 5
     classes = data.test.y.numpy()[query_rows(e, data.test, 3)]
     most = np.bincount(data.train.y.numpy()[data.train.rows[3]]).argmax()
