@@ -8,7 +8,7 @@ round to a third of the time.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -17,6 +17,8 @@ from federation.flower import recorddict_from_bytes, recorddict_to_bytes
 from federation.mapped import Mapped, join
 from federation.memory_budget import MemoryBudget
 from federation.wire import parts_of
+
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord)
 
 _ALL: Final = "engram.all"
 _ARRAYS: Final = "engram.arrays"
@@ -41,8 +43,7 @@ def bundle(content: RecordDict, joined: dict[int, list[ConfigRecord]] | None = N
     joined = {} if joined is None else joined
     if is_bundled(content):
         return content
-    sizes = {name: _size(record) for name, record in content.array_records.items()}
-    if sum(sizes.values()) <= _SMALL:
+    if sum(map(_size, _records(content, ArrayRecord))) <= _SMALL:
         return RecordDict({_ALL: ConfigRecord({_ALL: recorddict_to_bytes(content)})})
     bundled = RecordDict()
     for name, record in content.items():
@@ -63,8 +64,9 @@ def unbundle(content: RecordDict) -> RecordDict:
         Refused: Some record is not what ``bundle`` writes, or would take much more memory than it
             has bytes. Nothing else is raised.
     """
-    if _ALL in content.config_records:
-        return _read_all(content.config_records[_ALL].get(_ALL))
+    whole = content.get(_ALL)
+    if isinstance(whole, ConfigRecord):
+        return _read_all(whole.get(_ALL))
     found, budget = RecordDict(), MemoryBudget()
     for name, record in content.items():
         if isinstance(record, ConfigRecord) and _PIECE in record:
@@ -76,15 +78,24 @@ def unbundle(content: RecordDict) -> RecordDict:
 
 def bundled_size(content: RecordDict) -> int:
     """Returns the size in bytes of bundled records and of arrays that are not bundled."""
-    records = content.config_records.values()
+    records = _records(content, ConfigRecord)
     parts = (record.get(key) for record in records for key in (_ALL, _ARRAYS, _PIECE))
     joined = sum(len(part) for part in parts if isinstance(part, bytes))
-    return joined + sum(map(_size, content.array_records.values()))
+    return joined + sum(map(_size, _records(content, ArrayRecord)))
 
 
 def is_bundled(content: RecordDict) -> bool:
     """Returns whether there is something to unbundle."""
-    return any(_ALL in record or _ARRAYS in record for record in content.config_records.values())
+    return any(_ALL in record or _ARRAYS in record for record in _records(content, ConfigRecord))
+
+
+def _records(content: RecordDict, kind: type[_Record]) -> list[_Record]:
+    """Returns the records of a kind.
+
+    Flower's own views, such as ``content.array_records``, make a cycle of content and view, which
+    outlives both until Python looks for such: of large content, one cannot wait for that.
+    """
+    return [record for record in content.values() if isinstance(record, kind)]
 
 
 def _read_all(data: object) -> RecordDict:
@@ -141,12 +152,13 @@ def _piece(name: str, number: int) -> str:
 
 def _pieces(content: RecordDict, name: str) -> list[bytes]:
     """Returns all of a record's pieces."""
-    first = content.config_records[name]
+    first = content[name]
     count = first.get(_PIECES, 0)
     if type(count) is not int or not 0 <= count < len(content):
         raise Refused(f"a bundle must have as many pieces as it says, got {brief(count)}")
-    others = (content.config_records.get(_piece(name, i)) for i in range(1, count + 1))
-    found = [first[_ARRAYS], *(other.get(_PIECE) if other else None for other in others)]
+    others = (content.get(_piece(name, i)) for i in range(1, count + 1))
+    more = (other.get(_PIECE) if isinstance(other, ConfigRecord) else None for other in others)
+    found = [first[_ARRAYS], *more]
     if not isinstance(found[0], bytes):
         raise Refused(f"bundled arrays must be bytes, got {type(found[0]).__name__}")
     pieces = [piece for piece in found if isinstance(piece, bytes)]

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -105,14 +105,14 @@ def _parts(of: Any) -> Iterable[Any]:
     return [*of, *of.values()] if isinstance(of, dict) else of if isinstance(of, list) else [of]
 
 
-def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
+def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = False) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 
     Its folder must exist.
 
     Args:
         path: The file.
-        data: Its contents.
+        data: Its contents, or parts of them in their order.
         shared: Whether others may read it, as far as the process's mask allows; else, only its
             owner may.
 
@@ -125,7 +125,7 @@ def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name it drew
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             if shared:
                 mask = os.umask(0)

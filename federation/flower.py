@@ -168,15 +168,15 @@ class Parcel(NamedTuple):
         """Its total size in bytes."""
         return len(self.header) + len(self.tree) + sum(map(len, self.objects.values()))
 
-    def to_bytes(self) -> bytes:
-        """Serializes the parcel."""
+    def to_parts(self) -> list[bytes]:
+        """Serializes the parcel, as parts of one sequence of bytes."""
         parts = [self.header, self.tree, *self.objects.values()]
         sizes = [*map(len, parts), *self.objects]
-        return b"".join((json.dumps(sizes).encode(), b"\n", *parts))
+        return [json.dumps(sizes).encode(), b"\n", *parts]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Parcel":
-        """Reads what ``to_bytes`` wrote.
+        """Reads the parts that ``to_parts`` returned, joined.
 
         Raises:
             Refused: If the bytes are not those of a parcel.

@@ -24,6 +24,7 @@ from federation.errors import Refused, one_line
 from federation.machine import check_room
 from federation.schema import Kind
 from federation.streams import Stream, torch_generator
+from federation.tensors import set_aside
 
 if TYPE_CHECKING:
     from federation.experiment import Experiment
@@ -59,7 +60,8 @@ def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, f
     shapes = shapes_on(e, model, kind.outputs)
     check_server(e, shapes)
     generator = torch_generator(e.seed, Stream.MODEL)
-    network = network_of(model, model.init(generator), partial(model.init, generator))
+    initial = set_aside(model.init(generator))  # it is rarely looked at again
+    network = network_of(model, initial, partial(model.init, generator))
     try:
         method = _built(e, network, kind.outputs)
     except ValueError as error:

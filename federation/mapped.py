@@ -3,6 +3,7 @@
 The kernel keeps as much of a file in memory as there is room for.
 """
 
+import gc
 import mmap
 import os
 import tempfile
@@ -91,6 +92,16 @@ def view_of(array: Array) -> memoryview:
     """Returns an array's bytes; those in a file are not read for that, and may be written to."""
     found: memoryview | None = vars(array).get("view")
     return memoryview(array.data) if found is None else found
+
+
+def let_go(size: int) -> None:
+    """Frees messages of so many bytes that nobody refers to any more, if they are large.
+
+    Flower's records and their views refer to each other, so that they stay until Python looks for
+    cycles, which it does by counting objects, however large these are.
+    """
+    if size > LARGE:
+        gc.collect()
 
 
 def join(pieces: Sequence[bytes]) -> tuple[bytes | mmap.mmap, int]:

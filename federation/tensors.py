@@ -1,19 +1,45 @@
 """Tensors as bytes in the safetensors format, which is safe to read from untrusted files."""
 
+import errno
+import mmap
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, save, save_file
 
 from engram.types import Params
+from federation.errors import one_line
+from federation.mapped import LARGE
 
 
 def tensors_to_bytes(params: Params) -> bytes:
     """Returns tensors in the safetensors format."""
+    return save(_apart(params))
+
+
+def tensors_to_file(path: Path, params: Params) -> None:
+    """Writes tensors to a new file in the safetensors format, as they are in memory.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    try:
+        save_file(_apart(params), path)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, one_line(str(error)), str(path)) from error
+
+
+def _apart(params: Params) -> Params:
+    """Returns contiguous tensors on the CPU, none of which shares memory with another."""
     held = {name: leaf.detach().cpu().contiguous() for name, leaf in params.items()}
     first: dict[int, str] = {}
     for name, leaf in held.items():  # the format does not know of arrays that share memory
         if first.setdefault(leaf.untyped_storage().data_ptr(), name) != name and leaf.numel():
             held[name] = leaf.clone()
-    return save(held)
+    return held
 
 
 def tensors_from_bytes(data: bytes) -> Params:
@@ -26,6 +52,20 @@ def tensors_from_bytes(data: bytes) -> Params:
         return load(data)
     except (SafetensorError, KeyError, AssertionError, RuntimeError) as error:
         raise ValueError(f"it holds no tensors: {error!r}") from error
+
+
+def set_aside(arrays: Params) -> Params:
+    """Returns large tensors of the CPU as parts of a file, others as they are."""
+    large = {n: x for n, x in arrays.items() if x.nbytes > LARGE and x.device.type == "cpu"}
+    found = dict(arrays)
+    with suppress(OSError):  # no room for temporary files
+        for name, leaf in large.items():
+            with TemporaryFile() as file:
+                file.write(leaf.contiguous().numpy().data)
+                file.flush()
+                held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            found[name] = torch.frombuffer(held, dtype=leaf.dtype).reshape(leaf.shape)
+    return found
 
 
 def difference(found: Params, wanted: Params) -> str | None:
