@@ -62,6 +62,20 @@ def sum_over(function: Callable[..., Tensor], *leaves: Tensor) -> Tensor:
     return torch.stack([function(*some) for some in parts]).sum()
 
 
+def distance(x: Params, y: Params | None = None) -> float:
+    """Returns the Euclidean distance of parameters from others, or from zero, in float64."""
+
+    def squares(leaf: Tensor, *others: Tensor) -> Tensor:
+        found = leaf.to(torch.float64, copy=True)
+        for other in others:
+            found.sub_(other)
+        return found.square_().sum()
+
+    pairs = [(leaf,) if y is None else (leaf, y[name]) for name, leaf in x.items()]
+    sums = [sum_over(squares, *pair) for pair in pairs]
+    return float(torch.stack(sums).sum().sqrt()) if sums else 0.0
+
+
 def is_finite(x: Any, leading: int = 0) -> Tensor:
     """Returns whether every entry of every tensor is finite, separately for each of stacked models.
 
