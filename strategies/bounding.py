@@ -8,8 +8,6 @@ apart, since the length of a model's change says nothing of the length of a stat
 from typing import Final
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from engram.core.claims import bounded
 from engram.core.method import Slots, Update
@@ -17,7 +15,7 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, unflat
 from engram.core.walkers import origin_of
 from engram.privacy import clip
-from engram.tree import sum_over
+from engram.tree import distance
 from engram.types import Params
 from federation.aggregation import Merge
 from strategies.screening import Accepted, TrainReplies
@@ -45,7 +43,7 @@ def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -
     if len(updates) < _LEAST:
         return replies
     lengths = [
-        {key: _length(*part) for key, part in _parts(merge, server, update).items()}
+        {key: distance(*part) for key, part in _parts(merge, server, update).items()}
         for update in updates
     ]
     limits = {key: most * float(np.median([own[key] for own in lengths])) for key in lengths[0]}
@@ -90,16 +88,6 @@ def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Param
         own, begun = found.setdefault(group, ({}, {}))
         own[path], begun[path] = leaf, origin[path]
     return found
-
-
-def _length(own: Params, origin: Params) -> float:
-    """Returns the length of a change, in float64."""
-
-    def squares(leaf: Tensor, begun: Tensor) -> Tensor:
-        return leaf.to(torch.float64, copy=True).sub_(begun).square_().sum()
-
-    sums = [sum_over(squares, leaf, origin[path]) for path, leaf in own.items()]
-    return float(torch.stack(sums).sum().sqrt())
 
 
 def _clients_of(replies: TrainReplies, marked: list[bool]) -> tuple[int, ...]:

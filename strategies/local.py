@@ -482,8 +482,12 @@ class Federated(RunStrategy):
         self._scores.evaluation = None
         units = units_entries(self.roster.kind.units)
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
-        slots = self._whole(to_params(arrays))
-        content = outgoing(self.rounds.merge.method, slots, self._traffic)
+        # The former model, which messages hold as well, has no use any more.
+        self.slots = self._whole(to_params(arrays))
+        self.waves = [wave._replace(slots=self.slots) for wave in self.waves]
+        if not isinstance(self._pacing, AtWork):
+            self._sent = []
+        content = outgoing(self.rounds.merge.method, self.slots, self._traffic)
 
         def asking(node: int, clients: list[int]) -> Message:
             whom = {} if self._all_scored else {"clients": clients}

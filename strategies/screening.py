@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engram.core.claims import impossible, projected
-from engram.core.method import Slots, Update
+from engram.core.method import Method, Slots, Update
 from engram.core.rounds import received_by
 from engram.core.slots import flat, over_slots
-from engram.core.walkers import changes
+from engram.core.walkers import origin_of
 from engram.metrics import Metric
 from engram.models.base import VARIANCE
-from engram.tree import is_finite, norm
+from engram.tree import distance, is_finite
 from engram.types import Params
 from federation.aggregation import Merge
 from federation.errors import Names, few, one_line
@@ -196,25 +196,26 @@ def implausible(
         for update in reply.updates
     }
     distances = [
-        max(_length(changes(method, received[u.client], u.slots)) for u in reply.updates)
+        max(_moved(method, received[u.client], u.slots) for u in reply.updates)
         for _, reply in accepted
     ]
     limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else 0.0
     if limit == 0:
-        limit = _FAR * max(min(distances), _FAR * max(1.0, _length(next(iter(received.values())))))
+        size = distance(flat(next(iter(received.values()))))
+        limit = _FAR * max(min(distances), _FAR * max(1.0, size))
     near, far = [], []
-    for (clients, reply), distance in zip(accepted, distances, strict=True):
-        if distance > limit:
-            reason = f"its model moved by {distance:.3g}, {_FAR} times what is usual, or more"
+    for (clients, reply), moved in zip(accepted, distances, strict=True):
+        if moved > limit:
+            reason = f"its model moved by {moved:.3g}, {_FAR} times what is usual, or more"
             far.append((clients, Rejected("size", reason)))
         else:
             near.append((clients, reply))
     return near, far
 
 
-def _length(slots: Slots) -> float:
-    arrays = flat(slots)
-    return float(norm(arrays)) if arrays else 0.0
+def _moved(method: Method, received: Slots, sent: Slots) -> float:
+    """Returns the length of an update's changes."""
+    return distance(flat(sent), flat(origin_of(method, received, sent)))
 
 
 def first_of(reasons: Iterable[str]) -> str:
