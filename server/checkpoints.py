@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +50,7 @@ def there(root: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-def write_checkpoint(root: Path, server_round: int, files: Mapping[str, bytes]) -> None:
+def write_checkpoint(root: Path, server_round: int, files: "Mapping[str, bytes | Params]") -> None:
     """Adds a checkpoint, and removes all but the last two.
 
     It gets its name only once all of it is on the disk, and older ones are removed only after that:
@@ -58,14 +59,14 @@ def write_checkpoint(root: Path, server_round: int, files: Mapping[str, bytes]) 
     Args:
         root: Folder of the checkpoints; made if missing.
         server_round: The round that it follows; later than those of all existing checkpoints.
-        files: Contents by name.
+        files: Contents by name: bytes, or tensors, of which no copy is made.
     """
     new = root / "new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     for name, data in files.items():
         _put(new / name, data)
-    described = {name: _described(data) for name, data in files.items()}
+    described = {name: _described((new / name).open("rb")) for name in files}
     _put(new / _MANIFEST, json.dumps({"round": server_round, "files": described}).encode())
     sync(new)
     new.rename(root / f"round-{server_round}")
@@ -98,7 +99,7 @@ def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
     except OSError as error:
         raise DamagedCheckpoint(f"it cannot be read: {error.strerror}") from error
     for name, described in wanted.items():
-        if _described(files[name]) != described:
+        if _described(BytesIO(files[name])) != described:
             raise DamagedCheckpoint(f"the checksum of {name} is wrong")
     return files
 
@@ -114,15 +115,20 @@ def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
     return files
 
 
-def _described(data: bytes) -> dict[str, Any]:
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+def _described(data: BytesIO | BufferedReader) -> dict[str, Any]:
+    with data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+        return {"bytes": data.seek(0, os.SEEK_END), "sha256": digest}
 
 
-def _put(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _put(path: Path, data: "bytes | Params") -> None:
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+    else:
+        from federation.tensors import tensors_to_file  # noqa: PLC0415 - loads torch
+
+        tensors_to_file(path, data)
+    sync(path)
 
 
 def tensors_of(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from logging import getLogger
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size
@@ -22,6 +22,7 @@ from federation.flower import (
     simulated,
 )
 from federation.inbox import Limits, replies
+from federation.mapped import let_go
 from federation.pause import Pauses
 from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
 from server.asked import Asked, is_busy, opened, trained_for
@@ -326,13 +327,15 @@ class PatientGrid(Grid):
         return self._activated
 
     def _send(self, asked: list[Asked], end: float) -> dict[str, Asked]:
+        let_go(self.last.sent + self.last.received)
         left = end - time.monotonic()
         joined: dict[int, list[ConfigRecord]] = {}
+        whole = [item.message.content for item in asked]
         for message, clients, *_ in asked:
             if left < math.inf:
                 message.metadata.ttl = max(left, 1.0)
             message.metadata.created_at = time.time()  # a message sent again needs a new id
-            arrays = sum(map(len, message.content.array_records.values()))
+            arrays = sum(len(r) for r in message.content.values() if isinstance(r, ArrayRecord))
             message.content = bundle(message.content, joined)
             size = bundled_size(message.content)
             self._sent += size
@@ -343,6 +346,8 @@ class PatientGrid(Grid):
         messages = [item.message for item in asked]
         for at in range(0, len(messages), _TOGETHER):
             self._grid.push_messages(messages[at : at + _TOGETHER])
+        for message, content in zip(messages, whole, strict=True):
+            message.content = content  # without a copy of the model: it is bundled again if need be
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:

@@ -345,12 +345,9 @@ class RunRecord(RunFolder):
         return min(self.checkpoints(), default=0)
 
 
-def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
+def _files(checkpoint: Checkpoint) -> "dict[str, bytes | Params]":
     """Returns the contents of a checkpoint's files, by name."""
-    from federation.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
-
-    files = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
-    found = {name: tensors_to_bytes(params) for name, params in files.items()}
+    found: dict[str, bytes | Params] = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
     if checkpoint.clients is not None:
         found[_CLIENTS] = str(checkpoint.clients).encode()
     return found if checkpoint.memories is None else found | {_MEMORIES: checkpoint.memories}

@@ -22,6 +22,7 @@ from federation.counters import Counters, serve_counters
 from federation.errors import Refused
 from federation.flower import run_superlink
 from federation.logs import begin_log, uvicorn_log
+from federation.machine import keep_freed
 from server.callers import own_users, private
 from server.dated import Dated
 from server.http_fleet import HttpFleet
@@ -33,6 +34,7 @@ _log = getLogger("flwr.engram")
 _LARGEST = (
     2**24
 )  # bytes of a message to or from a node: app bundles have 10 MB, pieces of models less
+_KEPT = 2**20  # bytes of freed memory that a SuperLink keeps
 _BEGINS = 120.0  # s; a coordinator on a busy machine has not loaded its libraries in Flower's 30
 _DATABASE = {  # for each connection, of which a SuperLink has some ten
     "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--database", type=Path, required=True)
     own, others = parser.parse_known_args(arguments)
     begin_log()
+    keep_freed(_KEPT, largest=_KEPT)  # a thread for each call would keep the largest that it had
     compact(own.database)
     counters = Counters(COUNTED)
     serve_counters(counters, own.metrics_port)
