@@ -21,9 +21,11 @@ from federation.counters import Counters, serve_counters
 from federation.credentials import NodeCredentials
 from federation.errors import EngramError, Refused
 from federation.files import locked, replace_file, sweep
+from federation.machine import keep_freed
 
 _log = getLogger("flwr.engram")
 
+_KEPT = 2**20  # bytes of freed memory that a node keeps
 _NODE = "node.json"  # holds this node's id at the SuperLink
 _RETRY, _LONGEST = 0.25, 30.0  # seconds until the next attempt, doubled each time up to _LONGEST
 _SILENT = 60.0  # seconds after which a node should have heard of its SuperLink
@@ -58,6 +60,7 @@ def run_node(
             its certificate failed its verification before the first session.
         Unreachable: ``give_up`` seconds have passed.
     """
+    keep_freed(_KEPT, largest=_KEPT)  # the parts of large messages come and go
     with only_one(state):
         sweep(state)
         counters = Counters(COUNTED)

@@ -8,12 +8,10 @@ from pathlib import Path
 
 from flwr.app import Message
 
-from client.sealed import Damaged, seal, unseal
+from client.sealed import Damaged, seal_parts, unseal
 from federation.errors import Refused
-from federation.files import read_file, replace_file
+from federation.files import open_file, read_file, replace_file
 from federation.flower import Parcel, pack, unpack
-
-_LABEL = "reply"
 
 
 class Replies:
@@ -31,12 +29,13 @@ class Replies:
 
     def find(self, message: Message) -> Message | None:
         """Returns the kept reply, as a reply to this message, if it answers the same content."""
+        asked = message.content.object_id.encode()
         try:
-            data = unseal(read_file(self._path), _LABEL, self._key)
-            asked, reply = data[:64], data[64:]
-            if asked != message.content.object_id.encode():
-                return None
-            return Message(unpack(Parcel.from_bytes(reply)).content, reply_to=message)
+            with open_file(self._path, links=False) as file:
+                if file.read(len(asked)) != asked:
+                    return None  # without reading what may be large
+            data = unseal(read_file(self._path)[len(asked) :], _label(asked), self._key)
+            return Message(unpack(Parcel.from_bytes(data)).content, reply_to=message)
         except (OSError, Damaged, Refused):
             return None  # trained again, from the same memory as at first
 
@@ -50,4 +49,9 @@ class Replies:
             return
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         asked = message.content.object_id.encode()
-        replace_file(self._path, seal(asked + pack(reply).to_bytes(), _LABEL, self._key))
+        sealed = seal_parts(pack(reply).to_parts(), _label(asked), self._key)
+        replace_file(self._path, [asked, *sealed])
+
+
+def _label(asked: bytes) -> str:
+    return f"reply to {asked.decode()}"

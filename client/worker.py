@@ -32,6 +32,7 @@ from federation.flower import (
     unpack,
 )
 from federation.logs import begin_log
+from federation.mapped import let_go
 from federation.safe_path import safe_path
 
 COUNTED: Final = {
@@ -176,7 +177,11 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
             given = [Work(*_receive(pipe))]
         except EOFError:
             return
-        _send(pipe, _parcel(app, given, node_config))
+        reply = _parcel(app, given, node_config)
+        size = reply.size
+        _send(pipe, reply)
+        del reply
+        let_go(size)
 
 
 def _parcel(app: Any, given: list[Work], node_config: dict[str, Any]) -> Parcel:

@@ -243,8 +243,11 @@ class Group:
             return
         total = sum(min(count, most) for count in part.examples)
         self._weight += total
-        before, share = self._sent or [part.slots], total / self._weight
-        self._sent = [over_slots(lambda x, y: torch.lerp(x, y, share), before[0], part.slots)]
+        if not self._sent:
+            self._sent = [part.slots]
+            return
+        share = total / self._weight
+        self._sent = [over_slots(lambda x, y: torch.lerp(x, y, share), self._sent[0], part.slots)]
 
     def trained(self, way: str) -> Trained:
         """Returns the outcome for the whole group."""

@@ -51,6 +51,7 @@ from federation.errors import Refused, one_line
 from federation.learning import check_kept, shapes_on
 from federation.machine import check_threads
 from federation.streams import Stream, torch_generator, unseen
+from federation.tensors import set_aside
 from federation.trained import Trained
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Trainer:
         if isinstance(store, RamStore):
             check_kept(e, shapes)
         generator = torch_generator(e.seed, Stream.MODEL)
-        initial = self.receive(model.init(generator))
+        initial = set_aside(self.receive(model.init(generator)))
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
