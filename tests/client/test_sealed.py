@@ -1,6 +1,7 @@
 """What was sealed comes back whole, or is said to be damaged, whatever became of the file."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -77,7 +78,7 @@ def test_a_file_that_is_no_file_does_not_block(tmp_path):
     with pytest.raises(MemoryMismatch, match="Not a regular file"):
         DiskStore(tmp_path).load(3, before=2)
     os.mkfifo(tmp_path / "reply")
-    assert Replies(tmp_path).find(None) is None
+    assert Replies(tmp_path).find(SimpleNamespace(content=SimpleNamespace(object_id="x"))) is None
     os.mkfifo(tmp_path / "key")
     with pytest.raises(Refused, match="cannot be read: Not a regular file"):
         read_key(tmp_path / "key")

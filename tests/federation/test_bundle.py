@@ -1,7 +1,9 @@
 """Bundles give back what they were given, and hostile ones cost a line."""
 
 import contextlib
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -119,6 +121,20 @@ def described(*entry):
 def test_what_bundle_does_not_write_is_refused(record):
     with pytest.raises(Refused, match="bundle"):
         unbundle(RecordDict({"arrays": ConfigRecord(record)}))
+
+
+def test_a_bundle_goes_when_nobody_refers_to_it():
+    """Large ones could not wait until Python looks for cycles."""
+    gc.disable()
+    try:
+        sent = bundle(content(10**6))
+        assert bundled_size(sent) > 4 * 10**6
+        found, gone = unbundle(sent), weakref.ref(sent)
+        del sent
+        assert gone() is None
+        assert same(found, content(10**6)) is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff", "text", 3])

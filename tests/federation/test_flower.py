@@ -25,7 +25,7 @@ def reply(size=4):
 
 def test_a_parcel_holds_a_message():
     message = reply()
-    parcel = Parcel.from_bytes(pack(message).to_bytes())
+    parcel = Parcel.from_bytes(b"".join(pack(message).to_parts()))
     again = unpack(parcel)
     assert again.metadata.message_id == message.metadata.message_id == message.object_id
     assert again.metadata.reply_to_message_id == message.metadata.reply_to_message_id
@@ -35,5 +35,5 @@ def test_a_parcel_holds_a_message():
 
 def test_a_parcel_holds_an_error():
     message = Message(Error(3, "gone\nfishing"), reply_to=question())
-    again = unpack(Parcel.from_bytes(pack(message).to_bytes()))
+    again = unpack(Parcel.from_bytes(b"".join(pack(message).to_parts())))
     assert (again.error.code, again.error.reason) == (3, "gone\nfishing")

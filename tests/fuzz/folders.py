@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -238,8 +239,9 @@ def _restored(rng: random.Random, here: Path, folder: Path, key: bytes | None) -
 
 def _replied(rng: random.Random, here: Path, folder: Path, key: bytes | None) -> None:
     del folder
-    (here / "reply").write_bytes(spoil_bytes(rng, b"engram sealed 1\np" + b"x" * 120))
-    Replies(here, key=key).find(None)  # type: ignore[arg-type]  # the message is not reached
+    (here / "reply").write_bytes(spoil_bytes(rng, b"id" + b"engram sealed 1\np" + b"x" * 120))
+    asked: Any = SimpleNamespace(content=SimpleNamespace(object_id="id"))
+    Replies(here, key=key).find(asked)
 
 
 def _stored(rng: random.Random, here: Path, folder: Path, key: bytes | None) -> None:

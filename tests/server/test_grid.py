@@ -134,10 +134,16 @@ def test_replies_of_other_rounds_are_not_taken(clock):
 
 
 def test_arrays_travel_in_one_piece(clock):
-    link = Link(clock, {1: Node()})
-    (message,) = ask([1])
-    list(PatientGrid(link, least=1).send_and_receive([message], timeout=5))
-    assert is_bundled(message.content)
+    class Seen(Link):
+        def push_messages(self, messages):
+            sent.extend(is_bundled(message.content) for message in messages)
+            return super().push_messages(messages)
+
+    sent, (message,) = [], ask([1])
+    before = message.content
+    list(PatientGrid(Seen(clock, {1: Node()}), least=1).send_and_receive([message], timeout=5))
+    assert sent == [True]
+    assert message.content is before  # without a second copy of its arrays
 
 
 def test_works_over_a_grid_that_knows_no_activations(clock):

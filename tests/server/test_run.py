@@ -13,7 +13,7 @@ import engram
 from client.disk import DiskStore
 from client.hosts.local import LocalHost
 from client.memory import RamStore
-from client.training.trainer import Trainer
+from client.training.chunks import score
 from engram.core.method import FromMean
 from engram.core.slots import kinds_of, zeros
 from engram.methods.fedavg import FedAvg
@@ -242,15 +242,14 @@ def test_a_run_given_more_rounds_forgets_the_evaluation_of_its_former_end(tmp_pa
 
 def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    evaluate = Trainer.evaluate
 
-    def fails_at_the_end(self, model, clients, *, server_round, **own):
+    def fails_at_the_end(*given, server_round, **own):
         if server_round == 4:
             raise OSError("the test rows are away")
-        return evaluate(self, model, clients, server_round=server_round, **own)
+        return score(*given, server_round=server_round, **own)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "evaluate", fails_at_the_end)
+        patch.setattr("client.hosts.local.score", fails_at_the_end)
         with pytest.raises(RunStopped, match=r"no client could .* rows are away"):
             run(folder)
     assert RunRecord.open(folder).results is None

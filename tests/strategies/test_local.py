@@ -1,7 +1,9 @@
 """The round loop: cohorts, order, what is left out, and when a run must stop."""
 
+import gc
 import itertools
 import re
+import weakref
 
 import pytest
 import torch
@@ -338,6 +340,17 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
     assert strategy.askable(g) == 6
     list(strategy.configure_train(2, arrays, ConfigRecord(), g))
     assert strategy.cohort == draw_cohort(0, 2, 6, 4)
+
+
+def test_the_former_model_has_gone_before_the_next_one_is_sent():
+    strategy, g, model = strategy_on(2)
+    former = {name: leaf.clone() for name, leaf in model.items()}
+    old = [weakref.ref(leaf) for leaf in former.values()]
+    found, _ = one_round(strategy, g, former)
+    del former
+    list(strategy.configure_evaluate(1, to_record(found), ConfigRecord(), g))
+    gc.collect()
+    assert [leaf() for leaf in old] == [None] * len(old)
 
 
 @pytest.mark.parametrize("least", [1, 3, 4])

@@ -12,6 +12,7 @@ from engram.core.shapes import Shapes
 from engram.core.walkers import Walker
 from engram.methods.fedavg import FedAvg
 from engram.tasks import CLASSIFICATION, REGRESSION, loss, task_of
+from engram.tree import distance
 from federation.aggregation import Merge
 from federation.flower import local_run
 from federation.noise import secret_noise
@@ -208,3 +209,15 @@ def test_hostile_replies_are_rejected_by_kind(name):
     assert isinstance(rejected, Rejected)
     assert rejected.kind == kind
     assert rejected.reason
+
+
+def test_distances_are_exact_however_large_tensors_are():
+    rng = np.random.default_rng(0)
+    shapes = {"small": (3, 4), "large": (1500, 1000), "one": ()}  # the second in several parts
+    x, y = ({n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()} for _ in "xy")
+    one, other = ({n: torch.tensor(a) for n, a in each.items()} for each in (x, y))
+    wide = [np.asarray(x[n], np.float64) - y[n] for n in shapes]
+    assert distance(one, other) == pytest.approx(np.sqrt(sum((w**2).sum() for w in wide)), rel=1e-9)
+    size = np.sqrt(sum((a.astype(np.float64) ** 2).sum() for a in x.values()))
+    assert distance(one) == pytest.approx(size, rel=1e-9)
+    assert distance({}) == 0
