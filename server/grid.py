@@ -327,6 +327,8 @@ class PatientGrid(Grid):
         return self._activated
 
     def _send(self, asked: list[Asked], end: float) -> dict[str, Asked]:
+        if not asked:
+            return {}
         let_go(self.last.sent + self.last.received)
         left = end - time.monotonic()
         joined: dict[int, list[ConfigRecord]] = {}
@@ -348,6 +350,8 @@ class PatientGrid(Grid):
             self._grid.push_messages(messages[at : at + _TOGETHER])
         for message, content in zip(messages, whole, strict=True):
             message.content = content  # without a copy of the model: it is bundled again if need be
+        joined.clear()
+        let_go(self._sent)
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:
