@@ -139,9 +139,10 @@ def test_arrays_travel_in_one_piece(clock):
             sent.extend(is_bundled(message.content) for message in messages)
             return super().push_messages(messages)
 
-    sent, (message,) = [], ask([1])
+    sent, link = [], Seen(clock, {1: Node()})
+    (message,) = ask([1])
     before = message.content
-    list(PatientGrid(Seen(clock, {1: Node()}), least=1).send_and_receive([message], timeout=5))
+    list(PatientGrid(link, least=1).send_and_receive([message], timeout=5))
     assert sent == [True]
     assert message.content is before  # without a second copy of its arrays
 
