@@ -6,11 +6,9 @@ last two are kept, so that a run whose newest checkpoint is damaged resumes from
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
-from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,9 +62,7 @@ def write_checkpoint(root: Path, server_round: int, files: "Mapping[str, bytes |
     new = root / "new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    for name, data in files.items():
-        _put(new / name, data)
-    described = {name: _described((new / name).open("rb")) for name in files}
+    described = {name: _put(new / name, data) for name, data in files.items()}
     _put(new / _MANIFEST, json.dumps({"round": server_round, "files": described}).encode())
     sync(new)
     new.rename(root / f"round-{server_round}")
@@ -99,7 +95,7 @@ def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
     except OSError as error:
         raise DamagedCheckpoint(f"it cannot be read: {error.strerror}") from error
     for name, described in wanted.items():
-        if _described(BytesIO(files[name])) != described:
+        if _described(files[name]) != described:
             raise DamagedCheckpoint(f"the checksum of {name} is wrong")
     return files
 
@@ -115,20 +111,23 @@ def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
     return files
 
 
-def _described(data: BytesIO | BufferedReader) -> dict[str, Any]:
-    with data:
-        digest = hashlib.file_digest(data, "sha256").hexdigest()
-        return {"bytes": data.seek(0, os.SEEK_END), "sha256": digest}
+def _described(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _put(path: Path, data: "bytes | Params") -> None:
+def _put(path: Path, data: "bytes | Params") -> dict[str, Any]:
+    """Writes a file, and returns its size and checksum."""
     if isinstance(data, bytes):
         path.write_bytes(data)
-    else:
-        from federation.tensors import tensors_to_file  # noqa: PLC0415 - loads torch
+        sync(path)
+        return _described(data)
+    from federation.tensors import tensors_to_file  # noqa: PLC0415 - loads torch
 
-        tensors_to_file(path, data)
+    tensors_to_file(path, data)
     sync(path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def tensors_of(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":

@@ -217,8 +217,8 @@ class PatientGrid(Grid):
         enough = self.enough if self.enough and kind == MessageType.TRAIN else math.inf
         waiting = self._send(asked_for, lives) | self._joining(asked_for, end, enough)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
-        found: list[Message] = []
-        busy: list[Asked] = []
+        let_go(self._sent)
+        found, busy = list[Message](), list[Asked]()
         received, usable, latencies, training = 0, 0, dict[int, float](), dict[int, float]()
         pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
         pauses.begin()
@@ -308,6 +308,7 @@ class PatientGrid(Grid):
 
     def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
         """Returns an exchange's messages and their kind, and notes both in ``progress``."""
+        let_go(self.last.sent + self.last.received)  # the last model, before the next is copied
         asked = [Asked.by(message) for message in messages]
         self._hosted |= {each.node: each.named for each in asked if each.named}
         kind = asked[0].message.metadata.message_type if asked else ""
@@ -327,9 +328,6 @@ class PatientGrid(Grid):
         return self._activated
 
     def _send(self, asked: list[Asked], end: float) -> dict[str, Asked]:
-        if not asked:
-            return {}
-        let_go(self.last.sent + self.last.received)
         left = end - time.monotonic()
         joined: dict[int, list[ConfigRecord]] = {}
         whole = [item.message.content for item in asked]
@@ -348,10 +346,10 @@ class PatientGrid(Grid):
         messages = [item.message for item in asked]
         for at in range(0, len(messages), _TOGETHER):
             self._grid.push_messages(messages[at : at + _TOGETHER])
-        for message, content in zip(messages, whole, strict=True):
-            message.content = content  # without a copy of the model: it is bundled again if need be
-        joined.clear()
-        let_go(self._sent)
+        # Those of a simulation are handed over; others go without a copy of the model, and are
+        # bundled again if need be.
+        for message, content in [] if self.fixed else zip(messages, whole, strict=True):
+            message.content = content
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:
