@@ -34,7 +34,8 @@ class Replies:
             with open_file(self._path, links=False) as file:
                 if file.read(len(asked)) != asked:
                     return None  # without reading what may be large
-            data = unseal(read_file(self._path)[len(asked) :], _label(asked), self._key)
+            sealed = read_file(self._path, links=False)[len(asked) :]
+            data = unseal(sealed, _label(asked), self._key)
             return Message(unpack(Parcel.from_bytes(data)).content, reply_to=message)
         except (OSError, Damaged, Refused):
             return None  # trained again, from the same memory as at first

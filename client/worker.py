@@ -177,8 +177,9 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
             given = [Work(*_receive(pipe))]
         except EOFError:
             return
+        size = given[0].message.size
         reply = _parcel(app, given, node_config)
-        size = reply.size
+        size += reply.size
         _send(pipe, reply)
         del reply
         let_go(size)

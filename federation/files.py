@@ -128,9 +128,7 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = Fa
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             if shared:
-                mask = os.umask(0)
-                os.umask(mask)
-                os.fchmod(file.fileno(), 0o666 & ~mask)
+                os.fchmod(file.fileno(), readable())
             os.fsync(file.fileno())
         Path(new).replace(path)
     except BaseException:
@@ -138,6 +136,13 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = Fa
             Path(new).unlink()
         raise
     sync(path.parent)
+
+
+def readable() -> int:
+    """Returns the mode of files that others may read, as far as this process's mask allows."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def sweep(folder: Path) -> None:

@@ -4,7 +4,10 @@ On torch's meta device arrays have shapes and no values. The functions that make
 run there as they are, so that no method needs a formula of its own.
 """
 
+import mmap
+import os
 from functools import partial
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -24,7 +27,6 @@ from federation.errors import Refused, one_line
 from federation.machine import check_room
 from federation.schema import Kind
 from federation.streams import Stream, torch_generator
-from federation.tensors import set_aside
 
 if TYPE_CHECKING:
     from federation.experiment import Experiment
@@ -35,10 +37,13 @@ __all__ = [
     "check_server",
     "client_axes",
     "server_side",
+    "set_aside",
     "shapes_on",
 ]
 
 _COPIES: Final = 2  # of what a client works on, at least: a gradient, and the next
+_LARGE: Final = 2**24  # bytes of a tensor that are worth a file
+_ALIGNED: Final = 64  # bytes, a multiple of which tensors in it begin at
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
 
@@ -67,6 +72,27 @@ def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, f
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     return method, shapes, network.running
+
+
+def set_aside(arrays: Params) -> Params:
+    """Returns large tensors of the CPU as parts of a file, and others as they are."""
+    large = {n: x for n, x in arrays.items() if x.nbytes > _LARGE and x.device.type == "cpu"}
+    if not large:
+        return arrays
+    found, places = dict(arrays), dict[str, int]()
+    try:
+        with TemporaryFile() as file:  # one for all, since a map keeps a file open
+            for name, leaf in large.items():
+                places[name] = file.seek(-file.tell() % _ALIGNED, os.SEEK_CUR)
+                file.write(leaf.contiguous().numpy().data)
+            file.flush()
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError:  # no room for temporary files
+        return arrays
+    for name, leaf in large.items():
+        part = torch.frombuffer(held, dtype=leaf.dtype, count=leaf.numel(), offset=places[name])
+        found[name] = part.reshape(leaf.shape)
+    return found
 
 
 def client_axes(experiment: "Experiment", kind: Kind) -> dict[str, list[int]]:

@@ -56,9 +56,9 @@ def available(device: str) -> int:
 
 
 def keep_freed(size: int, largest: int) -> None:
-    """Makes this process keep freed memory, to use it again; other C libraries are not changed.
+    """Bounds the freed memory that this process keeps to use it again; needs glibc.
 
-    By default glibc keeps ever more at its heap's end, and of blocks that are ever larger.
+    By default that keeps ever more at its heap's end, and of blocks that are ever larger.
 
     Args:
         size: Bytes that are kept at most.

@@ -1,18 +1,14 @@
 """Tensors as bytes in the safetensors format, which is safe to read from untrusted files."""
 
 import errno
-import mmap
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save, save_file
 
 from engram.types import Params
 from federation.errors import one_line
-from federation.mapped import LARGE
+from federation.files import readable
 
 
 def tensors_to_bytes(params: Params) -> bytes:
@@ -30,6 +26,7 @@ def tensors_to_file(path: Path, params: Params) -> None:
         save_file(_apart(params), path)
     except SafetensorError as error:
         raise OSError(errno.EIO, one_line(str(error)), str(path)) from error
+    path.chmod(readable())  # it is its owner's alone
 
 
 def _apart(params: Params) -> Params:
@@ -52,20 +49,6 @@ def tensors_from_bytes(data: bytes) -> Params:
         return load(data)
     except (SafetensorError, KeyError, AssertionError, RuntimeError) as error:
         raise ValueError(f"it holds no tensors: {error!r}") from error
-
-
-def set_aside(arrays: Params) -> Params:
-    """Returns large tensors of the CPU as parts of a file, others as they are."""
-    large = {n: x for n, x in arrays.items() if x.nbytes > LARGE and x.device.type == "cpu"}
-    found = dict(arrays)
-    with suppress(OSError):  # no room for temporary files
-        for name, leaf in large.items():
-            with TemporaryFile() as file:
-                file.write(leaf.contiguous().numpy().data)
-                file.flush()
-                held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            found[name] = torch.frombuffer(held, dtype=leaf.dtype).reshape(leaf.shape)
-    return found
 
 
 def difference(found: Params, wanted: Params) -> str | None:

@@ -72,8 +72,8 @@ class Federated(RunStrategy):
         most: Largest number of a client's rows that count; 1 if all clients count alike.
         state: The slots that are not sent unchanged, and the scores. Set it to resume from a
             checkpoint.
-        slots: The server's slots from which the last round began.
-        waves: The clients that train in it, and the slots from which they start.
+        slots: The server's slots from which the last round began; none once it is scored.
+        waves: The clients that train in it, and the slots from which they start, likewise.
         loss: The metric of its training losses; None if they are not wanted.
         left_out: Its clients whose updates were not merged, with reasons.
     """
@@ -483,11 +483,11 @@ class Federated(RunStrategy):
         units = units_entries(self.roster.kind.units)
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         # The former model, which messages hold as well, has no use any more.
-        self.slots = self._whole(to_params(arrays))
-        self.waves = [wave._replace(slots=self.slots) for wave in self.waves]
+        self.slots, self.waves = {}, [wave._replace(slots={}) for wave in self.waves]
         if not isinstance(self._pacing, AtWork):
             self._sent = []
-        content = outgoing(self.rounds.merge.method, self.slots, self._traffic)
+        slots = self._whole(to_params(arrays))
+        content = outgoing(self.rounds.merge.method, slots, self._traffic)
 
         def asking(node: int, clients: list[int]) -> Message:
             whom = {} if self._all_scored else {"clients": clients}

@@ -48,10 +48,9 @@ from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.standards import standardized
 from federation.errors import Refused, one_line
-from federation.learning import check_kept, shapes_on
+from federation.learning import check_kept, set_aside, shapes_on
 from federation.machine import check_threads
 from federation.streams import Stream, torch_generator, unseen
-from federation.tensors import set_aside
 from federation.trained import Trained
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Received(NamedTuple):
 
 
 class Trainer:
-    """Trains and scores an experiment's clients, within ``client.training.process.training``.
+    """Trains an experiment's clients, within ``client.training.process.training``.
 
     Args:
         experiment: The settings.
