@@ -69,7 +69,7 @@ def test_a_run_that_is_resumed_goes_on_in_the_way_in_which_it_was_trained(tmp_pa
     engram.model(lambda: deepcopy(net), "net-of-several-ways")
     e = small(method="fedavg", model="net-of-several-ways", num_rounds=2)
     for way, settings in (("in-turn", {}), ("vmap", {"resume": str(tmp_path), "num_rounds": 4})):
-        monkeypatch.setattr(Trainer, "_fastest", lambda self, *_, way=way: way)
+        monkeypatch.setattr("client.training.trainer.quickest", lambda *_, way=way: way)
         simulate(e.model_copy(update=settings), tmp_path)
     rows = RunRecord.open(tmp_path).rows()
     assert [row["ways"] for row in rows if "ways" in row] == [{"in-turn": 1}] * 4

@@ -11,7 +11,6 @@ from torch import nn
 import engram
 from client.hosts import Opening, host_of
 from client.memory import RamStore
-from client.training.trainer import Trainer
 from engram.units import Moments, Units
 from federation.data.dealing import own_data
 from federation.data.source import DATASETS, Source
@@ -214,7 +213,7 @@ def test_all_ways_of_training_standardize_targets(tmp_path, monkeypatch):
     module = nn.Sequential(*layers, nn.Linear(8, 1), nn.Identity())
     given = SETTINGS | {"num_rounds": 6, "local_epochs": 0, "local_steps": 2, "batch_size": 4}
     for way in ("in-turn", "vmap", "grouped"):  # of which the engine would take the fastest
-        monkeypatch.setattr(Trainer, "_fastest", lambda self, *_, way=way: way)
+        monkeypatch.setattr("client.training.trainer.quickest", lambda *_, way=way: way)
         runs += [engram.simulate(data, model=module, out=tmp_path / way, **given)]
         assert [*runs[-1].metrics["ways"].dropna()] == [{way: 1}] * 6
         for name, leaf in runs[0].model.items():

@@ -344,13 +344,19 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
 
 def test_the_former_model_has_gone_before_the_next_one_is_sent():
     strategy, g, model = strategy_on(2)
-    former = {name: leaf.clone() for name, leaf in model.items()}
-    old = [weakref.ref(leaf) for leaf in former.values()]
-    found, _ = one_round(strategy, g, former)
+    former, old = {name: leaf.clone() for name, leaf in model.items()}, []
+
+    def noted(replies):
+        old.extend(weakref.ref(leaf) for leaf in strategy.slots["model"].values())
+        return replies
+
+    found, _ = one_round(strategy, g, former, spoil=noted)
     del former
+    gc.collect()
+    assert all(leaf() is not None for leaf in old)
     list(strategy.configure_evaluate(1, to_record(found), ConfigRecord(), g))
     gc.collect()
-    assert [leaf() for leaf in old] == [None] * len(old)
+    assert [leaf() for leaf in old] == [None] * len(model)
 
 
 @pytest.mark.parametrize("least", [1, 3, 4])
