@@ -156,19 +156,19 @@ def warn_alone(experiment: "Experiment", why: str) -> None:
 class _Pace(NamedTuple):
     """Rounds that this process trains alone, since others were no help.
 
-    Others help in a round; if it took longer than alone, this process trains the next one alone,
-    which shows how long that takes now, and the next time twice as many. So others that always wait
-    for a busy core cost little, and are asked again when it may be free.
+    Others help in a round; if that took longer than alone twice in a row, this process trains the
+    next one alone, which shows how long that takes now, and the next time twice as many. So others
+    that always wait for a busy core cost little, and are asked again when it may be free.
 
     Attributes:
         seconds: Of a step in this process's last round alone.
         left: Rounds that this process still trains alone.
-        rest: Rounds alone after the next one in which others were no help.
+        rest: Rounds alone after the next one in which others are no help.
     """
 
     seconds: float
     left: int = 0
-    rest: int = 1
+    rest: int = 0
 
     @property
     def alone(self) -> bool:
@@ -180,8 +180,8 @@ class _Pace(NamedTuple):
         if self.alone:
             return self._replace(seconds=seconds, left=self.left - 1)
         if seconds < self.seconds:
-            return self._replace(rest=1)
-        return self._replace(left=self.rest, rest=min(2 * self.rest, _REST))
+            return self._replace(rest=0)
+        return self._replace(left=self.rest, rest=min(max(1, 2 * self.rest), _REST))
 
 
 class _Team:
@@ -238,7 +238,8 @@ class _Team:
         tokens = self._tokens(trainer, asked, chunks, inbox)
         with self._apart():
             self._give(tokens, inbox)
-        start = time.perf_counter()
+        start = since = time.perf_counter()
+        before = self._used()
         first = trainer.chunk(asked, chunks[0])
         each = (time.perf_counter() - start) / steps_of(trainer, chunks[0])
         yield first
@@ -253,7 +254,7 @@ class _Team:
                     self._out[inbox].discard(token[:2])
                     if token.number == number:
                         break
-                    other = chunks[token.number]
+                    other, since, before = chunks[token.number], time.perf_counter(), self._used()
                     come = lent(trainer, other.clients, asked.server_round)
                     done[token.number] = made(trainer, asked, other, come)
                     continue
@@ -261,7 +262,8 @@ class _Team:
                 idle = idle or time.perf_counter()
                 if time.perf_counter() - idle > _PATIENCE * expected:
                     break
-                if self._starved(inbox, done, _LOOK * expected) and number not in done:
+                self._collect(done, _LOOK * expected)
+                if self._starved(inbox, before, since) and number not in done:
                     break
             yield self._merged(trainer, asked, chunk, done.pop(number, None))
 
@@ -280,11 +282,13 @@ class _Team:
             if cores_ is not everywhere:
                 yield
 
-    def _starved(self, inbox: int, done: dict[int, Made | None], seconds: float) -> bool:
-        """Waits for outcomes; returns whether others who train had no core meanwhile."""
-        before, start = self._used(), time.perf_counter()
-        self._collect(done, seconds)
-        least = _RUNS * (time.perf_counter() - start)
+    def _starved(self, inbox: int, before: list[float], since: float) -> bool:
+        """Returns whether others who train had no core since then, at least for a chunk's time.
+
+        In a shorter time it could not be told: some kernels note only every 4 ms what a process of
+        another core has used.
+        """
+        least = _RUNS * (time.perf_counter() - since)
         run = sum(now - then > least for then, now in zip(before, self._used(), strict=False))
         return run < len(self._out[inbox])
 
