@@ -6,6 +6,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -61,11 +62,7 @@ def others(monkeypatch):
     monkeypatch.setattr(helper.Token, "taken", some)
     monkeypatch.setattr(workers, "_PATIENCE", float("inf"))
 
-    def waits(team, inbox, done, seconds):
-        team._collect(done, 60)
-        return False
-
-    monkeypatch.setattr(workers._Team, "_starved", waits)
+    monkeypatch.setattr(workers._Team, "_starved", lambda *_: False)
 
 
 @pytest.fixture
@@ -363,10 +360,27 @@ def test_others_that_are_no_help_rest_ever_longer():
         alone.append(pace.alone)
         pace = pace.after(1.0 if pace.alone else 1.3)
     asked = [at for at, mine in enumerate(alone) if not mine]
-    assert asked == [0, 2, 5, 10, 19, 36, 69]  # after 1, 2, 4, 8, 16, 32, 32 rounds alone
+    assert asked == [0, 1, 3, 6, 11, 20, 37, 70]  # after 0, 1, 2, 4, 8, 16, 32 rounds alone
     assert not workers._Pace(1.0).after(0.6).alone
-    slow = workers._Pace(1.0).after(1.3).after(2.0)  # the round alone was slow, too
-    assert not slow.after(1.3).alone
+    slow = workers._Pace(1.0).after(1.3).after(1.3).after(2.0)  # the round alone was slow, too
+    assert not slow.after(1.3).after(1.3).alone
+    once = workers._Pace(1.0).after(1.3).after(0.6)
+    assert not once.after(1.3).alone  # as if it had not been
+
+
+@pytest.mark.parametrize(
+    ("used", "starved"),
+    [
+        ([0.013, 0.011], False),
+        ([0.009, 0.009], False),  # by a clock that is four milliseconds late
+        ([0.013, 0.002], True),
+        ([0.0, 0.0], True),
+    ],
+)
+def test_whoever_has_a_core_is_not_taken_for_starved(monkeypatch, used, starved):
+    monkeypatch.setattr(workers.time, "perf_counter", lambda: 5.0 + 0.014)
+    team = SimpleNamespace(_used=lambda: [1.0 + each for each in used], _out=[{(1, 1), (1, 2)}])
+    assert workers._Team._starved(team, 0, [1.0, 1.0], 5.0) is starved
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 10, 64, 100])
