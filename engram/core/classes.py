@@ -9,13 +9,14 @@ means can not.
 import torch
 from torch import Tensor
 
-from engram.core.method import Claim
+from engram.core.method import Claim, Network
 from engram.types import Params
 
 
-def empty(classes: int, width: int) -> Params:
+def empty(network: Network, classes: int) -> Params:
     """Returns the statistics of no rows, in which every class has share 0."""
-    return {"sums": torch.zeros(classes, width), "shares": torch.zeros(classes)}
+    sums, shares = network.zeros(classes, network.width), network.zeros(classes)
+    return {"sums": sums, "shares": shares}
 
 
 def indicators(targets: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -85,6 +85,10 @@ class Network(NamedTuple):
     personal: frozenset[str]
     draws: Callable[[int], Sequence[Params]]
 
+    def zeros(self, *shape: int) -> Tensor:
+        """Returns zeros on the device of the network's parameters."""
+        return next(iter(self.initial.values())).new_zeros(shape)
+
     @property
     def shared(self) -> frozenset[str]:
         """Names of the parameters that clients send."""

@@ -3,15 +3,8 @@
 import torch
 from torch.utils._pytree import tree_leaves
 
-from engram.core.method import Method, Served, Slots
-from engram.core.rounds import received_by
+from engram.core.method import Served, Slots
 from engram.core.slots import over_slots
-
-
-def typical(method: Method) -> Served:
-    """Returns the models that serve a trained client, with the values before the first round."""
-    received = received_by(method, method.server.start, 0)
-    return method.serve(received, method.client.start, True)
 
 
 def has_common(common: Slots, served: Served) -> bool:

@@ -125,7 +125,7 @@ class Tally(NamedTuple):
     @property
     def start(self) -> Params:
         """The slot before the first step."""
-        return self.zero | {"steps": torch.zeros(())}
+        return self.zero | {"steps": next(iter(self.zero.values())).new_zeros(())}
 
     def add(self, tally: Params, seen: Params) -> Params:
         """Returns the slot after a step in which ``seen`` was observed."""

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import torch
 from annotated_types import Gt, Lt
 
 from engram.core.classes import class_statistics, distance_to_class_means, empty
@@ -53,8 +52,8 @@ class FedAs:
         network.require_body()
         network.require_representation()
         body = network.learned - network.head
-        none = empty(context.outputs, network.width)
-        tally = Tally(none | {"trace": torch.zeros(())})
+        none = empty(network, context.outputs)
+        tally = Tally(none | {"trace": network.zeros()})
 
         def distance(w, known, batch):
             return distance_to_class_means(

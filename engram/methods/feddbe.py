@@ -46,7 +46,7 @@ class FedDbe:
         """
         network = context.network
         network.require_representation()
-        none = torch.zeros(network.width)
+        none = network.zeros(network.width)
         tally = Tally({"mean": none})
 
         def loss(both, common, batch):

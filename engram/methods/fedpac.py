@@ -62,8 +62,8 @@ class FedPac:
         body = frozenset(network.initial) - head
         if head & network.personal:
             raise ValueError(must("personal", "the last layer", "a part below it for fedpac"))
-        none = empty(context.outputs, network.width)
-        tally = Tally(none | {"square": torch.zeros(())})
+        none = empty(network, context.outputs)
+        tally = Tally(none | {"square": network.zeros()})
 
         def loss(w, known, batch):
             outputs, z = network.represent(w, batch, None)

@@ -54,7 +54,7 @@ class FedProto:
         """
         network = context.network
         network.require_representation()
-        none = empty(context.outputs, network.width)
+        none = empty(network, context.outputs)
         tally = Tally(none)
 
         def loss(w, known, batch):
