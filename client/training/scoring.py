@@ -15,6 +15,7 @@ from client.training.served import BLOCK, Answer, ServedModels
 from client.training.ways import Learner
 from engram.cohort.round import stacked
 from engram.core.method import Slots
+from engram.core.shapes import Shapes
 from engram.tasks import Task
 from federation.columns import VALIDATION
 from federation.data.federated import FederatedData
@@ -53,6 +54,7 @@ class Scorer:
         learner: The method on its network.
         data: The data, with inputs as the network takes them.
         task: The task.
+        shapes: The slots of a client.
         vectorized: Whether a block of clients is scored at once, or one after the other.
 
     Attributes:
@@ -65,12 +67,13 @@ class Scorer:
         learner: Learner,
         data: FederatedData,
         task: Task,
+        shapes: Shapes,
         *,
         vectorized: bool,
     ) -> None:
         self._experiment, self._data = experiment, data
         self._size, self._vectorized = learner.size, vectorized
-        self.models = ServedModels(experiment, learner, data, task, vectorized=vectorized)
+        self.models = ServedModels(experiment, learner, data, task, shapes, vectorized=vectorized)
         self._metrics = experiment.network.metrics(experiment)
 
     def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:

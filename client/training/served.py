@@ -17,7 +17,8 @@ from client.training.ways import Learner
 from engram.core.method import Neighbors, Served, Slots
 from engram.core.objective import by_autograd
 from engram.core.optimizers import optimizer_of
-from engram.core.served import has_common, has_tuned, typical
+from engram.core.served import has_common, has_tuned
+from engram.core.shapes import Shapes
 from engram.dense import FIRST, Examples, logits
 from engram.models import dense_loss_of, mean_loss, standardized_loss
 from engram.models.base import Inputs, Outputs
@@ -58,6 +59,7 @@ class ServedModels:
         learner: The method on its network.
         data: The data, with inputs as the network takes them.
         task: The task.
+        shapes: The slots of a client.
         vectorized: Whether a block of clients is scored at once, or one after the other.
 
     Attributes:
@@ -70,6 +72,7 @@ class ServedModels:
         learner: Learner,
         data: FederatedData,
         task: Task,
+        shapes: Shapes,
         *,
         vectorized: bool,
     ) -> None:
@@ -78,9 +81,8 @@ class ServedModels:
         self._method = learner.method(task)
         self._vectorized = vectorized
         self._metrics = experiment.network.metrics(experiment)
-        common, _ = self._method.server.send(self._method.server.start, [0])
-        served = typical(self._method)
-        self._common, self._tuned = has_common(common, served), has_tuned(served)
+        served = shapes.served
+        self._common, self._tuned = has_common(shapes.common, served), has_tuned(served)
         self._dense = vectorized and self._network.features is None
         affine = optimizer_of(experiment.adapt_optimizer).affine
         self._dense &= self._network.dense_layers > 0 and affine

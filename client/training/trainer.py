@@ -96,6 +96,7 @@ class Trainer:
         data: The same, after a check of its tokens, with inputs as the network takes them.
         method: The method.
         received: What clients receive.
+        shapes: The slots of a client, without values.
         empty: Slots that they receive without arrays, which no message has.
         sampler: Draws the rows of each round.
         ways: Names of the ways to train a cohort of which one may be the fastest.
@@ -130,7 +131,7 @@ class Trainer:
         self._task = task_of(e.task, e.loss)
         self._own = e.network
         shapes = shapes_on(e, model, data.outputs)
-        self.empty = unflat({}, shapes.received)
+        self.shapes, self.empty = shapes, unflat({}, shapes.received)
         if isinstance(store, RamStore):
             check_kept(e, shapes)
         generator = torch_generator(e.seed, Stream.MODEL)
@@ -213,7 +214,8 @@ class Trainer:
         from client.training.scoring import Scorer  # noqa: PLC0415 - a round needs none
 
         e, vectorized = self.experiment, self._vectorized
-        return Scorer(e, self.learner, self.data, self._task, vectorized=vectorized)
+        what = self.learner, self.data, self._task, self.shapes
+        return Scorer(e, *what, vectorized=vectorized)
 
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""

@@ -180,7 +180,8 @@ def _signals(
     )
     memory = recollection.recall(client, before=rounds + 1)
     task = task_of(e.task, e.loss).of(trainer.data.names.get(client, client))
-    models = ServedModels(e, trainer.learner, trainer.data, task, vectorized=False)
+    what = trainer.learner, trainer.data, task, trainer.shapes
+    models = ServedModels(e, *what, vectorized=False)
     common, own = method.server.send(slots, [client])
     kept = over_slots(lambda leaf: leaf[None], memory.kept)
     train = trainer.data.train
