@@ -1,0 +1,69 @@
+"""Clients on another device than the CPU, as far as a machine without one shows.
+
+On torch's meta device tensors have no values, and none of the CPU may meet them, as none may meet
+those of a GPU. So what makes a tensor, and does not say where, is found.
+"""
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from client.training.chunks import Asked, Chunk
+from client.training.rows import padded
+from client.training.scoring import Scorer
+from engram.cohort import at_once, dense, in_turn
+from federation.methods import METHODS
+from federation.methods.network import NetworkMethod
+from tests.support import small_of_any, trainer
+
+METHOD_NAMES = [name for name, method in METHODS.items() if issubclass(method, NetworkMethod)]
+CLIENTS = [3, 4]
+
+
+def away(tree):
+    return tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, tree)
+
+
+def elsewhere(split):
+    return split and split._replace(x=away(split.x), y=away(split.y))
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    """What looks at values sees that all is well."""
+
+    def fine(x, leading=0):
+        count = tree_leaves(x)[0].shape[0] if leading else 1
+        return torch.ones(count, dtype=torch.bool) if leading else torch.tensor(True)
+
+    for module in (at_once, dense, in_turn):
+        monkeypatch.setattr(module, "is_finite", fine)
+    here = torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: x.is_meta or here(x))
+
+
+@pytest.mark.parametrize("way", ["dense", "vmap", "in-turn"])
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_clients_train_and_answer_on_their_device_alone(unseen, method, way):
+    model = {"model": "resnet", "hidden": "4"} if method == "fedbn" else {"hidden": "8,6"}
+    t = trainer(small_of_any(method=method, **model))
+    if way == "dense" and way not in t.ways:
+        pytest.skip("it trains otherwise")
+    network = t.learner.network
+    learner = t.learner._replace(network=network._replace(initial=away(network.initial)))
+    server = t.method.server
+    common, own = server.send(server.start, CLIENTS)
+    asked = Asked(t.empty | common, 1, 0, None, losses=False)
+    ((*_, cohort),) = t.cohorts(asked, Chunk([0, 0], CLIENTS, own))
+    draws = cohort.draws._replace(split=elsewhere(cohort.draws.split))
+    common, own, kept = away((cohort.common, cohort.own, cohort.kept))
+    cohort = cohort._replace(common=common, own=own, kept=kept, draws=draws)
+    done = learner.trains(way, t._task, 1.0)(cohort)
+    sent, kept = done.sent.stack(), done.kept.stack()
+    assert {leaf.device.type for leaf in tree_leaves((sent, kept))} == {"meta"}
+    data = t.data._replace(test=elsewhere(t.data.test), train=elsewhere(t.data.train))
+    what = learner, data, t._task, t.shapes
+    models = Scorer(t.experiment, *what, vectorized=way != "in-turn").models
+    queries = padded(data.test, data.test.rows, CLIENTS)
+    said, _ = models.answers(models.of(common, own, kept, True, CLIENTS), queries)
+    assert {leaf.device.type for leaf in tree_leaves(said)} == {"meta"}
