@@ -52,46 +52,13 @@ def told_cause(
     kinds: Mapping[str, Kind],
     cohort: Cohort,
     client: int,
-    *,
-    name: str | int,
 ) -> str:
-    """Returns what may be told of the causes of a client's non-finite slots.
+    """Returns likely causes of a client's non-finite slots after a round, as far as told.
 
-    Under privacy, only the client's log has them.
+    Under privacy, only the client's log has them. See ``cause_of``.
 
     Args:
         experiment: The settings.
-        learner: As for ``cause_for``.
-        task: Likewise.
-        data: Likewise.
-        kinds: Likewise.
-        cohort: Likewise.
-        client: Likewise.
-        name: The client's name.
-    """
-    if experiment.privacy == "example":
-        return "its noise may be too large, or its step size"
-    found = cause_for(learner, task, data, kinds, cohort, client) or (
-        "its inputs, targets, statistics and loss are finite and of usual size before the "
-        f"first step: lower {' or '.join(experiment.network.step_sizes())}"
-    )
-    if experiment.privacy == "none":
-        return found
-    _log.warning("client %s: %s", name, found)
-    return "its log says more"
-
-
-def cause_for(
-    learner: Learner,
-    task: Task,
-    data: FederatedData,
-    kinds: Mapping[str, Kind],
-    cohort: Cohort,
-    client: int,
-) -> str:
-    """Describes likely causes of a client's non-finite slots after a round; see ``cause_of``.
-
-    Args:
         learner: The method on its network.
         task: The client's task.
         data: The clients' rows.
@@ -99,6 +66,8 @@ def cause_for(
         cohort: The client alone, with what it received, kept and drew.
         client: Its number.
     """
+    if experiment.privacy == "example":
+        return "its noise may be too large, or its step size"
     w = initial = learner.network.initial
     for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
         for slot, x in slots.items():
@@ -121,7 +90,14 @@ def cause_for(
         data.outputs if task.targets == "classes" and not task.own else 0,
     )
     learned = learner.objective(task, "in-turn")
-    return cause_of(learned, w, batches, rows, learner.network.running)
+    found = cause_of(learned, w, batches, rows, learner.network.running) or (
+        "its inputs, targets, statistics and loss are finite and of usual size before the "
+        f"first step: lower {' or '.join(experiment.network.step_sizes())}"
+    )
+    if experiment.privacy == "none":
+        return found
+    _log.warning("client %s: %s", data.names.get(client, client), found)
+    return "its log says more"
 
 
 def cause_of(

@@ -326,10 +326,9 @@ class Trainer:
             for i in [*part.broken][:_EXPLAINED]:
                 from client.training.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
 
-                name = self.data.names.get(clients[i], clients[i])
-                what = self.learner, self._task.of(name), self.data, self.method.kinds
-                one = cohort.of([i]), clients[i]
-                causes[some[i]] = told_cause(self.experiment, *what, *one, name=name)
+                task = self._task.of(self.data.names.get(clients[i], clients[i]))
+                what = self.experiment, self.learner, task, self.data, self.method.kinds
+                causes[some[i]] = told_cause(*what, cohort.of([i]), clients[i])
             parts.append(part)
             places.append(some)
         return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
