@@ -30,7 +30,7 @@ def elsewhere(split):
 
 @pytest.fixture
 def unseen(monkeypatch):
-    """What looks at values sees that all is well."""
+    """Values are not looked at: all are taken for finite."""
 
     def fine(x, leading=0):
         count = tree_leaves(x)[0].shape[0] if leading else 1
