@@ -9,19 +9,18 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from client.hosts.local import LocalHost
 from client.parties import Identity, Parties
-from client.requests import Request
+from client.requests import Request, asked_clients
+from client.sums import Summed, Sums
 from engram.checks import must
 from engram.core.slots import unflat
 from federation.errors import EngramError, Refused, few, one_line
-from federation.files import read_file, replace_file
 from federation.registry import REGISTRY
 from federation.secure.client import (
     Advertised,
@@ -47,7 +46,7 @@ from federation.secure.wire import (
     STAGE,
     advert_from_bytes,
     advert_to_bytes,
-    digest_of_work,
+    digests,
     read_entries,
     session_of,
     to_entries,
@@ -66,6 +65,14 @@ from federation.wire import (
 S = TypeVar("S")
 
 
+class _Asked(NamedTuple):
+    """The same in all stages of a round: its terms, the party, and the party's own clients."""
+
+    session: Session
+    own: Identity
+    clients: list[int]
+
+
 class MaskingHost:
     """Answers a secure round's stages for the clients of a host.
 
@@ -73,7 +80,7 @@ class MaskingHost:
         host: Trains them.
         parties: The parties that its clients are.
         least: Fewest parties whose sum may leave.
-        noted: File of the last round whose sum this party has helped to unmask; None for none.
+        sums: The sums that the parties have helped to unmask.
         noise: Returns the source of a party's noise in a round; a secret one by default.
     """
 
@@ -83,13 +90,13 @@ class MaskingHost:
         parties: Parties,
         *,
         least: int = 0,
-        noted: Path | None = None,
+        sums: Sums | None = None,
         noise: Callable[[int, int], Entropy] = lambda server_round, party: os.urandom,
     ) -> None:
-        self._host, (self._identity, self._registry, self._learn) = host, parties
-        self._least, self._noted, self._noise = least, noted, noise
-        self._states: dict[int, tuple[Session, Any]] = {}
-        self._unmasked: dict[int, int] = {}
+        self._host, self._parties = host, parties
+        self._identity, self._registry = parties.identity, parties.registry
+        self._least, self._sums, self._noise = least, sums or Sums(), noise
+        self._states: dict[int, tuple[_Asked, Any]] = {}
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """As ``Host.describe``."""
@@ -108,7 +115,7 @@ class MaskingHost:
 
         A reply has one array, and who has trained; no losses, which would be of single clients.
         """
-        ready, replies = dict[int, tuple[Session, Opened]](), dict[int, Message]()
+        ready, replies = dict[int, tuple[_Asked, Opened]](), dict[int, Message]()
         for i, request in enumerate(requests):
             try:
                 ready[i] = self._ready(request)
@@ -131,51 +138,59 @@ class MaskingHost:
         stage = str(config[STAGE])
         if stage not in stages:
             raise Refused(must("stage", stage, f"one of {', '.join(stages)}"))
-        found = stages[stage](self._identity(request), self._session(request), request)
+        found = stages[stage](self._asked(request), request)
         return RecordDict({SECURE: ConfigRecord(found)})
 
-    def _session(self, request: Request) -> Session:
-        e = self._host.trainer.experiment
-        return session_of(config_of(request.message.content), e)
+    def _asked(self, request: Request) -> _Asked:
+        config, clients = config_of(request.message.content), asked_clients(request)
+        session = session_of(config, self._host.trainer.experiment)
+        own, count = self._identity(request), len(clients)
+        if (told := dict(session.asked).get(own.party, 0)) != count:
+            raise Refused(must(f"clients-asked of client-{own.party}", told, f"{count}, as asked"))
+        return _Asked(session, own, clients)
 
-    def _keys(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
+    def _keys(self, asked: _Asked, request: Request) -> dict[str, Any]:
+        session, own, _ = asked
         records = request.message.content.config_records
         told = records[SECURE].get(REGISTRY) if SECURE in records else None
-        self._learn(told if isinstance(told, bytes) else b"")
-        self._require_later(own.party, session)
+        self._parties.learn(told if isinstance(told, bytes) else b"")
+        self._parties.check(session)
+        self._sums.check_later(own.party, session)
         if session.threshold < self._least:
             raise Refused(
                 f"this site's policy is against it: sums must be of {self._least} sites or more, "
                 f"and {session.threshold} of {session.parties} may do"
             )
         state = advertise(session, *own, os.urandom)
-        self._states[own.party] = session, state
+        self._states[own.party] = asked, state
         return to_entries({own.party: advert_to_bytes(state.advert)})
 
-    def _shares(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
-        state = self._take(own.party, session, Advertised)
+    def _shares(self, asked: _Asked, request: Request) -> dict[str, Any]:
+        state, party = self._take(asked, Advertised), asked.own.party
         read = _entries(request).items()
-        adverts = {party: advert_from_bytes(party, data) for party, data in read}
+        adverts = {sender: advert_from_bytes(sender, data) for sender, data in read}
         shared, sealed, commitment = share(state, adverts, self._registry, os.urandom)
-        self._states[own.party] = session, shared
-        return to_entries(sealed | {own.party: commitment})
+        self._states[party] = asked, shared
+        return to_entries(sealed | {party: commitment})
 
-    def _ready(self, request: Request) -> tuple[Session, Opened]:
-        own, session = self._identity(request), self._session(request)
-        state = self._take(own.party, session, Shared)
+    def _ready(self, request: Request) -> tuple[_Asked, Opened]:
+        asked = self._asked(request)
+        state, session = self._take(asked, Shared), asked.session
         if not config_of(request.message.content).get("combine", True):
             raise Refused("combine must be true where aggregation is secure: only sums leave")
-        if digest_of_work(request.message.content, self._host.trainer.experiment) != session.work:
+        found = digests(request.message.content, self._host.trainer.experiment)
+        if found != (session.work, session.model):
             raise Refused(
                 f"settings and model must be those of which all sites of round {session.number} "
                 "were told the digest, got others: a site that trains otherwise can be told apart"
             )
-        return session, open_shares(state, _entries(request))
+        return asked, open_shares(state, _entries(request))
 
     def _masked(
-        self, request: Request, session: Session, opened: Opened, reply: Message
+        self, request: Request, asked: _Asked, opened: Opened, reply: Message
     ) -> RecordDict:
         content, e = reply.content, self._host.trainer.experiment
+        session, party = asked.session, asked.own.party
         details = content.config_records[CLIENTS]
         rows = read_list(details, "examples", int)
         received = to_params(request.message.content.array_records[ARRAYS])
@@ -186,11 +201,10 @@ class MaskingHost:
             weight=sum(min(count, session.most) for count in rows) / session.most,
             room=session.room,
         )
-        party = self._identity(request).party
         if session.multiplier:
             update += share_of_noise(session, update.size, self._noise(session.number, party))
         state, masked = add_masks(opened, update)
-        self._states[party] = session, state
+        self._states[party] = asked, state
         names = ("server-round", "ids", "failed", "reasons", "way")
         words = torch.from_numpy(masked.view("int32"))
         return RecordDict(
@@ -201,61 +215,34 @@ class MaskingHost:
             }
         )
 
-    def _survivors(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
-        state = self._take(own.party, session, Masked)
+    def _survivors(self, asked: _Asked, request: Request) -> dict[str, Any]:
+        state, own = self._take(asked, Masked), asked.own
         named = read_list(request.message.content.config_records[SECURE], "parties", int)
         if len({*named}) < len(named):
             twice = few([party for party, times in Counter(named).items() if times > 1])
             raise Refused(f"survivors must be named once each, got parties {twice} more often")
-        agreed, signature = agree(state, frozenset(named), own.key)
-        self._states[own.party] = session, agreed
+        summed = Summed(asked.clients, frozenset(named))
+        self._sums.check_alike(own.party, asked.session, summed)
+        agreed, signature = agree(state, summed.survivors, own.key)
+        self._states[own.party] = asked, agreed
         return to_entries({own.party: signature})
 
-    def _unmask(self, own: Identity, session: Session, request: Request) -> dict[str, Any]:
-        state = self._take(own.party, session, Agreed)
+    def _unmask(self, asked: _Asked, request: Request) -> dict[str, Any]:
+        state = self._take(asked, Agreed)
         shares = reveal(state, _entries(request), self._registry)
-        self._note(own.party, session)
+        summed = Summed(asked.clients, state.survivors)
+        self._sums.note(asked.own.party, asked.session, summed)
         return to_entries(shares)
 
-    def _take(self, party: int, session: Session, kind: type[S]) -> S:
+    def _take(self, asked: _Asked, kind: type[S]) -> S:
         """Takes a party's state out of this object, if it is of this round and stage."""
-        known, state = self._states.pop(party, (None, None))
-        if known != session or not isinstance(state, kind):
+        known, state = self._states.pop(asked.own.party, (None, None))
+        if known != asked or not isinstance(state, kind):
             raise Refused(
-                f"client-{party} is not at this stage of round {session.number}: each stage is "
-                "answered once, in turn, by a process that has answered those before"
+                f"client-{asked.own.party} is not at this stage of round {asked.session.number}: "
+                "each stage is answered once, in turn, by a process that has answered those before"
             )
         return state
-
-    def _require_later(self, party: int, session: Session) -> None:
-        last = self._last(party)
-        if session.number <= last:
-            raise Refused(
-                f"round must be above {last}, whose sum client-{party} has helped to unmask, "
-                f"got {session.number}: who sums a round twice, over other sites, learns more"
-            )
-
-    def _last(self, party: int) -> int:
-        """Returns the last round of this training that a party has helped to unmask; 0 if none."""
-        if self._noted is None:
-            return self._unmasked.get(party, 0)
-        try:
-            return int(read_file(self._noted, most=100))
-        except FileNotFoundError:
-            return 0
-        except (OSError, ValueError) as error:
-            raise Refused(f"this site cannot read {self._noted.name}: remove it") from error
-
-    def _note(self, party: int, session: Session) -> None:
-        self._require_later(party, session)  # than what another process of the site has unmasked
-        self._unmasked[party] = session.number
-        if self._noted is None:
-            return
-        try:
-            self._noted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._noted, str(session.number).encode())
-        except OSError as error:
-            raise Refused(f"this site's disk cannot be written: {error.strerror}") from error
 
 
 def _entries(request: Request) -> Mapping[int, bytes]:

@@ -6,7 +6,7 @@ the site's own, which no server changes: whoever made up a member later is found
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +14,13 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.requests import Request
+from engram.checks import must
 from federation.errors import Refused, few_names
 from federation.files import replace_file
+from federation.hosting import NodeConfig
 from federation.keys import read_certificates, read_node_key, same_key
 from federation.registry import REGISTRY, fingerprint, is_signed, keys_in, own_registry
-from federation.secure.session import Registry
+from federation.secure.session import Registry, Session
 
 _log = logging.getLogger("flwr.engram")
 
@@ -42,11 +44,13 @@ class Parties(NamedTuple):
         identity: Returns the party that a request is for.
         registry: The registered keys of all parties.
         learn: Takes the server's registry, or refuses it.
+        check: Refuses parties that are not registered, or have more clients than they can host.
     """
 
     identity: Callable[[Request], Identity]
     registry: Registry
     learn: Callable[[bytes], None] = lambda data: None
+    check: Callable[[Session], None] = lambda session: None
 
 
 def of_process() -> Parties:
@@ -65,23 +69,34 @@ def of_process() -> Parties:
     return Parties(identity, lambda party: key(party).public_key())
 
 
-def of_node(folder: Path | None, party: int) -> Parties:
+def of_node(node: NodeConfig, num_clients: int) -> Parties:
     """Returns the one party of a node.
 
     Args:
-        folder: The client's folder: its key, and its registry of the others'.
-        party: The number of its client.
+        node: Its configuration, with the client's folder: its key, and its registry of the others'.
+        num_clients: Clients of the run.
 
     Raises:
         Refused: There is no folder, or no key in it.
     """
+    folder = node.identity
     if folder is None:
         raise Refused(
             "aggregation must be plain on this node, which was started without identity: secure "
             "aggregation needs `engram node FOLDER`, with the client's key in FOLDER"
         )
-    own = Identity(party, read_node_key(folder / "client.key"))
-    return Parties(lambda request: own, partial(registered, folder), partial(learn, folder))
+    own = Identity(node.partition_id, read_node_key(folder / "client.key"))
+
+    def check(session: Session) -> None:
+        keys = _keys(folder)
+        for party, count in session.asked:
+            hosted = max(1, len(range(party, num_clients, node.num_partitions)))
+            if party not in keys or count > hosted:
+                expected = f"at most {hosted}, of a site that this one's registry has"
+                raise Refused(must(f"clients-asked of client-{party}", count, expected))
+
+    names = partial(registered, folder), partial(learn, folder)
+    return Parties(lambda request: own, *names, check)
 
 
 def registered(folder: Path, party: int) -> ec.EllipticCurvePublicKey:
@@ -90,12 +105,16 @@ def registered(folder: Path, party: int) -> ec.EllipticCurvePublicKey:
     Raises:
         Refused: It has none.
     """
-    path, data = folder / REGISTRY, own_registry(folder)
-    key = keys_in(data, path).get(party) if data else None
+    key, data = _keys(folder).get(party), own_registry(folder)
     if key is None:
         named = f"its registry, {fingerprint(data)}" if data else "a registry"
         raise Refused(f"this site has no key of client-{party} in {named}")
     return key
+
+
+def _keys(folder: Path) -> Mapping[int, ec.EllipticCurvePublicKey]:
+    data = own_registry(folder)
+    return keys_in(data, folder / REGISTRY) if data else {}
 
 
 def learn(folder: Path, data: bytes) -> None:

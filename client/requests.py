@@ -41,7 +41,7 @@ def asked_clients(request: Request) -> list[int]:
     """Returns the clients that a message names, or all that the node hosts.
 
     Raises:
-        EngramError: If there is none, or the node does not host one of them.
+        EngramError: If there is none, one is named twice, or the node does not host one of them.
     """
     config = config_of(request.message.content)
     if not request.hosted:
@@ -59,6 +59,8 @@ def asked_clients(request: Request) -> list[int]:
         raise EngramError(
             f"clients must be some of those that this node hosts, {few(hosted)}, got {few(clients)}"
         )
+    if len({*clients}) < len(clients):  # each time would be another release of the same rows
+        raise EngramError(f"clients must be named once each, got {few(clients)}")
     return clients
 
 

@@ -29,7 +29,7 @@ from federation.secure.wire import (
     Stage,
     advert_from_bytes,
     advert_to_bytes,
-    digest_of_work,
+    digests,
     read_entries,
     session_of,
     terms,
@@ -118,8 +118,10 @@ class _Exchange:
         self._messages = {message.metadata.dst_node_id: message for message in messages}
         configs = {node: config_of(m.content) for node, m in self._messages.items()}
         self._clients = {node: read_list(c, CLIENTS, int) for node, c in configs.items()}
-        e, among = strategy.rounds.merge.settings, sum(map(len, self._clients.values()))
-        told = terms(len(messages), among, digest_of_work(messages[0].content, e))
+        e, hosts = strategy.rounds.merge.settings, [*enumerate(strategy.roster.nodes)]
+        first = {node: client for client, node in reversed(hosts)}  # by which a party is numbered
+        asked = {first[node]: len(clients) for node, clients in self._clients.items()}
+        told = terms(asked, *digests(messages[0].content, e))
         for config in configs.values():
             config.update(told)
         self._configs = {node: dict(config) for node, config in configs.items()}

@@ -137,9 +137,10 @@ def share(
             signature is wrong.
     """
     session, own = state.session, state.advert.party
-    if not session.threshold <= len(adverts) <= session.parties:
-        expected = f"of {session.threshold} to {session.parties} parties"
-        raise Refused(must("keys", len(adverts), expected))
+    named = dict(session.asked)
+    if len(adverts) < session.threshold or not adverts.keys() <= named.keys():
+        expected = f"of {session.threshold} or more of the {len(named)} parties of the terms"
+        raise Refused(must("keys", brief(sorted(adverts)), expected))
     if adverts.get(own) != state.advert or any(p != a.party for p, a in adverts.items()):
         raise Refused(f"keys must be those that the parties have sent, client-{own}'s among them")
     publics = {key for a in adverts.values() for key in (a.sealing, a.masking)}

@@ -30,36 +30,46 @@ class Session(NamedTuple):
     Attributes:
         training: The training's name.
         number: The round, >= 1.
-        parties: n, number of parties that are asked; >= 2.
-        clients: Clients that they have altogether; >= parties.
+        asked: The n >= 2 parties that are asked, ascending, each with its number of clients.
         threshold: t, parties that must stay until the end; above n / 2.
         bound: The norm to which each client's update is clipped; > 0.
         most: Largest weight of a client, as a number of rows; >= 1.
         multiplier: Noise multiplier z of central privacy; 0 for no noise.
-        work: Digest of the settings and the model, by which all parties are to train.
+        work: Digest of the settings by which all parties are to train.
+        model: Digest of the model from which they are to.
     """
 
     training: str
     number: int
-    parties: int
-    clients: int
+    asked: tuple[tuple[int, int], ...]
     threshold: int
     bound: float
     most: int
     multiplier: float = 0.0
     work: str = ""
+    model: str = ""
 
     def check(self) -> None:
         """Raises ``ValueError`` if the terms are impossible, or protect nobody."""
-        n = self.parties
+        n, parties = self.parties, [party for party, _ in self.asked]
         require(n >= 2, "parties", n, "2 or more")
-        require(
-            self.clients >= n, "clients", self.clients, f"at least {n}, a client for each party"
-        )
+        require(parties == sorted({*parties}), "parties", parties, "in ascending order")
+        counts = [count for _, count in self.asked]
+        require(min(counts) >= 1, "clients", counts, "1 or more of each party")
         ok = n < 2 * self.threshold <= 2 * n
         require(ok, "threshold", self.threshold, f"above one half of {n} parties, and no more")
         require(self.most >= 1, "most-examples", self.most, "1 or more")
         levels(self.room)
+
+    @property
+    def parties(self) -> int:
+        """Number of parties, n."""
+        return len(self.asked)
+
+    @property
+    def clients(self) -> int:
+        """Number of clients of all parties."""
+        return sum(count for _, count in self.asked)
 
     @property
     def room(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from flwr.app import ConfigRecord, RecordDict
 
+from engram.checks import must
 from federation.errors import brief, few
 from federation.experiment import Experiment
 from federation.secure.masks import SEED
@@ -84,8 +85,10 @@ def advert_from_bytes(party: int, data: bytes) -> Advert:
     return Advert(party, data[:SEED], data[SEED : 2 * SEED], data[2 * SEED :])
 
 
-def digest_of_work(content: RecordDict, e: Experiment) -> str:
-    """Returns the SHA-256 of what decides an update besides the rows, of a message to train.
+def digests(content: RecordDict, e: Experiment) -> tuple[str, str]:
+    """Returns SHA-256 of settings with units, and of the model, of a message to train.
+
+    They decide an update, besides the rows.
 
     A server that had all parties but one train by a step size of 0, or from a model at which
     nothing moves, would find that one's update in the sum (Pasquini, Francati, Ateniese. Eluding
@@ -96,11 +99,11 @@ def digest_of_work(content: RecordDict, e: Experiment) -> str:
         KeyError: It has no model.
     """
     units = json.dumps(units_entries(units_of(content)), sort_keys=True)
-    found = hashlib.sha256(_settings(e) + units.encode())
+    model = hashlib.sha256()
     for name, array in sorted(content.array_records[ARRAYS].items()):
-        found.update(json.dumps([name, array.dtype, *array.shape]).encode())
-        found.update(array.data)
-    return found.hexdigest()
+        model.update(json.dumps([name, array.dtype, *array.shape]).encode())
+        model.update(array.data)
+    return hashlib.sha256(_settings(e) + units.encode()).hexdigest(), model.hexdigest()
 
 
 @lru_cache(maxsize=1)  # all parties of a process, round after round
@@ -109,9 +112,17 @@ def _settings(e: Experiment) -> bytes:
     return json.dumps(same, sort_keys=True).encode()
 
 
-def terms(parties: int, clients: int, work: str) -> dict[str, int | str]:
-    """Returns the entries of a message that tell the terms that a plain round has not."""
-    return {"parties-asked": parties, "clients-asked": clients, "work": work}
+def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
+    """Returns the entries of a message with the terms that a plain round lacks.
+
+    Args:
+        asked: By party, its number of clients.
+        work: As of ``digests``.
+        model: Likewise.
+    """
+    parties = sorted(asked)
+    counts = [asked[party] for party in parties]
+    return {"parties-asked": parties, "clients-asked": counts, "work": work, "model-digest": model}
 
 
 def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
@@ -125,15 +136,17 @@ def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
         KeyError: An entry is missing.
         TypeError, ValueError: It is something else.
     """
-    parties = read_int(config, "parties-asked")
+    parties, counts = (read_list(config, f"{key}-asked", int) for key in ("parties", "clients"))
+    if len(parties) != len(counts):
+        raise ValueError(must("clients-asked", len(counts), f"of the {len(parties)} parties"))
     return Session(
         str(config[TRAINING]),
         read_int(config, "server-round"),
-        parties,
-        read_int(config, "clients-asked"),
-        threshold(parties, e.secure_threshold),
+        tuple(zip(parties, counts, strict=True)),
+        threshold(len(parties), e.secure_threshold),
         e.clip,
         read_int(config, "most-examples"),
         e.noise_multiplier if e.privacy == "central" else 0.0,
         str(config["work"]),
+        str(config["model-digest"]),
     )

@@ -13,8 +13,10 @@ from client.masking import MaskingHost
 from client.memory import RamStore
 from client.parties import Identity, Parties, learn, of_node, registered
 from client.policy import USUAL
+from client.sums import Sums
 from federation.clock import now
 from federation.errors import Refused
+from federation.hosting import NodeConfig
 from federation.keys import read_public_key, same_key
 from federation.registry import REGISTRY, fingerprint, signed_registry
 from federation.wire import CONFIG, SECURE_QUERY
@@ -42,7 +44,7 @@ def told(folder):
 
 def test_a_node_signs_by_its_folders_key_and_knows_others_by_a_signed_registry(fed):
     own = fed / "client-0"
-    found = of_node(own, 0)
+    found = of_node(NodeConfig(0, 3, identity=own), 3)
     assert found.identity(None).party == 0
     with pytest.raises(Refused, match="this site has no key of client-1 in a registry"):
         found.registry(1)
@@ -55,7 +57,7 @@ def test_a_node_signs_by_its_folders_key_and_knows_others_by_a_signed_registry(f
     with pytest.raises(Refused, match="has no key of client-3 in its registry, SHA256:"):
         registered(own, 3)
     with pytest.raises(Refused, match="was started without identity"):
-        of_node(None, 0)
+        of_node(NodeConfig(0, 3), 3)
 
 
 def test_a_registry_that_the_authority_has_not_signed_is_not_taken(fed):
@@ -137,10 +139,12 @@ def keys_of(host, **config):
         "stage": "keys",
         "training": "t",
         "server-round": 3,
-        "parties-asked": 4,
-        "clients-asked": 4,
+        "clients": [0],
+        "parties-asked": [0, 1, 2, 3],
+        "clients-asked": [1, 1, 1, 1],
         "most-examples": 1,
         "work": "",
+        "model-digest": "",
     }
     grid = InProcessGrid(host, [[0]])
     content = RecordDict({CONFIG: ConfigRecord(asked | config)})
@@ -151,29 +155,41 @@ def keys_of(host, **config):
 
 def test_a_node_refuses_rounds_that_it_has_helped_to_unmask_after_a_restart_too(tmp_path):
     key = ec.generate_private_key(ec.SECP256R1())
-    inner, noted = host_of(Opening(secure(), RamStore())), tmp_path / "unmasked"
+    inner, noted = host_of(Opening(secure(), RamStore())), tmp_path / "memory" / "t" / "unmasked"
 
     def host():
-        return MaskingHost(inner, Parties(*of_key(key)), least=3, noted=noted)
+        return MaskingHost(inner, Parties(*of_key(key)), least=3, sums=Sums(tmp_path))
 
     assert keys_of(host()) == ""
+    noted.parent.mkdir(parents=True)
     noted.write_text("3")
     assert keys_of(host()).startswith("round must be above 3, whose sum client-0 has helped")
     assert keys_of(host(), **{"server-round": 4}) == ""
     noted.write_text("")
-    assert "cannot read unmasked" in keys_of(host(), **{"server-round": 4})
+    assert "cannot read memory/t/unmasked" in keys_of(host(), **{"server-round": 4})
 
 
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"parties-asked": 2, "clients-asked": 2}, "sums must be of 3 sites or more, and 2 of 2"),
-        ({"parties-asked": 1}, "sums must be of 3 sites or more, and 1 of 1"),
-        ({"clients-asked": 3}, "clients must be at least 4"),
-        ({"clients-asked": 2**20}, "clients must be in 1..65536"),
+        (
+            {"parties-asked": [0, 1], "clients-asked": [1, 1]},
+            "sums must be of 3 sites or more, and 2 of 2",
+        ),
+        (
+            {"parties-asked": [0], "clients-asked": [1]},
+            "sums must be of 3 sites or more, and 1 of 1",
+        ),
+        ({"clients-asked": [1, 1, 1]}, "clients-asked must be of the 4 parties, got 3"),
+        ({"clients-asked": [1, 1, 1, 0]}, "clients must be 1 or more of each party"),
+        ({"clients-asked": [1, 1, 1, 2**20]}, "clients must be in 1..65536"),
+        ({"clients-asked": [2, 1, 1, 1]}, "clients-asked of client-0 must be 1, as asked, got 2"),
+        ({"parties-asked": [1, 2, 3, 4]}, "clients-asked of client-0 must be 1, as asked, got 0"),
+        ({"parties-asked": [0, 1, 1, 2]}, "parties must be in ascending order"),
+        ({"clients": [0, 0], "clients-asked": [2, 1, 1, 1]}, "clients must be named once each"),
         ({"most-examples": 0}, "most-examples must be 1 or more"),
         ({"stage": "all"}, "stage must be one of keys, shares, survivors, unmask"),
-        ({"parties-asked": "4"}, "parties-asked must be a whole number"),
+        ({"parties-asked": "4"}, "parties-asked must be a list"),
     ],
     ids=str,
 )

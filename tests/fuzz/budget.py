@@ -7,6 +7,7 @@ recount; it exits with 1 if an answer was not paid, or told what has no noise.
 import math
 import random
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -44,11 +45,15 @@ _ASKED: Final = ("nonce", "losses", "combine", "most-examples", "durable", "way"
 
 
 class Found(Counts):
-    """Counts of answers, and what was spent by ledger and recount."""
+    """Counts of answers, and what was spent by ledger and recount.
+
+    ``costs`` are mu^2 of the ledger's lines, ``released`` those of the answers that came.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.costs: list[float] = []
+        self.released: list[float] = []
         self.ledgers = 0.0
 
     def __str__(self) -> str:
@@ -85,9 +90,13 @@ def attack(here: Path, requests: int, seed: int) -> Found:
         _check(found, kind, reply.content, settings)
         if kind != ROSTER_QUERY:
             told = _bytes(reply.content)
-            if not added and told not in known.get(content.object_id, []):
+            if told in known.get(content.object_id, []):
+                continue
+            if not added:
                 found.wrong.append(f"an answer to {kind} was new, and not paid")
             known.setdefault(content.object_id, []).append(told)
+            releases = max(Counter(reply.content.config_records[CLIENTS]["ids"]).values())
+            found.released.append(releases * (2 / settings["noise_multiplier"]) ** 2)
     _recount(found, book)
     return found
 
@@ -99,6 +108,8 @@ def _recount(found: Found, book: Ledger) -> None:
     total, found.ledgers = sum(books.totals.values()), max(book.spent(books).values(), default=0.0)
     if not math.isclose(total, math.fsum(found.costs), rel_tol=1e-9, abs_tol=1e-12):
         found.wrong.append(f"the ledger has {total}, a recount {math.fsum(found.costs)}")
+    if math.fsum(found.released) > total * (1 + 1e-9):
+        found.wrong.append(f"the ledger has {total}, and answers cost {math.fsum(found.released)}")
     if not math.isclose(found.ledgers, epsilon_of(found.costs), rel_tol=1e-6):
         found.wrong.append(f"epsilon is {found.ledgers} by the ledger, {epsilon_of(found.costs)}")
     if epsilon_of(found.costs) > EPSILON * (1 + 1e-6):
@@ -125,20 +136,22 @@ def _request(rng: random.Random, settings: dict[str, Any]) -> tuple[str, RecordD
     values: dict[str, Any] = {
         "server-round": rng.choice((1, 1, 2, 2**40)),
         "training": f"{rng.choice((1, 1, 2)):016x}",
-        CLIENTS: rng.choice(([0], [0], [0], [1], [])),
+        CLIENTS: rng.choice(
+            ([0], [0], [0], [0, 10], [1], [], [0] * rng.randint(2, 50), [10, 0, 10])
+        ),
     }
     for key in rng.sample(_ASKED, rng.choice((0, 0, 1, 2))):
         values[key] = rng.choice((0, 1, 2, True, False, "x", 10**6))
     like = {key: value for key, value in settings.items() if key in ("method", "seed")}
-    records, own = _slots(**like)
+    records, own = _slots(tuple(values[CLIENTS]), **like)
     sent: dict[str, Any] = {ARRAYS: to_record(records), CONFIG: ConfigRecord(values)}
     return kind, RecordDict(sent | ({OWN: to_record(own)} if own else {}))
 
 
 @cache
-def _slots(**like: Any) -> Any:
+def _slots(clients: tuple[int, ...], **like: Any) -> Any:
     t = trainer(small_of_any(**like))
-    return flat(initial_model(t)), flat(own_of(t, [0]))
+    return flat(initial_model(t)), flat(own_of(t, [*clients] or [0]))
 
 
 def _ask(
@@ -146,7 +159,7 @@ def _ask(
 ) -> Message:
     message = Message(content, dst_node_id=7, message_type=kind)
     name_message(message, message.object_id)
-    node = {"partition-id": 0, "num-partitions": 20, "state": str(here), "policy": str(here)}
+    node = {"partition-id": 0, "num-partitions": 10, "state": str(here), "policy": str(here)}
     config = small_of_any(**settings).to_config()
     return app(message, node_context(rng.choice((1, 2)), 7, node, config))
 
@@ -163,7 +176,7 @@ def _check(found: Found, kind: str, content: RecordDict, settings: dict[str, Any
     if kind == ROSTER_QUERY:
         return
     details, metrics = content.config_records[CLIENTS], content.metric_records[METRICS]
-    if metrics["num-examples"] != 1:
+    if metrics["num-examples"] != len(details["ids"]):
         found.wrong.append(f"a number of rows is told: {metrics}")
     if kind == MessageType.TRAIN:
         rest = details.get("losses"), details.get("failed"), SECONDS in details

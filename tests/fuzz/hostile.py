@@ -154,7 +154,9 @@ def _content(rng: random.Random, method: str, *, whole: bool) -> RecordDict:
     if not whole:
         for _ in range(rng.choice((0, 0, 1, 2))):
             key = rng.choice(("server-round", "training", "clients", "durable", "most-examples"))
-            asked[key] = rng.choice((*VALUES, [0, 1], [10**6], list(range(1000)), "../x"))
+            asked[key] = rng.choice(
+                (*VALUES, [0, 1], [0] * rng.choice((2, 9)), [10**6], list(range(1000)), "../x")
+            )
         if rng.random() < 0.3:
             shape = rng.choice(((1,), (1000, 1000), (0, 5), (300, 300)))
             model[rng.choice([*model, "x"])] = torch.full(shape, rng.choice((0.0, 1e38, np.nan)))
@@ -196,6 +198,8 @@ def _watched(seen: Seen, here: Path) -> Iterator[None]:
     def draw(sampler: Sampler, *args: Any) -> Any:
         found = drawn(sampler, *args)
         steps = (found.rows.shape[1] - found.initial) // (found.batches * found.size)
+        if len({*args[0]}) < len(args[0]):
+            seen.wrong.append(f"rows were drawn for clients {args[0]}")
         seen.steps = max(seen.steps, steps)
         if steps > STEPS:
             seen.wrong.append(f"{steps} steps were drawn")

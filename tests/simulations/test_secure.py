@@ -1,5 +1,6 @@
 """Secure aggregation in one process: the mean of those who stay, and nothing else of anybody."""
 
+from functools import partial
 from itertools import chain
 from random import Random
 from types import SimpleNamespace
@@ -11,17 +12,20 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from scipy.stats import chisquare
 
+import engram
 from client import masking
 from client.hosts import Opening, host_of
 from client.memory import RamStore
+from client.sums import Summed, Sums
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.methods import METHODS
-from federation.secure.wire import digest_of_work
+from federation.secure.session import Session
+from federation.secure.wire import digests
 from federation.wire import config_of, to_params
 from server.record import RunRecord
 from simulations.engine import simulate
-from tests.support import PROTECTED, small
+from tests.support import PROTECTED, assert_same, small
 
 CLIP = 0.3
 
@@ -275,8 +279,19 @@ def forge(content):
     record["data"] = data
 
 
-def fewer_terms(content):
-    content.config_records["config"]["clients-asked"] = 21
+def other_terms(content):
+    content.config_records["config"]["most-examples"] += 1
+
+
+def heavier(content):
+    """A server that names every site's client thrice, so that it counts so often in the sum."""
+    config = content.config_records["config"]
+    config["clients"] = list(config["clients"]) * 3
+    config["clients-asked"] = [3] * 20
+
+
+def of_more_clients(content):
+    content.config_records["config"]["clients-asked"] = [3] * 20
 
 
 def both(content):
@@ -312,7 +327,12 @@ def other_units(content):
     [
         ("shares", forge, "signature must be by the key that is registered for client-3"),
         ("shares", unsigned, "keys must be more than 64 bytes"),
-        ("shares", fewer_terms, "is not at this stage of round 1"),
+        ("shares", other_terms, "is not at this stage of round 1"),
+        *(
+            (stage, heavier, "clients must be named once each")
+            for stage in ("keys", "shares", "train", "survivors", "unmask")
+        ),
+        ("keys", of_more_clients, "clients-asked of client-0 must be 1, as asked, got 3"),
         ("train", unsigned, "must be sealed by it, for this round"),
         ("train", each_model, "combine must be true where aggregation is secure"),
         ("train", another_model, "settings and model must be those of which all sites of round 1"),
@@ -336,7 +356,7 @@ def test_parties_are_bound_to_settings_and_model_and_not_to_their_machines():
 
     def digest(experiment=e, arrays=arrays, **config):
         records = {"arrays": arrays, "config": ConfigRecord({"clients": [0], **config})}
-        return digest_of_work(RecordDict(records), experiment)
+        return digests(RecordDict(records), experiment)
 
     whole = digest()
     assert whole == digest(clients=[3]) == digest(small(data_dir="/elsewhere", timeout=5.0))
@@ -345,12 +365,79 @@ def test_parties_are_bound_to_settings_and_model_and_not_to_their_machines():
     others = [digest(small(eta=0.0123)), digest(small(seed=9)), digest(arrays=flat)]
     others += [digest(arrays=moved), digest(**{"inputs-mean": [0.0], "inputs-deviation": [2.0]})]
     assert len({whole, *others}) == 6
+    assert [other[1] == whole[1] for other in others] == [True, True, False, False, True]
+
+
+def test_how_many_rounds_there_are_is_bound_where_step_sizes_depend_on_it():
+    """A site that is told of more rounds than the others would take steps of another size."""
+    engram.schedule(lambda server_round: 1 / server_round, "falling")
+
+    def digest(**special):
+        arrays = ArrayRecord({"model/w": Array(np.ones(2, dtype=np.float32))})
+        records = {"arrays": arrays, "config": ConfigRecord({})}
+        return digests(RecordDict(records), small(**special))
+
+    for schedule in ("cosine", "step", "falling"):
+        told = [digest(schedule=schedule, num_rounds=rounds) for rounds in (1, 1000)]
+        assert told[0] != told[1], schedule
+    assert digest(num_rounds=1) == digest(num_rounds=1000)
+
+
+@pytest.mark.parametrize("before", [[], [3]])
+@pytest.mark.parametrize("after", [[], [3], [4], [3, 4], [*range(6)]])
+def test_sums_from_one_model_are_over_the_same_sites(tmp_path, before, after):
+    """Two runs by one seed begin from one model: the difference of their sums is of who differs."""
+    hosts = []
+
+    def through(host, gone):
+        hosts.append(host)
+        return Between(hosts[0], {"train": gone})
+
+    e = experiment(aggregation="secure")
+    simulate(e, tmp_path / "one", through=lambda host: through(host, before))
+    again = partial(simulate, e, tmp_path / "other", through=lambda host: through(host, after))
+    if before == after:
+        again()
+        one, other = (
+            RunRecord.open(tmp_path / n).load_checkpoint().model for n in ("one", "other")
+        )
+        assert_same(one, other)
+        return
+    with pytest.raises(RunStopped, match="sites of a sum must be those of the first sum of updat"):
+        again()
+
+
+def test_a_node_remembers_sums_after_a_restart(tmp_path):
+    asked = ((0, 1), (1, 1), (2, 1))
+    session = Session("1" * 16, 1, asked, 2, 1.0, most=5, model="a" * 64)
+    summed = Summed([0], frozenset({0, 1}))
+    Sums(tmp_path).note(0, session, summed)
+    later = session._replace(training="2" * 16, number=7)
+    Sums(tmp_path).check_alike(0, later, summed)
+    weights = later._replace(most=6)
+    clients = later._replace(asked=((0, 1), (1, 2), (2, 1)))
+    absent = later._replace(asked=((0, 1), (1, 1), (2, 3)))  # whose number of clients is not summed
+    Sums(tmp_path).check_alike(0, absent, summed)
+    for terms, one in (
+        (weights, summed),
+        (clients, summed),
+        (later, Summed([3], summed.survivors)),
+        (later, Summed([0], frozenset({0, 1, 2}))),
+        (later, Summed([0], frozenset({0, 2}))),
+    ):
+        with pytest.raises(Refused, match="sites of a sum must be those of the first"):
+            Sums(tmp_path).check_alike(0, terms, one)
+        with pytest.raises(Refused, match="sites of a sum must be those of the first"):
+            Sums(tmp_path).note(0, terms, one)
+    Sums(tmp_path).check_alike(0, later._replace(model="b" * 64), Summed([0], frozenset({0, 2})))
+    with pytest.raises(Refused, match="round must be above 1, whose sum client-0 has helped"):
+        Sums(tmp_path).check_later(0, session)
 
 
 def test_a_round_that_another_process_of_the_site_has_unmasked_is_not_unmasked_again(tmp_path):
     def told_twice(content):
-        del content
-        host.host._unmasked[3] = 1
+        training = content.config_records["config"]["training"]
+        host.host._sums._write(3, f"memory/{training}/unmasked", "1")
 
     def through(inner):
         nonlocal host

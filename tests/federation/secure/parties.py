@@ -23,11 +23,11 @@ def entropy(seed):
 
 
 def session(parties, **special):
+    """Terms of so many parties, with a client each."""
     given = {
         "training": "t",
         "number": 1,
-        "parties": parties,
-        "clients": parties,
+        "asked": tuple((party, 1) for party in range(parties)),
         "threshold": threshold(parties, 2 / 3),
         "bound": 1.0,
         "most": 1,

@@ -133,11 +133,12 @@ def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
     [
         {"number": 2},
         {"training": "u"},
-        {"clients": 5},
+        {"asked": ((0, 1), (1, 1), (2, 1), (3, 2))},
         {"most": 7},
         {"bound": 2.0},
         {"multiplier": 1},
-        {"work": "another model"},
+        {"work": "other settings"},
+        {"model": "another model"},
     ],
     ids=str,
 )
