@@ -97,13 +97,19 @@ def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[
             f"training rows must be at least {policy.least_rows}, got {least} of client "
             f"{few(list(small))}"
         )
-    if isinstance(e.own, NetworkMethod) and e.privacy not in ("local", "example"):
-        at_once = math.inf if e.local_epochs else e.batch_size * e.local_steps
-        drawn = min([at_once, *rows.values()])
-        if drawn < policy.least_drawn:
-            yield f"an update must be made of at least {policy.least_drawn} rows, got {drawn}"
+    most = math.inf if e.local_epochs else e.batch_size * e.local_steps
+    if (drawn := min([most, *rows.values()])) < (least := least_drawn(policy, e)):
+        got = f"{drawn} of batch-size {e.batch_size} times local-steps {e.local_steps}"
+        got = got if drawn == most else f"{drawn} of the client that has fewest"
+        yield f"an update must be made of at least {least} rows, got {got}"
     if e.local_epochs:  # else its settings say how many steps there are
         yield from _of_steps(policy, _factors(e, rows=max(rows.values(), default=1)))
+
+
+def least_drawn(policy: Policy, e: Experiment) -> int:
+    """Returns the fewest different rows of which an update is made; 0 where noise hides them."""
+    hidden = not isinstance(e.own, NetworkMethod) or e.privacy in ("local", "example")
+    return 0 if hidden else policy.least_drawn
 
 
 def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from client.admission import (
     check,
     check_place,
+    least_drawn,
     of_bytes,
     of_models,
     of_now,
@@ -419,6 +420,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         named=config.state is None,
         covers=config.state is not None,
         admit=admit,
+        least_drawn=least_drawn(policy, experiment),
     )
     try:
         return host_of(opening)

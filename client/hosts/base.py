@@ -56,6 +56,7 @@ class Opening(NamedTuple):
         covers: Whether under local privacy an answer has nothing of a client's data that has no
             noise: not even that its training diverged.
         admit: Called with the kind of the data before a network is made; it may refuse.
+        least_drawn: Fewest different rows of which a client's update is made.
     """
 
     experiment: Experiment
@@ -68,6 +69,7 @@ class Opening(NamedTuple):
     named: bool = True
     covers: bool = False
     admit: Callable[[Kind], None] = lambda kind: None
+    least_drawn: int = 0
 
 
 Open = Callable[[Opening], Host]

@@ -24,7 +24,7 @@ from engram.units import Units
 from federation.data.dealing import federated_data, own_data
 from federation.data.federated import FederatedData
 from federation.data.standards import told, warn_of_scales
-from federation.errors import EngramError, brief
+from federation.errors import EngramError, Refused, brief
 from federation.methods.network import NetworkMethod
 from federation.roster import describe_node
 from federation.trained import Trained
@@ -49,10 +49,11 @@ class LocalHost:
 
     Attributes:
         share: As for ``Trainer.train``, where rounds are not trained by messages.
+        least_drawn: As of ``Opening``.
     """
 
-    def __init__(self, trainer: Trainer, share: Share = in_order) -> None:
-        self.trainer, self.share = trainer, share
+    def __init__(self, trainer: Trainer, share: Share = in_order, *, least_drawn: int = 0) -> None:
+        self.trainer, self.share, self.least_drawn = trainer, share, least_drawn
         self._warned = False
 
     def in_units(self, units: Units) -> Trainer:
@@ -90,6 +91,7 @@ class LocalHost:
             first = requests[next(iter(group))].message.content
             most = _most_examples(config_of(first))
             trainer, version = self.in_units(units_of(first)), _version(first)
+            self._check_drawn(trainer, group, round_of(first))
             trained = trainer.train(
                 unflat(self._brought(first, group, before=round_of(first))),
                 list(group.values()),
@@ -106,6 +108,21 @@ class LocalHost:
 
         aside = self.trainer.data.left_out
         return _in_groups(requests, train, aside, self.trainer.received)
+
+    def _check_drawn(self, trainer: Trainer, group: dict[int, list[int]], number: int) -> None:
+        """Refuses rounds in which a client draws too few different rows.
+
+        Rows are drawn with replacement, by a seed that the server knows: it may choose rounds in
+        which one row is drawn again and again.
+        """
+        for client in [client for some in group.values() for client in some]:
+            drawn = trainer.sampler.different(client, number) if self.least_drawn else 0
+            if drawn < self.least_drawn:
+                raise Refused(
+                    f"this site's policy is against it: an update must be made of at least "
+                    f"{self.least_drawn} different rows, and client {client} draws {drawn} in "
+                    f"round {number}: larger batch-size or local-steps draw more"
+                )
 
     def _brought(self, content: RecordDict, group: dict[int, list[int]], *, before: int) -> Params:
         """Returns the slots, by path, that a message brings to all of a group's clients alike."""
@@ -159,7 +176,8 @@ def _open(opening: Opening) -> LocalHost:
 def hosted_by(opening: Opening, data: FederatedData) -> LocalHost:
     """Returns the host of an opening's clients, whose data have been loaded."""
     e, store, engine, noise = opening.experiment, opening.store, opening.engine, opening.noise
-    return LocalHost(Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers))
+    trainer = Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers)
+    return LocalHost(trainer, least_drawn=opening.least_drawn)
 
 
 def _in_groups(

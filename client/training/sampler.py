@@ -67,6 +67,14 @@ class Sampler:
             self._last = asked, self._draw(*asked)
         return self._last[1]
 
+    def different(self, client: int, server_round: int) -> int:
+        """Returns how many different rows a client draws in the steps of a round."""
+        drawn = self.draw([client], server_round)
+        batches = drawn.rows[0, drawn.initial :].reshape(-1, drawn.size).cpu().numpy()
+        sizes = [drawn.size] if drawn.sizes is None else drawn.sizes[0].repeat(drawn.batches)
+        there = np.arange(drawn.size) < np.reshape(sizes, (-1, 1))
+        return len(np.unique(batches[np.broadcast_to(there, batches.shape)]))
+
     def _draw(self, clients: Sequence[int], server_round: int) -> Draws:
         e, start = self._experiment, self._client.initial_rows
         held = np.array([[len(self._train.rows[client])] for client in clients])

@@ -14,6 +14,7 @@ from client.audit import Audit
 from client.policy import Policy, is_open, policy_file, read_policy
 from engram.core.slots import flat
 from federation.data.describing import describe_table
+from federation.data.federated import Split
 from federation.data.source import Source
 from federation.data.values import Columns
 from federation.errors import Refused
@@ -206,10 +207,10 @@ def test_clients_with_few_rows_are_named():
 def test_updates_of_one_row_are_refused_unless_noise_hides_it():
     one = {"batch_size": 1, "local_steps": 1}
     assert list(of_rows(Policy(), Experiment(**one), {0: 50})) == [
-        "an update must be made of at least 2 rows, got 1"
+        "an update must be made of at least 2 rows, got 1 of batch-size 1 times local-steps 1"
     ]
     assert list(of_rows(Policy(), Experiment(), {0: 50, 1: 1})) == [
-        "an update must be made of at least 2 rows, got 1"
+        "an update must be made of at least 2 rows, got 1 of the client that has fewest"
     ]
     noisy = {"privacy": "local", "noise_multiplier": 1.0, "clip": 1.0}
     for settings in ({"batch_size": 2, "local_steps": 1}, {"local_epochs": 1}, one | noisy):
@@ -323,6 +324,60 @@ def test_rounds_of_a_day_are_counted_and_noted(tmp_path, monkeypatch, warnings_o
     assert [line["today"] for line in lines] == [1, 2, 2, 1]
     assert lines[0].keys() >= {"run", "training", "rows", "metrics", "received", "sent", "seconds"}
     assert sum("refused: this site's policy" in line for line in warnings_of_engram.messages) == 2
+
+
+def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):
+    """Two of 32 rows are drawn with replacement: in one of 32 rounds, it is one row twice."""
+    settings = {"method": "fedavg", "batch_size": 1, "local_steps": 2, "num_rounds": 10**4}
+    t = trainer(small(**settings))
+    model, held = to_record(flat(initial_model(t))), t.data.train.rows[0]
+    few = set[int]()
+    for number in range(1, 121):
+        drawn = held[np.random.default_rng([0, 6, number, 0]).integers(len(held), size=2)]
+        config = {"server-round": number, "training": "0123456789abcdef", "clients": [0]}
+        content = RecordDict({"arrays": model, CONFIG: ConfigRecord(config)})
+        reply = ask(tmp_path, MessageType.TRAIN, content, **settings)
+        assert reply.has_error() == (drawn[0] == drawn[1]), number
+        if reply.has_error():
+            few.add(number)
+            told = refusal(reply)
+            assert f"2 different rows, and client 0 draws 1 in round {number}: larger" in told
+    assert len(few) >= 2
+    noisy = {"privacy": "local", "noise_multiplier": 1.0, "clip": 1.0}
+    config = {"server-round": min(few), "training": "a" * 16, "clients": [0]}
+    content = RecordDict({"arrays": model, CONFIG: ConfigRecord(config)})
+    assert ask(tmp_path, MessageType.TRAIN, content, **settings, **noisy).has_content()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 4, "local_steps": 3},
+        {"batch_size": 40, "local_steps": 3},
+        {"batch_size": 5, "local_epochs": 2},
+        {"batch_size": 7, "local_steps": 3, "order": "stream"},
+        {"method": "fedrep", "batch_size": 3, "local_steps": 4},
+    ],
+    ids=str,
+)
+def test_different_rows_are_those_that_a_client_trains_on(monkeypatch, settings):
+    t = trainer(
+        small(**{"method": "fedavg", "partition": "dirichlet"} | settings), engine="sequential"
+    )
+    seen, take = set[int](), Split.take
+
+    def noted(split, rows, *args):
+        seen.update(rows.flatten().tolist())
+        return take(split, rows, *args)
+
+    for number, client in ((1, 0), (2, 3), (3, 7)):
+        told = t.sampler.different(client, number)
+        monkeypatch.setattr(Split, "take", noted)
+        seen.clear()
+        t.train(initial_model(t), [[client]], server_round=number, durable=0, losses=False)
+        monkeypatch.undo()
+        assert seen <= {*t.data.train.rows[client].tolist()}
+        assert told == len(seen) > 1
 
 
 def test_nothing_leaves_that_the_audit_cannot_have(tmp_path, monkeypatch):
