@@ -58,7 +58,7 @@ class Policy(Settings):
     least_drawn: Int = Field(
         2,
         ge=1,
-        description="fewest rows that an update of a network is made of, unless noise of the "
+        description="fewest different rows of an update of a network, unless noise of the "
         "client's own hides them; an update of one row may give it away",
     )
     least_count: Int = Field(

@@ -178,7 +178,7 @@ class Experiment(SharedSettings):
 
     def identity(self) -> dict[str, Scalar]:
         """Returns the settings that affect results: all but how far, how and where to run."""
-        planned = self.schedule != "constant" or self.epsilon  # for so many rounds
+        planned = self.schedule in ("cosine", "step") or self.epsilon  # for so many rounds
         ahead = {"num_rounds"} if planned else set()
         aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}

@@ -109,7 +109,7 @@ def digests(content: RecordDict, e: Experiment) -> tuple[str, str]:
 @lru_cache(maxsize=1)  # all parties of a process, round after round
 def _settings(e: Experiment) -> bytes:
     same = {key: value for key, value in e.identity().items() if key != "data-dir"}
-    return json.dumps(same, sort_keys=True).encode()
+    return json.dumps([same, e.rounds], sort_keys=True).encode()  # schedules may read rounds
 
 
 def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:

@@ -368,8 +368,8 @@ def test_parties_are_bound_to_settings_and_model_and_not_to_their_machines():
     assert [other[1] == whole[1] for other in others] == [True, True, False, False, True]
 
 
-def test_how_many_rounds_there_are_is_bound_where_step_sizes_depend_on_it():
-    """A site that is told of more rounds than the others would take steps of another size."""
+def test_parties_are_bound_to_a_number_of_rounds():
+    """A site that is told of more rounds than the others may take steps of another size."""
     engram.schedule(lambda server_round: 1 / server_round, "falling")
 
     def digest(**special):
@@ -380,7 +380,6 @@ def test_how_many_rounds_there_are_is_bound_where_step_sizes_depend_on_it():
     for schedule in ("cosine", "step", "falling"):
         told = [digest(schedule=schedule, num_rounds=rounds) for rounds in (1, 1000)]
         assert told[0] != told[1], schedule
-    assert digest(num_rounds=1) == digest(num_rounds=1000)
 
 
 @pytest.mark.parametrize("before", [[], [3]])
