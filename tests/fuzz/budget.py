@@ -31,6 +31,7 @@ from federation.wire import (
     OWN,
     ROSTER_QUERY,
     SECONDS,
+    read_list,
     to_record,
 )
 from tests.client.budgets import DELTA, epsilon_of
@@ -95,7 +96,7 @@ def attack(here: Path, requests: int, seed: int) -> Found:
             if not added:
                 found.wrong.append(f"an answer to {kind} was new, and not paid")
             known.setdefault(content.object_id, []).append(told)
-            releases = max(Counter(reply.content.config_records[CLIENTS]["ids"]).values())
+            releases = max(Counter(_ids(reply.content)).values())
             found.released.append(releases * (2 / settings["noise_multiplier"]) ** 2)
     _recount(found, book)
     return found
@@ -169,6 +170,10 @@ def _bytes(content: RecordDict) -> bytes:
     return b"".join(arrays) + repr(sorted(content.config_records[CLIENTS].items())).encode()
 
 
+def _ids(content: RecordDict) -> list[int]:
+    return read_list(content.config_records[CLIENTS], "ids", int)
+
+
 def _check(found: Found, kind: str, content: RecordDict, settings: dict[str, Any]) -> None:
     """Notes an answer that tells what has no noise."""
     if settings["privacy"] != "local":
@@ -176,7 +181,7 @@ def _check(found: Found, kind: str, content: RecordDict, settings: dict[str, Any
     if kind == ROSTER_QUERY:
         return
     details, metrics = content.config_records[CLIENTS], content.metric_records[METRICS]
-    if metrics["num-examples"] != len(details["ids"]):
+    if metrics["num-examples"] != len(_ids(content)):
         found.wrong.append(f"a number of rows is told: {metrics}")
     if kind == MessageType.TRAIN:
         rest = details.get("losses"), details.get("failed"), SECONDS in details
