@@ -1,11 +1,17 @@
-"""The round of a request: a number that random streams and schedules can count with."""
+"""A request's round, a number that streams and schedules can count with, and its clients."""
 
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.requests import durable_of, round_of
+from client.hosts import Opening, host_of
+from client.memory import RamStore
+from client.requests import Request, durable_of, round_of
+from engram.core.slots import flat
 from federation.errors import EngramError
-from federation.flower import recorddict_from_bytes, recorddict_to_bytes
+from federation.flower import local_run, name_message, recorddict_from_bytes, recorddict_to_bytes
+from federation.methods.network import NetworkMethod
+from federation.wire import to_record
+from tests.support import initial_model, own_of, small, trainer
 
 
 def request(**entries):
@@ -35,3 +41,40 @@ def test_a_number_that_flower_carries_and_no_array_holds_is_refused(number):
         EngramError, match=f"durable must be a whole number of 64 bits, got {number}"
     ):
         durable_of(sent)
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "fedavg"},
+        {"method": "fedproto"},
+        {"method": "fedfomo"},
+        {"method": "molar", "dataset": "sparse-linear"},
+        {"method": "molar-bandit", "dataset": "sparse-linear"},
+        {"method": "meta-ban", "dataset": "linear-groups", "num_clients": 6},
+    ],
+    ids=lambda settings: settings["method"],
+)
+def test_a_client_is_named_once(settings, kind):
+    """In every family: each naming would be a release of its own of the same rows."""
+    local_run()
+    e = small(**settings)
+    host = host_of(Opening(e, RamStore()))
+
+    def asked(*clients):
+        records = RecordDict({"config": ConfigRecord({"clients": list(clients)})})
+        if isinstance(e.own, NetworkMethod):
+            t = trainer(e)
+            records["arrays"] = to_record(flat(initial_model(t)))
+            if own := flat(own_of(t, clients)):
+                records["own"] = to_record(own)
+        message = Message(records, dst_node_id=1, message_type=kind)
+        name_message(message, "1")
+        answer = host.train if kind == MessageType.TRAIN else host.evaluate
+        (reply,) = answer([Request(message, range(e.num_clients))])
+        return reply.error.reason if reply.has_error() else ""
+
+    for clients in ([0, 0], [0] * 500, [1, 0, 1], [0, 1, 2, 2]):
+        assert asked(*clients).startswith("clients must be named once each, got [")
+    assert "named once" not in asked(0, 1)
