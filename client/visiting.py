@@ -143,11 +143,11 @@ def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:
     config, method = visit.config, visit.experiment.method
     key = read_key(config.memory_key) if config.memory_key is not None else None
     for place in sorted((visit.state / "memory").glob("*")):
-        with contextlib.suppress(EngramError):  # it is damaged, or nothing is kept of a client
-            training, store = read_training(place), DiskStore(place, key=key)
-            e, data = training.experiment, training.experiment.source if training.own else ""
-            for client in hosted_clients(e.num_clients, config):
-                if e.method == method and data == config.data:
+        store = DiskStore(place, key=key)
+        for client in store.clients():
+            with contextlib.suppress(EngramError):  # it is damaged, or its rows are not there
+                e = (training := read_training(place)).experiment
+                if e.method == method and (e.source if training.own else "") == config.data:
                     yield training, remembered_package(training, client, store).module
 
 
