@@ -50,7 +50,6 @@ _log = getLogger("flwr.engram")
 _SPLIT: Final = "split.json"  # in the node's state
 _SHARE: Final = 0.4  # of the rows, drawn for testing
 _FEWEST: Final = 10  # rows of a score, as of tables' figures; a policy may ask for more
-_NEAR: Final = {"rtol": 1e-3, "atol": 1e-5}  # engines differ in the last digits
 
 
 class Visit(NamedTuple):
@@ -134,8 +133,9 @@ def score_visit(visit: Visit, policy: Policy) -> RecordDict:
         few_names(rows.values()),
         told,
     )
-    details = {"ids": [*rows], "rows": [*rows.values()], "metrics": names, **columns}
-    return RecordDict({CLIENTS: ConfigRecord({HELD_OUT: known is not None, **details})})
+    details = ConfigRecord({"ids": [*rows], "rows": [*rows.values()], "metrics": names, **columns})
+    details[HELD_OUT] = known is not None
+    return RecordDict({CLIENTS: details})
 
 
 def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:
@@ -152,9 +152,12 @@ def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:
 
 
 def _is_near(parameters: Params, module: nn.Module) -> bool:
+    """Whether they are a module's but for last digits, in which engines may differ."""
     own = module.state_dict()
-    return {n: x.shape for n, x in own.items()} == {n: x.shape for n, x in parameters.items()} and (
-        all(torch.allclose(x.double(), parameters[n].double(), **_NEAR) for n, x in own.items())
+    return own.keys() == parameters.keys() and all(
+        x.shape == parameters[n].shape
+        and torch.allclose(x.double(), parameters[n].double(), rtol=1e-3, atol=1e-5)
+        for n, x in own.items()
     )
 
 

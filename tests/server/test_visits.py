@@ -16,7 +16,8 @@ from client.remembered import remembered_package
 from federation.errors import Refused
 from federation.exported import load_model
 from server.run import run as run_on
-from server.visits import given_model, visit
+from server.visits import Visited, given_model, visit
+from simulations import models_cli
 from simulations.engine import simulate
 from simulations.exports.predicting import predict
 from tests.hospitals import SITES, write_hospitals
@@ -106,6 +107,18 @@ def test_a_site_says_why_it_scores_a_model_not(federation, tmp_path):
     nameless = model._replace(about={"settings": {}})
     (first, *_) = visit(grid, [nameless], 4, patience=0)
     assert "the model's description cannot be read: 'what'" in first.why
+
+
+def test_scores_on_rows_that_no_training_held_out_have_a_star(capsys, monkeypatch):
+    monkeypatch.setattr(models_cli.console, "width", 200)
+    found = [Visited("m", n, 20, {"accuracy": 0.5 + n / 4}, "", n == 0) for n in range(2)]
+    models_cli._show(found[:1])
+    assert "*" not in capsys.readouterr().out
+    models_cli._show(found)
+    out = capsys.readouterr().out
+    assert "0.5 (20 rows) " in out
+    assert "0.75 (20 rows*)" in out
+    assert "*: rows that the site drew; the model may have learned from some" in out
 
 
 def test_a_model_of_named_classes_is_not_scored_on_numbers(tmp_path):
