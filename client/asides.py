@@ -8,8 +8,9 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 
 from client.admission import check, of_names
+from client.approvals import APPROVALS, require
 from client.policy import Policy
-from client.terms import require_approval
+from federation.clock import now
 from federation.data.describing import describe_table
 from federation.data.values import Columns
 from federation.errors import DataError, Refused
@@ -59,7 +60,7 @@ def visited(message: Message, context: Context, config: NodeConfig, policy: Poli
     visit = read_visit(message.content, config, own_settings(context.node_config, config))
     check(of_names(policy, visit.experiment, plugins()))
     if policy.approval:
-        require_approval(visit.state, visit.request(context.run_id), 1)
+        require(visit.state / APPROVALS, visit.request(context.run_id), now())
     try:
         return score_visit(visit, policy)
     except DataError as error:

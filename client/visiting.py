@@ -72,8 +72,8 @@ class Visit(NamedTuple):
     def request(self, run: int) -> Request:
         """Returns the request for its scores; its terms are description and parameters."""
         about = json.dumps(self.exported.to_json(), sort_keys=True).encode()
-        terms = hashlib.sha256(about + tensors_to_bytes(self.parameters)).hexdigest()
-        asked = request_of(self.experiment, terms[:16], run)
+        terms = hashlib.sha256(about + tensors_to_bytes(self.parameters)).hexdigest()[:32]
+        asked = request_of(self.experiment, terms, run)
         return replace(asked, terms=terms, rounds=1, method=f"scores of a {asked.method} model")
 
 

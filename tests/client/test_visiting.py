@@ -269,7 +269,7 @@ def test_each_model_waits_for_the_sites_approval(elsewhere, site):
     assert waiting.error.code == AWAITED
     (one,) = requests(site.folder / APPROVALS)
     assert (one.method, one.rounds, one.run) == ("scores of a fedavg model", 1, 1)
-    answer(site.folder / APPROVALS, one.training, "approved")
+    answer(site.folder / APPROVALS, one.terms, "approved")
     assert scores(ask(site, model.about, model.state))[0] == 16
     state = {n: torch.tensor(a.numpy() * 1.01) for n, a in model.state.items()}
     assert ask(site, model.about, to_record(state)).error.code == AWAITED
