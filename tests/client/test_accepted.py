@@ -74,6 +74,8 @@ def test_each_rule_is_tightened_without_a_word_and_loosened_with_one():
         ("methods", ("fedavg", "molar"), ("fedavg",)),
         ("privacy", ("example",), ("local", "example")),  # epsilon is of rows then
         ("privacy", ("local",), ("example",)),
+        ("unheard_of", 3, 2),  # a rule of which nothing is known here
+        ("unheard_of", 2, 3),
     ],
 )
 def test_neither_value_includes_the_other(rule, new, old):
