@@ -123,8 +123,8 @@ def score_visit(visit: Visit, policy: Policy) -> RecordDict:
     rows = {client: count for client, (count, _) in found.items() if count >= least}
     if not rows:
         raise Refused(f"this node's clients have too few test rows: a score is of {least} or more")
-    names = [estimate.metric for estimate in found[next(iter(rows))][1]]
-    columns = {name: [_figure(found[client][1], name) for client in rows] for name in names}
+    each = zip(*(found[client][1] for client in rows), strict=True)
+    columns = {some[0].metric: [_figure(one.value) for one in some] for some in each}
     told = ", ".join(f"{name} {values[0]:.4g}" for name, values in columns.items())
     _log.info(
         "%s was scored for clients %s on %s rows: %s",
@@ -133,7 +133,9 @@ def score_visit(visit: Visit, policy: Policy) -> RecordDict:
         few_names(rows.values()),
         told,
     )
-    details = ConfigRecord({"ids": [*rows], "rows": [*rows.values()], "metrics": names, **columns})
+    details = ConfigRecord(
+        {"ids": [*rows], "rows": [*rows.values()], "metrics": [*columns], **columns}
+    )
     details[HELD_OUT] = known is not None
     return RecordDict({CLIENTS: details})
 
@@ -192,8 +194,7 @@ _Scores = tuple[int, Sequence[ScoreEstimate]]
 """A client's number of test rows, and a model's scores on them."""
 
 
-def _figure(estimates: Sequence[ScoreEstimate], name: str) -> float:
-    (value,) = (each.value for each in estimates if each.metric == name)
+def _figure(value: float | None) -> float:
     return float("nan") if value is None else float(f"{value:.3g}")
 
 
