@@ -69,16 +69,21 @@ def of_settings(
         own: Whether the node has data of its own, so that those of the run are not read.
         plugins: The plug-ins of this process: NAME, or FOLDER/NAME.
     """
-    if not is_allowed(e.method, policy.methods):
-        yield f"method must be {_some(policy.methods)}, got {e.method}"
-    for name in (plugin.rpartition("/")[2] for plugin in plugins):
-        if not is_allowed(name, policy.plugins):
-            yield f"plug-ins must be {_some(policy.plugins)}, got {name}"
+    yield from of_names(policy, e, plugins)
     yield from of_sources(policy, e, own=own)
     yield from _of_steps(policy, _factors(e, rows=1))
     if "adapt_steps" not in e.own.unread:
         yield from _of_steps(policy, {"adapt-steps": e.adapt_steps})
     yield from _of_privacy(policy, e)
+
+
+def of_names(policy: Policy, e: Experiment, plugins: Sequence[str]) -> Iterator[str]:
+    """Yields what a policy has against a method, and against plug-ins: NAME, or FOLDER/NAME."""
+    if not is_allowed(e.method, policy.methods):
+        yield f"method must be {_some(policy.methods)}, got {e.method}"
+    for name in (plugin.rpartition("/")[2] for plugin in plugins):
+        if not is_allowed(name, policy.plugins):
+            yield f"plug-ins must be {_some(policy.plugins)}, got {name}"
 
 
 def of_sources(policy: Policy, e: Experiment, *, own: bool) -> Iterator[str]:
@@ -129,6 +134,11 @@ def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
     if size <= policy.model_mib * _MIB:
         shapes = shapes_on(e, model_for(e, kind), kind.outputs)
         size = max(_bytes(flat(shapes.received)), _bytes(flat(shapes.sent)))
+    yield from of_size(policy, size)
+
+
+def of_size(policy: Policy, size: int) -> Iterator[str]:
+    """Yields what a policy has against a model of so many bytes."""
     if size > policy.model_mib * _MIB:
         yield f"models must have at most {policy.model_mib:g} MiB, got {size / _MIB:.4g}"
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.accepted import keep_policy
 from client.admission import (
     check,
     check_place,
@@ -22,6 +23,7 @@ from client.admission import (
     of_rows,
     of_scores,
     of_settings,
+    of_size,
     of_unaccounted,
 )
 from client.approvals import Awaited
@@ -32,7 +34,7 @@ from client.disk import DiskStore
 from client.hosts import Exchanging, Host, Opening, host_of
 from client.hosts.local import LocalHost
 from client.noted import note_training
-from client.policy import UNLIMITED, Policy, read_policy
+from client.policy import UNLIMITED, Policy
 from client.replies import Replies
 from client.requests import Request, check_settings, check_source, round_of
 from client.rounds import Exchanged, noted, rows_of
@@ -287,15 +289,17 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     """
     check_source(message.content)  # before reading settings, which may differ between sources
     config = read_node_config(context.node_config)
-    policy = read_policy(config.policy) if config.state is not None else UNLIMITED
+    policy = keep_policy(config.policy, config.state) if config.state is not None else UNLIMITED
     if config_of(message.content).get(COLUMNS):
         if policy.epsilon:
             check(of_unaccounted(policy, "descriptions of columns"))
         return _Asked(config, policy, received, None)
+    rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
     if MODEL in config_of(message.content):
-        open_now = of_now(policy, MessageType.EVALUATE, 0, now())
+        as_a_round = of_now(policy, MessageType.TRAIN, rounds, now())
         unaccounted = of_unaccounted(policy, "scores of a given model")
-        check(chain(unaccounted, of_scores(policy), open_now, of_bytes(policy, received)))
+        size = chain(of_bytes(policy, received), of_size(policy, received))
+        check(chain(unaccounted, of_scores(policy), as_a_round, size))
         return _Asked(config, policy, received, None)
     experiment = Experiment.from_run_config(context.run_config)
     check_settings(message.content, experiment)
@@ -303,7 +307,6 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     if config.data and config.partition_id >= experiment.num_clients:  # it came later
         experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
     own, kind = bool(config.data), message.metadata.message_type
-    rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
     check(
         chain(
             of_settings(policy, experiment, own=own, plugins=plugins()),

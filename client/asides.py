@@ -7,13 +7,16 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 
-from client.admission import check, check_place, of_sources
+from client.admission import check, of_names
+from client.approvals import APPROVALS, require
 from client.policy import Policy
+from federation.clock import now
 from federation.data.describing import describe_table
 from federation.data.values import Columns
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients
+from federation.plugins import plugins
 from federation.roster import describe_node
 from federation.schema import Kind
 
@@ -49,21 +52,17 @@ def visited(message: Message, context: Context, config: NodeConfig, policy: Poli
     """Scores a given model on the test rows of the node's clients.
 
     Raises:
+        Awaited: The site has yet to approve it.
         Refused: The site does not score it, or its rows cannot be read.
     """
-    from client.visiting import (  # noqa: PLC0415 - loads what rounds do not need
-        check_visit,
-        read_visit,
-        score_visit,
-    )
+    from client.visiting import read_visit, score_visit  # noqa: PLC0415 - rounds do not need it
 
     visit = read_visit(message.content, config, own_settings(context.node_config, config))
-    check_visit(visit)
-    check(of_sources(policy, visit.experiment, own=bool(config.data)))
-    if config.state is not None and not config.data:
-        check_place(visit.experiment)
+    check(of_names(policy, visit.experiment, plugins()))
+    if policy.approval:
+        require(visit.state / APPROVALS, visit.request(context.run_id), now())
     try:
-        return score_visit(visit, message.content)
+        return score_visit(visit, policy)
     except DataError as error:
         _log.error("%s", error)
         raise Refused("this node's data cannot be used: its log says why") from error

@@ -15,8 +15,9 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from client.accepted import in_force
 from client.audit import AUDIT, EXPORTED, Audit
-from client.policy import policy_file, read_policy
+from client.policy import policy_file
 from client.sealed import new_key, read_key
 from client.site_cli import state_of
 from federation.addresses import parse_address
@@ -185,7 +186,7 @@ def _set_up(
     config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
     if "data-dir" in own and not Path(config["data-dir"]).is_dir():
         raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
-    read_policy(policy or folder)
+    in_force(policy or folder, state or folder / "state")  # or it is refused
     return credentials, config
 
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
+from client.accepted import in_force
 from client.audit import AUDIT, Audit
 from client.ledger import LEDGER, OTHERS, Books, Ledger
-from client.policy import Policy, read_policy
+from client.policy import Policy
 from client.site_cli import state_of
 from federation.console import console
 from federation.errors import Refused, RunStopped, one_line
@@ -48,8 +49,9 @@ def ledger(
 
     The budget is `epsilon`, with `delta`, in the site's policy.
     """
-    rules = read_policy(policy or folder)
-    book = Ledger(state_of(folder, state) / LEDGER, rules.epsilon, rules.delta)
+    where = state_of(folder, state)
+    rules, _ = in_force(policy or folder, where)
+    book = Ledger(where / LEDGER, rules.epsilon, rules.delta)
     if accept and others:
         raise Refused("--accept and --others must be given one after the other, got both")
     if accept:

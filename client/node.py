@@ -13,6 +13,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from client.accepted import keep_policy
 from client.audit import AUDIT, Audit
 from client.fleet import Fleet, KeyRefused, Unreachable, Untrusted
 from client.session import Session
@@ -63,12 +64,14 @@ def run_node(
     keep_freed(_KEPT, largest=_KEPT)  # the parts of large messages come and go
     with only_one(state):
         sweep(state)
+        place = Path(node_config["policy"]) if "policy" in node_config else None
+        policy = partial(keep_policy, place, state)
+        policy()  # whatever becomes of its file before the first message
         counters = Counters(COUNTED)
         serve_counters(counters, metrics_port, lambda: silence(state))
         fleet = Fleet(credentials, on_beat=lambda: _touch(state), max_message=max_message)
         worker = Worker(node_config, counters, forked=forked)
         try:
-            policy = Path(node_config["policy"]) if "policy" in node_config else None
             audit = Audit(state / AUDIT)
             opened = partial(Session, fleet, worker, stop=stop, policy=policy, audit=audit)
             _stay(fleet, opened, state, give_up, stop)

@@ -9,7 +9,7 @@ It is a TOML file that the site writes. Where there is none, or a rule is missin
     noise-multiplier = 1.0
     approval = true
 
-The file is read anew for every message, so that a change holds from the next one on.
+The file is read anew for every message: see ``client.accepted``.
 """
 
 import re
@@ -62,7 +62,10 @@ class Policy(Settings):
         "client's own hides them; an update of one row may give it away",
     )
     least_count: Int = Field(
-        1, ge=1, description="fewest rows behind each figure or value that engram schema is told"
+        1,
+        ge=1,
+        description="fewest rows behind each figure or value that engram schema is told; and "
+        "behind scores of a given model, of which it is 10 at least",
     )
     evaluate: bool = Field(True, description="whether scores of its rows are sent")
     privacy: tuple[Literal["none", "local", "central", "example"], ...] = Field(
@@ -104,7 +107,8 @@ def policy_file(path: Path) -> Path | None:
     """
     if not path.is_dir():
         return path
-    return path / POLICY if (path / POLICY).exists() else None
+    file = path / POLICY
+    return file if file.exists() or file.is_symlink() else None  # a link to nothing is no default
 
 
 def read_policy(path: Path | None) -> Policy:
@@ -114,12 +118,14 @@ def read_policy(path: Path | None) -> Policy:
         path: As for ``policy_file``; None for the defaults.
 
     Raises:
-        Refused: The file cannot be read, or a rule in it is unknown or impossible.
+        Refused: The file cannot be read, has no rule, or one that is unknown or impossible.
     """
     file = policy_file(path) if path is not None else None
     if file is None:
         return USUAL
     rules, known = read_settings(file), Policy.all_keys()
+    if not rules:
+        raise Refused(f"{file} has no rule: its site writes one, or deletes it for the defaults")
     strange = [f"{one_line(key)} is no rule{nearest(key, known)}" for key in rules.keys() - known]
     if strange:
         raise Refused(f"{file}: {few_names(sorted(strange))}; rules are {', '.join(known)}")

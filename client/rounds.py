@@ -9,7 +9,7 @@ from flwr.app import Error, Message, MessageType
 from client.audit import ANSWERS, ENDED, EXPORTED, Audit
 from client.requests import round_of
 from federation.errors import AWAITED, REFUSED, EngramError, few, one_line
-from federation.wire import CLIENTS, COLUMNS, METRICS, MODEL, ROSTER_QUERY, config_of
+from federation.wire import CLIENTS, COLUMNS, METRICS, MODEL, config_of
 
 __all__ = ["Exchanged", "fields_of", "in_words", "noted", "rows_of"]
 
@@ -20,6 +20,7 @@ _TOLD: Final = {COLUMNS: "described the columns of its table", MODEL: "scored a 
 _REFUSED: Final = {
     "healed": "its log was mended",
     "ledger": "its ledger was mended",
+    "policy": "its policy was accepted",
     ENDED: "its work was ended",
 }
 _ROWS: Final = "num-examples"  # key of a reply's metrics; the others are a loss, or scores
@@ -62,14 +63,16 @@ def noted(
         reply: The reply, before it is bundled.
         exchanged: Its run, and its cost.
         audit: The node's audit.
-        begun: Whether the message was let in, so that it counts as a round if it is to train.
+        begun: Whether the message was let in, so that it counts as a round if it is to train, or
+            to have a given model scored.
     """
     fields = fields_of(message, reply, exchanged)
     if fields is None:
         return reply
     level = WARNING if "why" in fields else INFO
     _log.log(level, "%s", in_words(fields), extra={"fields": fields})
-    trained = begun and message.metadata.message_type == MessageType.TRAIN
+    kind, config = message.metadata.message_type, config_of(message.content)
+    trained = begun and (kind == MessageType.TRAIN or MODEL in config)
     try:
         audit.append(_bounded(fields), trained=trained)
     except OSError as error:
@@ -94,7 +97,7 @@ def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[st
         if reply.error.code == AWAITED:  # asked every few seconds, and said once
             return None
         return fields | {"why": one_line(reply.error.reason or "no reason given")}
-    for asked in (COLUMNS, MODEL) if kind == ROSTER_QUERY else ():
+    for asked in (COLUMNS, MODEL):
         if asked in config_of(message.content):
             return fields | {"kind": asked}
     if kind not in _DONE:

@@ -7,10 +7,10 @@ another run's message is answered by an error that says that the node is busy.
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from logging import getLogger
-from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from flwr.app import Error, Message, MessageType
 
 from client.audit import ENDED, Audit
 from client.fleet import Fleet, KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
-from client.policy import USUAL, read_policy
+from client.policy import USUAL, Policy
 from client.worker import Work, Worker, WorkerDied
 from federation.errors import BUSY, REFUSED, EngramError, Refused, one_line
 from federation.flower import ErrorCode, Parcel, error_instead, metadata_of, pack
@@ -70,7 +70,7 @@ class Session:
         worker: Answers the messages.
         node_id: The node's id.
         stop: Event that ends the session.
-        policy: The site's policy, as for ``read_policy``.
+        policy: Reads the site's policy.
         audit: Where work that did not come to its end is noted; None for nowhere.
     """
 
@@ -81,7 +81,7 @@ class Session:
         node_id: int,
         stop: Event,
         *,
-        policy: Path | None = None,
+        policy: Callable[[], Policy] = lambda: USUAL,
         audit: Audit | None = None,
     ) -> None:
         self._policy = policy
@@ -155,7 +155,7 @@ class Session:
     def _seconds(self) -> float:
         """Returns how many seconds of work for a message the site's policy allows."""
         try:
-            return read_policy(self._policy).seconds
+            return self._policy().seconds
         except Refused:  # by which the worker refuses the message
             return USUAL.seconds
 

@@ -1,4 +1,4 @@
-"""The subcommands by which a site looks after its node: approvals, and the log."""
+"""The subcommands by which a site looks after its node: approvals, its policy, and the log."""
 
 import json
 import shlex
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from client.accepted import in_force, keep_policy
 from client.approvals import APPROVALS, Answer, Request, answer, requests
 from client.audit import AUDIT, Audit
 from federation.credentials import read_node
@@ -89,6 +90,30 @@ def asked_by(folder: Path) -> str:
         f"the SuperLink at {credentials.superlink}, by its certificate; which person there, "
         "nothing proves"
     )
+
+
+@app.command()
+def policy(
+    folder: _Folder,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Put the rules of its file in force, or their lack.")
+    ] = False,
+    state: _State = None,
+    file: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE", help="The node's --policy.")
+    ] = None,
+) -> None:
+    """Show a site's rules in force, and accept those that wait for its answer."""
+    where, path = state_of(folder, state), file or folder
+    rules, waits = (keep_policy(path, where, accept=True), []) if accept else in_force(path, where)
+    given = rules.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    told = ", ".join(f"{key}={value}" for key, value in given.items()) or "the defaults"
+    if accept:
+        Audit(where / AUDIT).append({"kind": "policy", "why": told}, trained=False)
+    print(printable(f"in force: {told}"))
+    if waits:
+        command = f"engram policy {shlex.quote(str(folder))} --accept"
+        raise RunStopped(f"{'; '.join(waits)}: {command} puts them in force")
 
 
 @app.command()

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client.accepted import in_force
 from client.approvals import APPROVALS, requests
 from client.audit import AUDIT, Audit, Audited
 from client.ledger import LEDGER, Ledger
-from client.policy import Policy, policy_file, read_policy
+from client.policy import Policy, policy_file
 from client.trainings import Kept, kept
 from federation.clock import now
 from federation.credentials import NodeCredentials, read_node
@@ -84,7 +85,7 @@ def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteSt
         Refused: The folder, the policy or the log cannot be read.
     """
     where, rules = state or folder / "state", policy or folder
-    audit, limits = Audit(where / AUDIT), read_policy(rules)
+    audit, limits = Audit(where / AUDIT), in_force(rules, where)[0]
     log, book = audit.read(), Ledger(where / LEDGER, limits.epsilon, limits.delta)
     books, registry = book.read(), own_registry(folder)
     budget = [books.fault] if books.fault else book.in_words(books)

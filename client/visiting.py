@@ -1,34 +1,55 @@
-"""Scores of a model that comes from elsewhere, on a node's own test rows.
+"""Scores of a model that comes from elsewhere, on test rows that the site alone has chosen.
 
 A model comes as parameters and a description, from which the node rebuilds it with its own source;
-no code comes with it.
+no code comes with it. One that serves a client of the node, as a training's memories say, is scored
+on the rows that this training has held out, as it was there. Any other is scored on rows of the
+node's own data that a key in its state draws: who chooses rows may choose a single one.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from logging import getLogger
-from typing import Any, NamedTuple
+from pathlib import Path
+from secrets import randbits
+from typing import Any, Final, NamedTuple
 
+import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import nn
 
+from client.admission import check, check_place, of_sources
+from client.approvals import Request
 from client.card import ScoreEstimate
 from client.coefficients import Coefficients
+from client.disk import DiskStore
 from client.evidence import of_test, on_test_rows
+from client.noted import Training, read_training
+from client.policy import Policy
+from client.remembered import remembered_package
+from client.sealed import read_key
+from client.terms import request_of
+from engram.types import Params
 from engram.units import Units
-from federation.data.dealing import federated_data, own_data
-from federation.data.federated import FederatedData
-from federation.data.tables import TableData, own_table, table_data
-from federation.errors import Refused, few_names, one_line
+from federation.data.tables import own_table, table_data
+from federation.errors import EngramError, Refused, few_names, one_line
 from federation.experiment import Experiment
 from federation.exported import Exported, rebuilt
-from federation.files import parse_json
+from federation.files import parse_json, read_json, replace_file
 from federation.hosting import NodeConfig, hosted_clients
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
-from federation.schema import Kind, Schema
-from federation.wire import ARRAYS, CLIENTS, MODEL, config_of, to_params
+from federation.schema import Kind
+from federation.tensors import tensors_to_bytes
+from federation.wire import ARRAYS, CLIENTS, HELD_OUT, MODEL, config_of, to_params
 
 _log = getLogger("flwr.engram")
+
+_SPLIT: Final = "split.json"  # in the node's state
+_SHARE: Final = 0.4  # of the rows, drawn for testing
+_FEWEST: Final = 10  # rows of a score, as of tables' figures; a policy may ask for more
 
 
 class Visit(NamedTuple):
@@ -36,30 +57,28 @@ class Visit(NamedTuple):
 
     Attributes:
         exported: Its description.
+        parameters: Its parameters.
         config: The node's configuration.
+        state: The folder of the node's state.
         experiment: The model's settings, with the machine's own.
     """
 
     exported: Exported
+    parameters: Params
     config: NodeConfig
+    state: Path
     experiment: Experiment
 
-
-def check_visit(visit: Visit) -> None:
-    """Refuses models that the site does not score, before they are rebuilt and rows are read.
-
-    Raises:
-        Refused: The node hosts no client, or the model is of a family that has no scores here.
-    """
-    e = visit.experiment
-    if not hosted_clients(e.num_clients, visit.config):
-        raise Refused("this node hosts no client whose rows could score a model")
-    if not isinstance(e.own, NetworkMethod) and e.own.plug_in != Molar.plug_in:
-        raise Refused(f"models of {e.method} are not scored on test rows")
+    def request(self, run: int) -> Request:
+        """Returns the request for its scores; its terms are description and parameters."""
+        about = json.dumps(self.exported.to_json(), sort_keys=True).encode()
+        terms = hashlib.sha256(about + tensors_to_bytes(self.parameters)).hexdigest()[:32]
+        asked = request_of(self.experiment, terms, run)
+        return replace(asked, terms=terms, rounds=1, method=f"scores of a {asked.method} model")
 
 
 def read_visit(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Visit:
-    """Reads the description of a model.
+    """Reads a model that asks to be scored; it is not rebuilt yet.
 
     Args:
         content: The message that brings it.
@@ -67,71 +86,124 @@ def read_visit(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) 
         own: The machine's own settings.
 
     Raises:
-        Refused: It is no description, or names what this process does not know.
+        Refused: It is none, or names what this process does not know; it is of a family that has no
+            scores here; or the node keeps no state.
     """
     try:
         exported = Exported.from_json(parse_json(str(config_of(content)[MODEL]).encode()))
+        parameters = to_params(content.array_records[ARRAYS])
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"the model's description cannot be read: {one_line(str(error))}") from error
+    if config.state is None:
+        raise Refused("this node keeps no state, without which it scores no given model")
     e = exported.experiment.on_machine(own)
-    if config.data:  # the model may be of a time when the federation was smaller
-        e = e.model_copy(update={"num_clients": max(e.num_clients, config.num_partitions)})
-    return Visit(exported, config, e)
+    if not isinstance(e.own, NetworkMethod) and e.own.plug_in != Molar.plug_in:
+        raise Refused(f"models of {e.method} are not scored on test rows")
+    return Visit(exported, parameters, config, config.state, e)
 
 
-def score_visit(visit: Visit, content: RecordDict) -> RecordDict:
-    """Returns the model's scores on the test rows of each client that the node hosts.
+def score_visit(visit: Visit, policy: Policy) -> RecordDict:
+    """Returns the model's scores, to three digits, on test rows of the node's clients.
 
     Raises:
         DataError: If rows cannot be read.
-        Refused: If the parameters are another model's, or the rows are others than it takes.
+        Refused: If the policy is against it, the test rows are too few, the parameters are another
+            model's, or the rows are others than it takes.
     """
-    exported, e = visit.exported, visit.experiment
-    module = rebuilt(exported, to_params(content.array_records[ARRAYS]))
+    same = (each for each in _remembered(visit) if _is_near(visit.parameters, each[1]))
+    known = next(same, None)
+    training, module = known or (_drawn(visit), rebuilt(visit.exported, visit.parameters))
+    e, least = training.experiment, max(_FEWEST, policy.least_count)
+    check(of_sources(policy, e, own=training.own))
+    if not training.own:
+        check_place(e)
     score = _network if isinstance(e.own, NetworkMethod) else _coefficients
-    found = score(visit, module)
-    rows = {client: count for client, (count, _) in found.items() if count}
+    clients = hosted_clients(e.num_clients, visit.config)
+    found = {client: score(training, module, client) for client in clients}
+    rows = {client: count for client, (count, _) in found.items() if count >= least}
     if not rows:
-        raise Refused("this node's clients have too few rows for test rows")
-    names = [estimate.metric for estimate in found[next(iter(rows))][1]]
-    columns = {name: [_figure(found[client][1], name) for client in rows] for name in names}
+        raise Refused(f"this node's clients have too few test rows: a score is of {least} or more")
+    each = zip(*(found[client][1] for client in rows), strict=True)
+    columns = {some[0].metric: [_figure(one.value) for one in some] for some in each}
     told = ", ".join(f"{name} {values[0]:.4g}" for name, values in columns.items())
     _log.info(
         "%s was scored for clients %s on %s rows: %s",
-        exported.what,
+        visit.exported.what,
         few_names(rows),
         few_names(rows.values()),
         told,
     )
-    details = ConfigRecord({"ids": [*rows], "rows": [*rows.values()], "metrics": names, **columns})
+    details = ConfigRecord(
+        {"ids": [*rows], "rows": [*rows.values()], "metrics": [*columns], **columns}
+    )
+    details[HELD_OUT] = known is not None
     return RecordDict({CLIENTS: details})
 
 
-_Scores = dict[int, tuple[int, Sequence[ScoreEstimate]]]
-"""By client, its number of test rows, and a model's scores on them."""
+def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:
+    """Yields the models of the method that serve the node's clients, each with its training."""
+    config, method = visit.config, visit.experiment.method
+    key = read_key(config.memory_key) if config.memory_key is not None else None
+    for place in sorted((visit.state / "memory").glob("*")):
+        store = DiskStore(place, key=key)
+        for client in store.clients():
+            with contextlib.suppress(EngramError):  # it is damaged, or its rows are not there
+                e = (training := read_training(place)).experiment
+                if e.method == method and (e.source if training.own else "") == config.data:
+                    yield training, remembered_package(training, client, store).module
 
 
-def _figure(estimates: Sequence[ScoreEstimate], name: str) -> float:
-    (value,) = (each.value for each in estimates if each.metric == name)
-    return float("nan") if value is None else value
+def _is_near(parameters: Params, module: nn.Module) -> bool:
+    """Whether they are a module's but for last digits, in which engines may differ."""
+    own = module.state_dict()
+    return own.keys() == parameters.keys() and all(
+        x.shape == parameters[n].shape
+        and torch.allclose(x.double(), parameters[n].double(), rtol=1e-3, atol=1e-5)
+        for n, x in own.items()
+    )
 
 
-def _network(visit: Visit, module: nn.Module) -> _Scores:
-    e, found = visit.experiment, _Scores()
-    for client in hosted_clients(e.num_clients, visit.config):
-        data = _rows(visit, client)
-        _check_alike(data.kind, visit.exported.kind)
-        if client in data.left_out or client in data.unscored:
-            found[client] = 0, []
-            continue
-        found[client] = on_test_rows(e, data, module, client)
-    return found
+def _drawn(visit: Visit) -> Training:
+    """Returns settings by which the node's own data are split as its state says.
+
+    Raises:
+        Refused: The node has no data of its own, or the state cannot be used.
+    """
+    config, path = visit.config, visit.state / _SPLIT
+    if not config.data:
+        raise Refused(
+            "this node has no data of its own (engram node --data), and scores those models alone "
+            "that serve its clients in a training"
+        )
+    try:
+        if not path.exists():
+            replace_file(path, json.dumps({"key": randbits(128), "fraction": _SHARE}).encode())
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+    match read_json(path):
+        case {"key": int(key), "fraction": float(share)} if key >= 0 and 0 < share < 1:
+            split = {"seed": key, "test_fraction": share, "protocol": "standard"}
+        case _:
+            raise Refused(f"{path} must have a key and a fraction: its operator deletes it")
+    own = {"dataset": config.data, "num_clients": config.num_partitions, "device": "cpu"}
+    e = visit.experiment.model_copy(update=split | own)
+    return Training(e, visit.exported.kind, visit.exported.source, own=True)
 
 
-def _rows(visit: Visit, client: int) -> FederatedData:
-    if visit.config.data:
-        return own_data(visit.experiment, visit.config.data, client)
-    return federated_data(visit.experiment, named=False, hosted=[client])
+_Scores = tuple[int, Sequence[ScoreEstimate]]
+"""A client's number of test rows, and a model's scores on them."""
+
+
+def _figure(value: float | None) -> float:
+    return float("nan") if value is None else float(f"{value:.3g}")
+
+
+def _network(training: Training, module: nn.Module, client: int) -> _Scores:
+    data = training.data(client)
+    _check_alike(data.kind, training.kind)
+    if client in data.left_out or client in data.unscored:
+        return 0, []
+    return on_test_rows(training.experiment, data, module, client)
 
 
 def _check_alike(own: Kind, models: Kind) -> None:
@@ -148,33 +220,14 @@ def _check_alike(own: Kind, models: Kind) -> None:
 
 def _in_words(kind: Kind) -> str:
     named = f" ({few_names(kind.schema.inputs)})" if kind.schema else ""
-    return f"inputs {one_line(kind.inputs)}{named} and outputs {few_names(kind.class_names)}"
+    outputs = few_names(kind.class_names) or "numbers"
+    return f"inputs {one_line(kind.inputs) or 'of a table'}{named} and outputs {outputs}"
 
 
-def _coefficients(visit: Visit, module: nn.Module) -> _Scores:
-    e, exported, found = visit.experiment, visit.exported, _Scores()
-    columns, state = list(exported.kind.columns), dict(module.state_dict())
-    model = Coefficients(state, exported.kind.schema or Schema(()), list(exported.classes))
-    for client in hosted_clients(e.num_clients, visit.config):
-        tables = _tables(visit, client)
-        if tables.columns != columns:
-            raise Refused(
-                f"this node has the columns {few_names(tables.columns)}, and the model takes "
-                f"{few_names(columns)}"
-            )
-        if exported.kind.classes and tables.classes != exported.kind.classes:
-            raise Refused(
-                f"this node has the classes {few_names(tables.classes) or 'none'}, and the model "
-                f"{few_names(exported.kind.classes)}"
-            )
-        test = tables.test[client]
-        scores, _ = of_test(e, model, test)
-        for estimates in scores.values():
-            found[client] = 0 if test is None else len(test.y), estimates
-    return found
-
-
-def _tables(visit: Visit, client: int) -> TableData:
-    if visit.config.data:
-        return own_table(visit.experiment, visit.config.data, client)
-    return table_data(visit.experiment, [client])
+def _coefficients(training: Training, module: nn.Module, client: int) -> _Scores:
+    e = training.experiment
+    tables = own_table(e, e.source, client) if training.own else table_data(e, [client])
+    _check_alike(Kind(schema=tables.schema, classes=tables.classes), training.kind)
+    test, model = tables.test[client], Coefficients(dict(module.state_dict()), tables.schema, [])
+    scores, _ = of_test(e, model, test)
+    return 0 if test is None else len(test.y), next(iter(scores.values()), [])

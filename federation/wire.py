@@ -24,6 +24,7 @@ __all__ = [
     "COLUMNS",
     "CONFIG",
     "DIVERGED",
+    "HELD_OUT",
     "METRICS",
     "MODEL",
     "NOISE",
@@ -61,6 +62,7 @@ COLUMNS: Final = "columns"  # config key of the roster query: whether tables are
 CONFIG: Final = "config"
 OWN: Final = "own"  # slots of which each client receives its own: a leading axis of clients
 METRICS: Final = "metrics"
+HELD_OUT: Final = "held-out"  # key of a reply: whether no row of a score was trained on for it
 MODEL: Final = "model"  # config key: description of a given model, which nodes are to score
 NOISE: Final = "noise-multiplier"  # key of a reply's clients: that of the noise on their scores
 CODE: Final = "code"  # name of the array of bytes, where messages are compressed

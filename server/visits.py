@@ -17,7 +17,7 @@ from federation.files import read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.flower import names
 from federation.schema import MOST_ROWS
-from federation.wire import ARRAYS, CLIENTS, CONFIG, MODEL, read_list, to_record
+from federation.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list, to_record
 from server.grid import PatientGrid
 from server.membership import membership_of
 from server.opened import opened
@@ -62,6 +62,7 @@ class Visited(NamedTuple):
         rows: Number of test rows that were scored; 0 if none was.
         scores: By metric; None for one that is not defined on these rows.
         why: Why it was not scored, if so.
+        held_out: Whether its training has held the rows out; else it may have learned from some.
     """
 
     model: str
@@ -69,6 +70,7 @@ class Visited(NamedTuple):
     rows: int
     scores: dict[str, float | None]
     why: str = ""
+    held_out: bool = False
 
 
 def given_model(folder: str | Path) -> Given:
@@ -170,9 +172,10 @@ def _read(model: str, content: RecordDict) -> list[Visited]:
     if not all(0 < count < MOST_ROWS for count in rows):
         raise ValueError(f"rows must be in 1..{MOST_ROWS - 1}, got {brief(rows)}")
     columns = {name: read_list(entry, name, float) for name in read_list(entry, "metrics", str)}
+    out = entry.get(HELD_OUT) is True
     return [
-        Visited(model, client, count, {n: _plain(v) for n, v in zip(columns, values, strict=True)})
-        for client, count, *values in zip(clients, rows, *columns.values(), strict=True)
+        Visited(model, client, n, dict(zip(columns, map(_plain, one), strict=True)), held_out=out)
+        for client, n, *one in zip(clients, rows, *columns.values(), strict=True)
     ]
 
 

@@ -248,6 +248,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Approve or refuse a training that waits for its site's answer.",
             ("engram approve fed/client-0", "engram approve fed/client-0 0123456789abcdef"),
         ),
+        "policy": Command(
+            _SITE,
+            "Show a site's rules in force, and accept those that wait for its answer.",
+            ("engram policy fed/client-0", "engram policy fed/client-0 --accept"),
+        ),
         "log": Command(
             _SITE,
             "Show what a node has done, round by round, and check that its log is whole.",
@@ -298,6 +303,7 @@ LOOKING: Final = frozenset(
         "stop",
         "doctor",
         "approve",
+        "policy",
         "log",
         "ledger",
         "leave",

@@ -222,6 +222,8 @@ def _show(found: "Sequence[Visited]") -> None:
         table.add_row(one_line(Path(model).name), one_line(metric), *shown)
     if sites:
         console.print(table)
+    if any(each.rows and not each.held_out for each in found):
+        console.print("*: rows that the site drew; the model may have learned from some")
     for each in found:
         if not each.rows:
             print(printable(f"{Path(each.model).name} at client-{each.client}: {each.why}"))
@@ -230,4 +232,4 @@ def _show(found: "Sequence[Visited]") -> None:
 def _cell(scored: "Visited", metric: str) -> str:
     value = scored.scores.get(metric)
     figure = "-" if value is None else f"{value:.4g}"
-    return f"{figure} ({scored.rows} rows)"
+    return f"{figure} ({scored.rows} rows{'' if scored.held_out else '*'})"

@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from client.accepted import keep_policy
 from client.app import app
 from client.ledger import LEDGER, Ledger
 from engram.core.slots import flat
@@ -35,6 +36,7 @@ def epsilon_of(costs) -> float:
 
 def policy(folder, epsilon: float = 4.0, more: str = "") -> None:
     (folder / "policy.toml").write_text(f"epsilon = {epsilon}\n{more}\n")
+    keep_policy(folder, folder, accept=True)
 
 
 def ask(folder, kind, content, *, run: int = 1, node=None, **settings: Any) -> Message:

@@ -56,7 +56,6 @@ def settings_of(method, **protection):
 
 def answers(folder, method, nonce="", **protection):
     """A node's answers: by kind, each as one dictionary."""
-    (folder / "policy.toml").write_text("")
     settings = settings_of(method, **protection)
     t = trainer(small_of_any(**settings))
     config = {"server-round": 1, "training": "0" * 16, "clients": [0], "nonce": nonce}

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from client import session
 from client.audit import Audit
 from client.fleet import RunInfo, RunOver, Unreachable, Unusable
+from client.policy import read_policy
 from client.session import Session
 from client.worker import WorkerDied
 from federation.flower import Parcel, local_run, name_message, pack, unpack
@@ -174,7 +175,7 @@ def test_work_is_ended_when_the_sites_policy_says_so_and_both_sides_learn_it(
     policy.write_text("seconds = 20")
     mail = [(0, 1, message()), (60, 1, message(2))]
     audit = Audit(tmp_path / "log")
-    world = play(*mail, takes={1: math.inf}, policy=policy, audit=audit)
+    world = play(*mail, takes={1: math.inf}, policy=lambda: read_policy(policy), audit=audit)
     assert [round(when) for when in world.stopped] == [20, 80]
     why = "this site's policy allows 20 s of work for a round"
     assert [reply.error.reason for _, _, reply in world.answers] == [
@@ -188,7 +189,12 @@ def test_work_is_ended_when_the_sites_policy_says_so_and_both_sides_learn_it(
 def test_quick_work_is_not_ended_by_the_sites_policy(play, tmp_path):
     policy = tmp_path / "policy.toml"
     policy.write_text("seconds = 20")
-    world = play((0, 1, message()), (5, 2, message()), takes={1: 15, 2: 15}, policy=policy)
+    world = play(
+        (0, 1, message()),
+        (5, 2, message()),
+        takes={1: 15, 2: 15},
+        policy=lambda: read_policy(policy),
+    )
     assert [(run, code) for _, run, code in kinds(world)] == [(1, None), (2, None)]
     assert world.stopped == []
 
