@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,8 +25,6 @@ APPROVALS: Final = "approvals"
 """The folder of requests in a node's state."""
 
 Answer = Literal["", "approved", "refused"]
-
-_T = TypeVar("_T")
 
 _WAITING: Final = 100  # requests without an answer; a server could ask for any number
 _LARGEST: Final = 2**20  # bytes of a request
@@ -191,7 +189,7 @@ def _begin(folder: Path, request: Request) -> None:
     )
 
 
-def _read(path: Path, kind: TypeAdapter[_T]) -> _T | None:
+def _read(path: Path, kind: TypeAdapter[Any]) -> Any:
     try:
         return kind.validate_python(read_json(path, most=_LARGEST))
     except (Refused, ValidationError):  # then it is asked again

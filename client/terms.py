@@ -1,9 +1,8 @@
 """The terms of a training, which a site approves, and the answers that its approval covers.
 
-It covers each round once, in ascending order. A coordinator that was restarted has a run of another
-number, and asks again for the rounds after its last checkpoint, whose replies are not kept any
-more; a node that died at work is sent the same message. Such answers are counted, and there may be
-as many of them as of the others.
+It covers each round once, in ascending order. A coordinator that was restarted, as a run of another
+number, asks again for the rounds after its last checkpoint, whose replies are kept no more; a node
+that died at work is sent the same message. There may be as many such answers as others.
 """
 
 import hashlib
@@ -11,7 +10,6 @@ import json
 from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
-from typing import Final
 
 from flwr.app import Message, MessageType
 
@@ -23,10 +21,6 @@ from federation.fingerprint import fingerprint
 from federation.guarantee import guarantee
 from federation.plugins import plugins
 from federation.wire import ROSTER_QUERY, SECURE_QUERY
-
-__all__ = ["count", "request_of"]
-
-_DIGITS: Final = 32  # of a digest: nobody finds two requests that have the same 128 bits
 
 
 def request_of(experiment: Experiment, training: str, run: int) -> Request:
@@ -64,7 +58,7 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
     )
     shown = asdict(replace(request, run=0)), settings, fingerprint()
     digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
-    return replace(request, terms=digest[:_DIGITS])
+    return replace(request, terms=digest[:32])  # 128 bits, which no two requests share
 
 
 def count(folder: Path, request: Request, message: Message) -> None:
@@ -108,6 +102,5 @@ def _counted(tally: Tally, asked: Tally, every: int, parts: int, durable: int) -
         part = tally.parts + 1
     if asked.number <= max(floor, durable or -1) and not 1 < part <= parts:
         return None
-    new = tally.new + (asked.number > before)
-    again = tally.again + (asked.number <= before)
+    new, again = tally.new + (asked.number > before), tally.again + (asked.number <= before)
     return replace(asked, new=new, again=again, parts=part, before=before)
