@@ -1,4 +1,4 @@
-"""Trainings that a site was asked to approve, its answers, and what it has given since.
+"""Requests for a site's approval, its answers, and the count of its node's answers since.
 
 Each request is a file in the node's state, named for the digest of its terms, which are all that
 the site is shown. The node writes it when a server asks first, and ``engram approve`` writes the
@@ -118,7 +118,7 @@ def requests(folder: Path) -> list[Request]:
 
 
 def waiting(folder: Path) -> list[Request]:
-    """Returns the requests without an answer, and those that went beyond what was approved."""
+    """Returns the requests without an answer, or with messages beyond their approval."""
     return [one for one in requests(folder) if not one.answer or given(folder, one).beyond]
 
 
@@ -145,7 +145,7 @@ def require(folder: Path, request: Request, at: datetime) -> None:
 
 
 def answer(folder: Path, name: str, given: Answer) -> list[Request]:
-    """Writes the site's answer to a request, and returns what it has answered.
+    """Writes the site's answer to a request, and returns the requests answered.
 
     Args:
         folder: The folder of requests.
@@ -169,7 +169,7 @@ def answer(folder: Path, name: str, given: Answer) -> list[Request]:
 
 
 def given(folder: Path, request: Request) -> Given:
-    """Returns what a node has answered since its site's last answer to a request."""
+    """Returns the count of a node's answers since its site's last answer to a request."""
     path = folder / f"{request.terms}.given"
     if not path.exists():
         return Given()
@@ -197,7 +197,7 @@ def _read(path: Path, kind: TypeAdapter[Any]) -> Any:
 
 
 def write(folder: Path, request: Request, given: Given | None = None) -> None:
-    """Writes down a request, or what a node has answered to it, on the disk.
+    """Writes a request, or the count of answers under it, on the disk.
 
     Raises:
         Refused: It cannot be written.
