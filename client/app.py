@@ -26,7 +26,7 @@ from client.admission import (
     of_size,
     of_unaccounted,
 )
-from client.approvals import Awaited
+from client.approvals import APPROVALS, Awaited, require
 from client.asides import described, own_settings, visited
 from client.audit import AUDIT, Audit
 from client.covered import Covers, RowCovers, covers_of, scores_of, withheld_scores
@@ -36,12 +36,12 @@ from client.hosts.local import LocalHost
 from client.noted import note_training
 from client.policy import UNLIMITED, Policy
 from client.replies import Replies
-from client.requests import Request, check_settings, check_source, round_of
+from client.requests import Request, check_settings, check_source
 from client.rounds import Exchanged, noted, rows_of
 from client.scored import keep_scored, needs_received
 from client.sealed import read_key
 from client.spending import Account
-from client.terms import request_of, require_approval
+from client.terms import count, request_of
 from client.training.chunks import ClientFailed
 from client.training.process import training_from_now_on
 from client.trainings import prune
@@ -99,9 +99,6 @@ def train(message: Message, context: Context) -> Message:
     """Trains the clients that the message names."""
 
     def answer(node: _Node, request: Request) -> _Answered:
-        before = node.replies.find(message) if node.replies else None
-        if before is not None:
-            return _Answered(before)
         epsilon = node.charge(message, context.run_id)
         start = time.perf_counter()
         with _without_texts(node):
@@ -111,9 +108,6 @@ def train(message: Message, context: Context) -> Message:
         told = reply
         if node.covers is not None and reply.has_content():
             told = Message(node.covers.training(reply.content), reply_to=message)
-        if node.replies:
-            with contextlib.suppress(OSError):  # a repeated message is then trained again
-                node.replies.keep(message, told)
         return _Answered(told, epsilon, rows_of(reply))
 
     return _answer(message, context, answer)
@@ -143,16 +137,10 @@ def evaluate(message: Message, context: Context) -> Message:
                 told = Message(withheld_scores(reply.content, node.withholds), reply_to=message)
             return _Answered(told, rows=rows_of(reply))
         node.covers.check_scores()
-        before = node.scores.find(message) if node.scores else None
-        if before is not None:
-            return _Answered(before)
         epsilon = node.charge(message, context.run_id)
         reply = told = _scored(node, request)
         if reply.has_content():
             told = Message(node.covers.scores(reply.content), reply_to=message)
-        if node.scores:
-            with contextlib.suppress(OSError):  # as of training
-                node.scores.keep(message, told)
         return _Answered(told, epsilon, rows_of(reply))
 
     return _answer(message, context, answer)
@@ -273,12 +261,14 @@ class _Asked(NamedTuple):
         received: Bytes of the message.
         experiment: The run's settings; None where the node's table is to be described, or a given
             model to be scored.
+        counts: Counts an answer under the site's approval; None where it needs none.
     """
 
     config: NodeConfig
     policy: Policy
     received: int
     experiment: Experiment | None
+    counts: Callable[[Message], None] | None = None
 
 
 def _asked(message: Message, context: Context, received: int) -> _Asked:
@@ -315,12 +305,14 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
             of_bytes(policy, received),
         )
     )
-    training = str(config_of(message.content).get(TRAINING, ""))
+    training, counts = str(config_of(message.content).get(TRAINING, "")), None
     if policy.approval and (training or kind != ROSTER_QUERY):  # a check names no training
         folder = memory_folder(config, experiment, context.run_id, training)
         request = request_of(experiment, folder.name, context.run_id)
-        require_approval(folder.parents[1], request, round_of(message.content))
-    return _Asked(config, policy, received, experiment)
+        place = folder.parents[1] / APPROVALS
+        require(place, request, now())
+        counts = partial(count, place, request)
+    return _Asked(config, policy, received, experiment, counts)
 
 
 def _reply(
@@ -334,7 +326,7 @@ def _reply(
     Raises:
         EngramError: It cannot be answered, or the site's policy is against it.
     """
-    config, policy, received, experiment = asked
+    config, policy, received, experiment, counts = asked
     if experiment is None:
         visits = MODEL in config_of(message.content)
         found = (visited if visits else described)(message, context, config, policy)
@@ -352,7 +344,16 @@ def _reply(
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
         kind = node.kind._replace(units=units_of(message.content))
         _note(folder, node.experiment, kind, config.data, context.run_id)
-    answered = answer(node, Request(message, clients))
+    kept = {MessageType.TRAIN: node.replies, MessageType.EVALUATE: node.scores}.get(
+        message.metadata.message_type
+    )
+    before = kept.find(message) if kept else None
+    if counts is not None and before is None:
+        counts(message)
+    answered = answer(node, Request(message, clients)) if before is None else _Answered(before)
+    if kept and before is None:
+        with contextlib.suppress(OSError):  # a repeated message is then answered again
+            kept.keep(message, answered.message)
     if answered.message.has_content():
         check(of_bytes(policy, received + bundled_size(answered.message.content)))
     return answered
@@ -385,7 +386,10 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     keeps = None
     if isinstance(experiment.own, NetworkMethod):
         keeps = partial(keep_scored, store, needs_received(server_side(experiment, entry.kind)[0]))
-    rows = list(entry.clients.values())
+    rows, covers = list(entry.clients.values()), covers_of(experiment)
+    withheld = experiment.privacy == "example" or not policy.evaluate
+    withholds = scores_of(experiment) if withheld else ()
+    noised = isinstance(covers, Covers) and not withholds
     return _Node(
         host,
         experiment,
@@ -393,11 +397,11 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         Replies(folder, key=key),
         entry.kind,
         keeps,
-        Replies(folder, name="scores", key=key),
-        covers_of(experiment),
+        Replies(folder, name="scores", key=key) if noised else None,
+        covers,
         Account.of(config, policy, experiment, folder.name, rows),
         policy.approval,
-        scores_of(experiment) if experiment.privacy == "example" or not policy.evaluate else (),
+        withholds,
     )
 
 

@@ -3,12 +3,12 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from client.accepted import in_force, keep_policy
-from client.approvals import APPROVALS, Answer, Request, answer, requests
+from client.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from client.audit import AUDIT, Audit
 from federation.credentials import read_node
 from federation.errors import Refused, RunStopped, printable
@@ -16,6 +16,8 @@ from federation.errors import Refused, RunStopped, printable
 __all__ = ["app", "asked_by", "described", "state_of"]
 
 app = typer.Typer()
+
+_OF: Final = {"train": "training", "evaluate": "scores", "query.secure": "stages of secure sums"}
 
 _Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
@@ -29,11 +31,12 @@ _State = Annotated[
 @app.command()
 def approve(
     folder: _Folder,
-    run: Annotated[
+    request: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
-            help="The training, or its run's number; default: list them.",
+            metavar="[REQUEST]",
+            help="The digest of its terms, or to refuse all of a training, its name or that of "
+            "its run; default: list them.",
         ),
     ] = None,
     refuse: Annotated[
@@ -45,31 +48,34 @@ def approve(
 
     Trainings wait where the site's policy has `approval = true`.
     """
-    where = state_of(folder, state)
-    if run is None:
+    where = state_of(folder, state) / APPROVALS
+    if request is None:
         if refuse:
-            raise Refused("--refuse wants the name of a training, or the number of its run")
-        waiting = [one for one in requests(where / APPROVALS) if not one.answer]
-        who = asked_by(folder)
-        for one in waiting:
-            print("\n".join(map(printable, described(one, who))))
-        command = f"engram approve {shlex.quote(str(folder))} RUN"
-        print(f"next: {command}, or with --refuse" if waiting else "no training waits for approval")
+            raise Refused("--refuse wants the digest of a request, or the name of a training")
+        waits, who = waiting(where), asked_by(folder)
+        for one in waits:
+            print("\n".join(map(printable, described(one, given(where, one).beyond, who))))
+        command = f"engram approve {shlex.quote(str(folder))} REQUEST"
+        print(f"next: {command}, or with --refuse" if waits else "no training waits for approval")
         return
-    given: Answer = "refused" if refuse else "approved"
-    one = answer(where / APPROVALS, run, given)
-    about = {"run": one.run, "training": one.training, "method": one.method}
-    Audit(where / AUDIT).append({"kind": given, **about}, trained=False)
+    chosen: Answer = "refused" if refuse else "approved"
     asks = "the run goes on within seconds, if it still waits" if not refuse else "it is told so"
-    print(f"{one.training}: {given} ({one.method}, {one.rounds} rounds); {asks}")
+    for one in answer(where, request, chosen):
+        about = {"run": one.run, "training": one.training, "method": one.method}
+        Audit(where.parent / AUDIT).append({"kind": chosen, **about}, trained=False)
+        print(f"{one.terms}: {chosen} ({one.method}, {one.rounds} rounds); {asks}")
 
 
-def described(request: Request, who: str) -> list[str]:
+def described(request: Request, beyond: str, who: str) -> list[str]:
     """Returns lines about a request: what the site is asked for, and by whom."""
     settings = " ".join(f"{key}={value}" for key, value in request.settings.items())
+    answers = ", ".join(f"{count} of {_OF[kind]}" for kind, count in request.answers.items())
+    since = f"since {request.asked[:16].replace('T', ' ')} UTC"
     return [
-        f"{request.training} waits since {request.asked[:16].replace('T', ' ')} UTC",
-        f"  run       {request.run}: {request.method}, {request.rounds} rounds",
+        f"{request.terms} waits {f'again: {beyond}' if beyond else since}",
+        f"  training  {request.training}, run {request.run}: {request.method}, "
+        f"{request.rounds} rounds",
+        f"  answers   {answers}; as many again, of at most {request.every} rounds for each restart",
         f"  settings  {settings or 'none'}; all others have their defaults",
         f"  plug-ins  {', '.join(request.plugins) or 'none'}",
         f"  privacy   {request.privacy or 'none'}",

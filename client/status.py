@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from client.accepted import in_force
-from client.approvals import APPROVALS, requests
+from client.approvals import APPROVALS, waiting
 from client.audit import AUDIT, Audit, Audited
 from client.ledger import LEDGER, Ledger
 from client.policy import Policy, policy_file
@@ -28,7 +28,7 @@ class SiteStatus(NamedTuple):
         policy: The policy in force.
         file: The policy's file; None if there is none, so that defaults hold.
         rounds: Rounds of training in this day of UTC.
-        waiting: Names of the trainings that wait for the site's approval.
+        waiting: Digests of the requests that wait for the site's approval.
         memories: Clients' newest memories.
         log: The last lines of the log, and whether it is whole.
         spent: Epsilon of each account of its ledger.
@@ -95,7 +95,7 @@ def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteSt
         limits,
         policy_file(rules),
         audit.rounds(now()),
-        [one.training for one in requests(where / APPROVALS) if not one.answer],
+        [one.terms for one in waiting(where / APPROVALS)],
         list(kept(where / "memory")),
         log._replace(lines=log.lines[-_LAST:]),
         book.spent(books),

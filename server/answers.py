@@ -13,6 +13,7 @@ from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.flower import names
 from federation.roster import NodeEntry, read_entry
 from federation.wire import BUSY, COLUMNS, CONFIG, REFUSED, ROSTER_QUERY, SETTINGS, TRAINING
+from server.asked import has_code
 from server.grid import PatientGrid
 from strategies.reading import Rejected, first_answers, read_reply
 
@@ -107,8 +108,8 @@ class Answers:
         ]
 
     def _refused(self, node: int, reason: str, reply: Message) -> None:
-        awaited = _has_code(reply, AWAITED)
-        busy = awaited or _has_code(reply, BUSY)
+        awaited = has_code(reply, AWAITED)
+        busy = awaited or has_code(reply, BUSY)
         self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
         (self._busy.add if busy else self._busy.discard)(node)
         (self._awaited.add if awaited else self._awaited.discard)(node)
@@ -210,9 +211,9 @@ def _read(reply: Message) -> NodeEntry:
     ours = f"this coordinator runs {fingerprint()} from {source_root()}"
     if reply.has_error():
         reason = one_line(_last_line(reply.error.reason or ""))
-        if _has_code(reply, BUSY):
+        if has_code(reply, BUSY):
             raise ValueError(f"is busy: {reason}")
-        if _has_code(reply, AWAITED):
+        if has_code(reply, AWAITED):
             raise ValueError(reason)
         if reply.error.code in _SAID:  # from our own source, so the reason explains itself
             raise ValueError(f"cannot serve this run: {reason}")
@@ -225,10 +226,6 @@ def _read(reply: Message) -> NodeEntry:
         theirs = one_line(f"{entry.fingerprint} from {entry.source}")
         raise ValueError(f"runs {theirs}; {ours}")
     return entry
-
-
-def _has_code(reply: Message, code: int) -> bool:
-    return reply.has_error() and reply.error.code == code
 
 
 def _decoy() -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple, Self
 from flwr.app import Message
 
 from federation.bundle import unbundle
-from federation.errors import BUSY, UNUSABLE, Refused
+from federation.errors import UNUSABLE, Refused
 from federation.flower import instead
 from federation.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, read_list
 
@@ -53,9 +53,9 @@ class Asked(NamedTuple):
         return self.message.metadata.dst_node_id
 
 
-def is_busy(reply: Message) -> bool:
-    """Whether a reply says that its node is training for another run."""
-    return reply.has_error() and reply.error.code == BUSY
+def has_code(reply: Message, *codes: int) -> bool:
+    """Whether a reply is an error with one of some codes."""
+    return reply.has_error() and reply.error.code in codes
 
 
 def opened(reply: Message) -> Message:

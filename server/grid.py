@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size
-from federation.errors import UNFINISHED, UNUSABLE, few, one_line
+from federation.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
 from federation.flower import (
     CHUNK,
     PUSH_SESSION,
@@ -25,7 +25,7 @@ from federation.inbox import Limits, replies
 from federation.mapped import let_go
 from federation.pause import Pauses
 from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
-from server.asked import Asked, is_busy, opened, trained_for
+from server.asked import Asked, has_code, opened, trained_for
 from server.costs import Exchange
 from server.membership import Membership
 from server.progress import RunProgress
@@ -96,6 +96,7 @@ class PatientGrid(Grid):
         self._aloft: dict[str, Asked] = {}  # messages to train that later rounds wait for
         self._expire: dict[int, float] = {}  # when these are given up, by node
         self._again: dict[int, float] = {}  # when busy ones among them are asked again
+        self._undecided: set[int] = set()  # busy ones whose sites have yet to approve the round
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
         """Cost of the last ``send_and_receive``."""
         self.spent: Counter[str] = Counter()
@@ -158,7 +159,7 @@ class PatientGrid(Grid):
             asked, reply = silent[sealed.metadata.reply_to_message_id], opened(sealed)
             node = asked.node
             del missed[node]
-            if is_busy(reply):
+            if has_code(reply, BUSY):
                 self._note_busy(node, reply)
             elif self._is_usable(reply, asked):
                 self.said[node] = reply
@@ -171,11 +172,12 @@ class PatientGrid(Grid):
         return [node for node in present if node not in self._absent]
 
     def _note_busy(self, node: int, reply: Message) -> None:
-        """Notes that a node is training for another run, and is to be asked again soon."""
+        """Notes that a node trains for another run, or waits, and is to be asked again soon."""
         reason = one_line(reply.error.reason or "")
         if node not in self.busy:
             _log.warning("node %d is busy: %s", node, reason)
         self.busy[node] = reason
+        (self._undecided.add if has_code(reply, AWAITED) else self._undecided.discard)(node)
         self._again[node] = time.monotonic() + _SOON
 
     def _due(self, busy: list[Asked]) -> list[Asked]:
@@ -205,9 +207,9 @@ class PatientGrid(Grid):
         """Sends messages and returns the replies, in the order in which they came.
 
         Returns when all replies have come, or those of ``enough`` clients; when those of ``least``
-        clients have and the other nodes are offline; or when ``timeout`` seconds have passed. A
-        node that is busy with another run is asked again until then. A reply that is too large,
-        unreadable or incomplete is replaced by a message with an error.
+        clients have and the other nodes are offline, or their sites have yet to approve; or when
+        ``timeout`` seconds have passed. A node that is busy, or not approved, is asked again until
+        then. A reply that is too large, unreadable or incomplete is replaced by one with an error.
         """
         start, self._sent = time.monotonic(), 0
         end = start + (timeout if timeout is not None else math.inf)
@@ -231,7 +233,7 @@ class PatientGrid(Grid):
                 asked = waiting.pop(sealed.metadata.reply_to_message_id)
                 received += self._weigh(sealed, asked.node)
                 reply, node = opened(sealed), asked.node
-                if is_busy(reply) and kind != ROSTER_QUERY:  # there, "busy" is an answer
+                if kind != ROSTER_QUERY and has_code(reply, BUSY, AWAITED):  # there, answers
                     self._note_busy(node, reply)
                     busy.append(asked)
                     continue
@@ -247,7 +249,7 @@ class PatientGrid(Grid):
                     pauses.found()
             if due := self._due(busy):
                 waiting |= self._send(due, end)
-            others = [*waiting.values(), *busy]
+            others = [*waiting.values(), *(b for b in busy if b.node not in self._undecided)]
             if usable >= min(wanted, enough) and (
                 usable >= enough or all(map(self._is_off_line, others))  # or there are none
             ):

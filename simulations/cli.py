@@ -246,7 +246,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         "approve": Command(
             _SITE,
             "Approve or refuse a training that waits for its site's answer.",
-            ("engram approve fed/client-0", "engram approve fed/client-0 0123456789abcdef"),
+            ("engram approve fed/client-0", "engram approve fed/client-0 REQUEST --refuse"),
         ),
         "policy": Command(
             _SITE,

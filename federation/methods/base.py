@@ -97,6 +97,11 @@ class Method(Settings):
         return self
 
     @property
+    def asks(self) -> int:
+        """Most messages of a round by which a client is asked to train."""
+        return 1
+
+    @property
     def rows_needed(self) -> dict[str, int]:
         """Minimum numbers of a client's training rows, by the setting that requires them."""
         return {}

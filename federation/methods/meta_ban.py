@@ -70,6 +70,11 @@ class MetaBan(Method):
     )
     report_every: ReportEvery = 8
 
+    @property
+    def asks(self) -> int:
+        """An offer, predictions and the arm to play, and a gradient in each of J_2 steps."""
+        return 3 + self.meta_steps
+
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the regret in the turns that clients have reported."""
         del shared

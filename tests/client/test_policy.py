@@ -35,12 +35,12 @@ def _afresh():
     module._node.cache_clear()
 
 
-def ask(folder, kind=ROSTER_QUERY, content=None, **settings):
+def ask(folder, kind=ROSTER_QUERY, content=None, *, run=1, **settings):
     """Returns the answer of a node with its state, and its policy, in a folder."""
     message = Message(content or RecordDict(), dst_node_id=7, message_type=kind)
     name_message(message, message.object_id)
     node = {"partition-id": 0, "num-partitions": 1, "state": str(folder), "policy": str(folder)}
-    return app(message, node_context(1, 7, node, small(**settings).to_config()))
+    return app(message, node_context(run, 7, node, small(**settings).to_config()))
 
 
 def refusal(reply):

@@ -77,8 +77,9 @@ def test_status_of_a_client_shows_its_node_policy_and_rounds(engram, folder, aud
     training = folder / "state" / "memory" / LINE["training"]
     DiskStore(training).save(1, params(1), server_round=3, durable=0)
     note_training(training, Experiment(method="fedavg"), Kind("float32[1,8,8]", 10), "", 17)
+    asked = Request("e" * 16, "f" * 32, 18, "fedprox", 5, {"train": 5}, 10)
     with pytest.raises(Awaited):
-        require(folder / "state" / "approvals", Request("f" * 16, "x", 18, "fedprox", 5), NOON)
+        require(folder / "state" / "approvals", asked, NOON)
     status, out, _ = engram("status", folder)
     assert status == 0
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
@@ -86,7 +87,7 @@ def test_status_of_a_client_shows_its_node_policy_and_rounds(engram, folder, aud
     assert lines["node"] == f"does not run: engram node {folder}"
     assert lines["policy"] == f"{folder}/policy.toml: methods=['fed*'], rounds-a-day=9"
     assert lines["today"] == "2 of at most 9 rounds of training"
-    assert lines["waiting"] == "f" * 16
+    assert lines["waiting"] == "f" * 32
     assert lines["log"] == "whole; the last lines:"
     assert "run 17, fedavg, round 3: trained clients [1] on 120 rows" in out
     found = json.loads(engram("status", folder, "--json")[1])

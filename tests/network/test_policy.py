@@ -4,6 +4,9 @@ import threading
 
 import pytest
 
+from benchmarks import chaos as module
+from benchmarks.chaos import chaos, plan
+from client.approvals import APPROVALS, answer, given, requests, waiting
 from client.audit import AUDIT, Audit
 from server.record import RunRecord
 from simulations.deployed import run_deployed
@@ -45,10 +48,10 @@ def test_a_site_refuses_approves_and_notes(tmp_path, engram):
             target=run_deployed, args=(experiment, tmp_path / "run", there.server), kwargs=place
         )
         going.start()
-        waiting = "waits for its site's approval: there, engram approve CLIENT_FOLDER "
-        said = wait_for(lambda: [word for word in words if waiting in word], 300, "the request")
+        told = "waits for its site's approval: there, engram approve CLIENT_FOLDER "
+        said = wait_for(lambda: [word for word in words if told in word], 300, "the request")
         assert said[0].startswith("client-1 (node ")
-        name = said[0].partition(waiting)[2][:16]
+        name = said[0].partition(told)[2][:32]
         status, out, err = engram("approve", site)
         assert status == 0, err
         assert f"{name} waits since" in out
@@ -64,3 +67,36 @@ def test_a_site_refuses_approves_and_notes(tmp_path, engram):
     assert [line["round"] for line in found.lines if line["kind"] == "train"] == [1, 2]
     assert [line["kind"] for line in found.lines].count("approved") == 1
     assert any("method must be fedavg" in line.get("why", "") for line in found.lines)
+
+
+class Approving(LoopbackFederation):
+    """A federation whose three sites approve what they are asked first, and nothing after that."""
+
+    @property
+    def places(self):
+        return [self._folder / f"client-{i}" / "state" / APPROVALS for i in range(3)]
+
+    def __enter__(self):
+        there = super().__enter__()
+        for place in self.places:
+            (place.parents[1] / "policy.toml").write_text("approval = true\n")
+        threading.Thread(target=self._approve, daemon=True).start()
+        return there
+
+    def _approve(self):
+        for place in self.places:
+            (one,) = wait_for(lambda place=place: waiting(place), 300, "a request")
+            answer(place, one.terms, "approved")
+
+
+def test_kills_cost_nothing_where_sites_approve(tmp_path, monkeypatch):
+    """Rounds after the last checkpoint are asked again, which one approval covers."""
+    monkeypatch.setattr(module, "LoopbackFederation", Approving)
+    outcome = chaos(tmp_path, plan(3, 6, seed=1), 6)
+    assert outcome.unharmed, outcome
+    assert sorted(outcome.kills) == ["client-2", "coordinator", "superlink"]
+    for place in Approving(tmp_path / "federation", clients=3).places:
+        (one,) = requests(place)
+        used = given(place, one)
+        assert (one.answer, used.beyond, one.answers["train"]) == ("approved", "", 6)
+        assert used.tallies["train"].new == 6

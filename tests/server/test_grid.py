@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 
 from federation.bundle import is_bundled
-from federation.errors import UNFINISHED
+from federation.errors import AWAITED, UNFINISHED
 from federation.flower import ErrorCode, instead, local_run, name_message
 from federation.wire import ARRAYS, ROSTER_QUERY
 from server.answers import Answers
@@ -201,6 +201,20 @@ def test_a_node_that_is_busy_for_a_part_of_a_round_takes_part_in_it(clock):
     assert 12 < clock.now - begin < 20
     assert grid.busy == {}
     assert exchange(clock, nodes, grid=grid, timeout=10)[0] == [1, 2]
+
+
+def test_a_round_waits_for_a_sites_approval_only_as_long_as_it_needs_it(clock):
+    waits = [Error(AWAITED, "waits for its site's approval: there, engram approve X 0123")] * 3
+    begin, nodes = clock.now, {1: Node(1.0), 2: Node(1.0, says=[*waits])}
+    who, _, grid = exchange(clock, nodes, least=2, timeout=60)
+    assert who == [1, 2]  # once its site has approved, at the fourth time
+    assert 15 < clock.now - begin < 25
+    assert grid.busy == {}
+    begin, nodes = clock.now, {1: Node(4.0), 2: Node(1.0, says=[*waits] * 99)}
+    who, _, grid = exchange(clock, nodes, least=1, timeout=60)
+    assert who == [1]
+    assert clock.now - begin < 10  # there are enough without it
+    assert grid.busy == {2: waits[0].reason}
 
 
 def _reply():
