@@ -174,6 +174,15 @@ def test_a_change_that_loosens_waits_and_one_that_tightens_holds(tmp_path, warni
     assert in_force(tmp_path, tmp_path) == (Policy(steps=500), [])
 
 
+@pytest.mark.parametrize("how", ["a dangling link", "a folder", "emptied", "commented out", "torn"])
+def test_a_policy_that_says_nothing_is_refused_by_a_new_node(tmp_path, how):
+    file = tmp_path / "policy.toml"
+    file.write_text(STRICT)
+    spoiled(how, file)
+    with pytest.raises(Refused, match=r"policy\.toml (cannot be read|has no rule|is not TOML)"):
+        keep_policy(tmp_path, tmp_path / "state")
+
+
 def test_looking_at_a_policy_keeps_nothing(tmp_path):
     (tmp_path / "policy.toml").write_text("steps = 500\n")
     assert in_force(tmp_path, tmp_path)[0].steps == 500

@@ -138,11 +138,8 @@ def test_the_rows_stay_the_same_and_are_others_at_another_site(elsewhere, site, 
         assert "split.json must have a key and a fraction: its operator deletes it" in told
 
 
-def test_a_row_is_not_recovered_from_any_number_of_questions(elsewhere, site):
-    """A linear model of one row's loss is solved for its inputs and target from seven answers.
-
-    Here, no answer that the server can get is of fewer than ten rows, and none has four digits.
-    """
+def test_no_answer_is_exact_or_of_a_single_row(elsewhere, site):
+    """From seven exact losses of linear models on one row, its inputs and target are solved."""
     _, model = elsewhere
     rng = np.random.default_rng(3)
     for number in range(30):
