@@ -23,6 +23,7 @@ from federation.addresses import parse_address
 from federation.console import console
 from federation.credentials import NodeCredentials, read_node
 from federation.data.source import Source
+from federation.described import read_schema
 from federation.errors import Refused, printable
 from federation.proxies import direct
 from federation.settings.fields import wrong_values
@@ -186,6 +187,7 @@ def _set_up(
     if "data-dir" in own and not Path(config["data-dir"]).is_dir():
         raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
     read_policy(policy or folder)
+    read_schema(folder)
     return credentials, config
 
 

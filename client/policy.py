@@ -62,7 +62,7 @@ class Policy(Settings):
         "client's own hides them; an update of one row may give it away",
     )
     least_count: Int = Field(
-        1, ge=1, description="fewest rows behind each figure or value that engram schema is told"
+        5, ge=1, description="fewest rows behind each figure or value that engram schema is told"
     )
     evaluate: bool = Field(True, description="whether scores of its rows are sent")
     privacy: tuple[Literal["none", "local", "central", "example"], ...] = Field(
