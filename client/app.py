@@ -27,9 +27,10 @@ from client.admission import (
     of_unaccounted,
 )
 from client.approvals import APPROVALS, Awaited, require
-from client.asides import described, own_settings, visited
+from client.asides import kept_here, own_settings, visited
 from client.audit import AUDIT, Audit
 from client.covered import Covers, RowCovers, covers_of, scores_of, withheld_scores
+from client.described import described
 from client.disk import DiskStore
 from client.hosts import Exchanging, Host, Opening, host_of
 from client.hosts.local import LocalHost
@@ -175,11 +176,13 @@ class _Answered(NamedTuple):
         epsilon: Epsilon of the site's data with this answer; None if it has no total, or the
             answer cost nothing.
         rows: The rows behind it; None if the answer says so.
+        is_new: Whether it counts as a round of the day, though nobody has trained.
     """
 
     message: Message
     epsilon: float | None = None
     rows: int | None = None
+    is_new: bool = False
 
 
 class _Node(NamedTuple):
@@ -244,9 +247,12 @@ def _answer(
         names = context.run_config.get("method", FIRST), config_of(message.content).get(TRAINING)
         method, training = (one_line(str(name or "")) for name in names)
         sizes = received, bundled_size(packed), time.perf_counter() - start
-        exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:])
+        exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:3])
         folder = Path(str(context.node_config["state"])) / AUDIT
-        reply = noted(message, reply, exchanged, Audit(folder), begun=begun)
+        visits = MODEL in config_of(message.content)
+        trains = message.metadata.message_type == MessageType.TRAIN
+        counts = begun and (trains or visits or cost.is_new)
+        reply = noted(message, reply, exchanged, Audit(folder), counts=counts)
     if reply.has_content():
         reply.content = packed
     return reply
@@ -280,11 +286,10 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     check_source(message.content)  # before reading settings, which may differ between sources
     config = read_node_config(context.node_config)
     policy = keep_policy(config.policy, config.state) if config.state is not None else UNLIMITED
-    if config_of(message.content).get(COLUMNS):
-        if policy.epsilon:
-            check(of_unaccounted(policy, "descriptions of columns"))
-        return _Asked(config, policy, received, None)
     rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
+    if config_of(message.content).get(COLUMNS):
+        check(chain(of_now(policy, ROSTER_QUERY, rounds, now()), of_bytes(policy, received)))
+        return _Asked(config, policy, received, None)
     if MODEL in config_of(message.content):
         as_a_round = of_now(policy, MessageType.TRAIN, rounds, now())
         unaccounted = of_unaccounted(policy, "scores of a given model")
@@ -328,9 +333,10 @@ def _reply(
     """
     config, policy, received, experiment, counts = asked
     if experiment is None:
-        visits = MODEL in config_of(message.content)
-        found = (visited if visits else described)(message, context, config, policy)
-        return _Answered(Message(found, reply_to=message))
+        if config_of(message.content).get(COLUMNS):
+            found, is_new = described(message, context, config, policy)
+            return _Answered(Message(found, reply_to=message), is_new=is_new)
+        return _Answered(Message(visited(message, context, config, policy), reply_to=message))
     clients = hosted_clients(experiment.num_clients, config)
     training = str(config_of(message.content).get(TRAINING, ""))
     folder = memory_folder(config, experiment, context.run_id, training)
@@ -437,5 +443,4 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         if not (experiment.own.tables or opening.own.has_columns or by_function):
             raise
         # The message may quote values of a row, which must not reach the coordinator.
-        _log.error("%s", error)
-        raise Refused("this node's data cannot be used: its log says why") from error
+        raise kept_here(error) from error

@@ -1,8 +1,7 @@
-"""Answers of a node to what is part of no run: its table's columns, and a given model's scores."""
+"""A given model's scores, which are part of no run, and what every answer of a node needs."""
 
 from collections.abc import Mapping
 from logging import getLogger
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -11,41 +10,13 @@ from client.admission import check, of_names
 from client.approvals import APPROVALS, require
 from client.policy import Policy
 from federation.clock import now
-from federation.data.describing import describe_table
-from federation.data.values import Columns
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
-from federation.hosting import NodeConfig, hosted_clients
+from federation.errors import DataError, Refused, few_names
+from federation.hosting import NodeConfig
 from federation.plugins import plugins
-from federation.roster import describe_node
-from federation.schema import Kind
 
-__all__ = ["described", "own_settings", "visited"]
+__all__ = ["kept_here", "own_settings", "visited"]
 
 _log = getLogger("flwr.engram")
-
-
-def described(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
-    """Describes the columns of the node's own table, so far as it is readable.
-
-    Raises:
-        Refused: It has none, or does not describe it.
-    """
-    del message
-    if not config.data:
-        raise Refused("this node has no table of its own: it is started with --data csv:PATH")
-    if not config.describes:
-        raise Refused("this node does not describe its columns: it was started by --no-describe")
-    experiment = Experiment.from_run_config(context.run_config)
-    experiment = experiment.on_machine(own_settings(context.node_config, config))
-    (client,) = hosted_clients(experiment.num_clients, config)
-    columns, cache = Columns.of(experiment, alone=True), Path(experiment.data_dir)
-    try:
-        table = describe_table(config.data, columns, cache, policy.least_count)
-    except DataError as error:
-        _log.error("%s", error)
-        raise Refused("this node's data cannot be read: its log says why") from error
-    return describe_node({client: max(1, table.rows)}, Kind(), table=table)
 
 
 def visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
@@ -64,8 +35,16 @@ def visited(message: Message, context: Context, config: NodeConfig, policy: Poli
     try:
         return score_visit(visit, policy)
     except DataError as error:
-        _log.error("%s", error)
-        raise Refused("this node's data cannot be used: its log says why") from error
+        raise kept_here(error) from error
+
+
+def kept_here(error: DataError) -> Refused:
+    """Logs what is wrong with data, and returns a refusal that quotes no cell."""
+    _log.error("%s", error)
+    names = [name for fault in error.faults for name in fault.columns]
+    lacks = f"names a value of {few_names(names)} that the schema lacks: correct one of them"
+    why = lacks if names else "says why"
+    return Refused(f"this node's data cannot be used: its log {why}")
 
 
 def own_settings(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:

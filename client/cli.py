@@ -24,6 +24,7 @@ from federation.addresses import parse_address
 from federation.console import console
 from federation.credentials import NodeCredentials, read_node
 from federation.data.source import Source
+from federation.described import read_schema
 from federation.errors import Refused, printable
 from federation.proxies import direct
 from federation.settings.fields import wrong_values
@@ -187,6 +188,7 @@ def _set_up(
     if "data-dir" in own and not Path(config["data-dir"]).is_dir():
         raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
     in_force(policy or folder, state or folder / "state")  # or it is refused
+    read_schema(folder)
     return credentials, config
 
 

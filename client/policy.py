@@ -62,7 +62,7 @@ class Policy(Settings):
         "client's own hides them; an update of one row may give it away",
     )
     least_count: Int = Field(
-        1,
+        5,
         ge=1,
         description="fewest rows behind each figure or value that engram schema is told; and "
         "behind scores of a given model, of which it is 10 at least",

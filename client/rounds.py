@@ -52,7 +52,7 @@ class Exchanged(NamedTuple):
 
 
 def noted(
-    message: Message, reply: Message, exchanged: Exchanged, audit: Audit, *, begun: bool
+    message: Message, reply: Message, exchanged: Exchanged, audit: Audit, *, counts: bool
 ) -> Message:
     """Notes what a node did for a message, and returns its reply.
 
@@ -63,18 +63,15 @@ def noted(
         reply: The reply, before it is bundled.
         exchanged: Its run, and its cost.
         audit: The node's audit.
-        begun: Whether the message was let in, so that it counts as a round if it is to train, or
-            to have a given model scored.
+        counts: Whether it counts as a round of the day.
     """
     fields = fields_of(message, reply, exchanged)
     if fields is None:
         return reply
     level = WARNING if "why" in fields else INFO
     _log.log(level, "%s", in_words(fields), extra={"fields": fields})
-    kind, config = message.metadata.message_type, config_of(message.content)
-    trained = begun and (kind == MessageType.TRAIN or MODEL in config)
     try:
-        audit.append(_bounded(fields), trained=trained)
+        audit.append(_bounded(fields), trained=counts)
     except OSError as error:
         told = f"this site's log cannot be written ({error.strerror}), so that nothing leaves it"
         _log.error("%s: make room in %s", told, audit.folder)

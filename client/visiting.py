@@ -74,7 +74,8 @@ class Visit(NamedTuple):
         about = json.dumps(self.exported.to_json(), sort_keys=True).encode()
         terms = hashlib.sha256(about + tensors_to_bytes(self.parameters)).hexdigest()[:32]
         asked = request_of(self.experiment, terms, run)
-        return replace(asked, terms=terms, rounds=1, method=f"scores of a {asked.method} model")
+        what = f"scores of a {asked.method} model"
+        return replace(asked, terms=terms, rounds=1, answers={}, every=1, method=what)
 
 
 def read_visit(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Visit:

@@ -106,7 +106,7 @@ def findings(
             found.append(Finding(site, text, stops=False))
         for name in (*inputs, *targets):
             if column := table.columns.get(name):
-                texts = [*_of_cells(column, columns), *_of_type(tables, column, columns)]
+                texts = [*_of_site(tables, column, columns), *_of_type(tables, column, columns)]
                 texts += _of_missing(column, columns, table.rows, target=name in targets)
                 found += [Finding(site, f"{_called(name)} {text}") for text in texts]
                 found += _of_scale(tables, site, name)
@@ -131,7 +131,7 @@ def summary(tables: Collection[DescribedTable], settings: Mapping[str, Any]) -> 
             kind = f"{kind}, the target"
         elif columns.inputs and name not in columns.inputs:
             kind = f"{kind}, left out"
-        missing = sum(column.missing for column in there)
+        missing = sum(column.missing or 0 for column in there)
         share = f"{100 * missing / rows:.2g} %" if missing and rows else ""
         lines.append([name, kind, " | ".join(values or medians), share])
     return lines
@@ -212,29 +212,28 @@ def _of_names(
         yield Finding(site, f"has {few_names(alone)}, which others lack: {mend}")
 
 
-def _of_cells(column: DescribedColumn, columns: Columns) -> Iterator[str]:
+def _of_site(tables: Tables, column: DescribedColumn, columns: Columns) -> Iterator[str]:
     if column.kind == "other":
-        yield f"holds neither numbers nor text ({one_line(column.odd)}): leave it out"
-    elif column.odd and column.odd_values and not any("|" in v for v in column.odd_values):
-        texts = "|".join((*columns.missing_values, *column.odd_values))
-        yield (
-            f"has {one_line(column.odd)}: set missing-values={one_line(texts)} for all sites, or "
-            "correct it"
-        )
-    elif column.odd:
-        yield f"has {one_line(column.odd)}: correct it"
+        yield "holds too few values, or neither numbers nor text: leave it out"
+    codes = dict.fromkeys((*columns.missing_values, *column.missing_values))
+    if len(codes) > len(columns.missing_values):
+        texts = one_line("|".join(codes))
+        yield f"has codes for missing values: set missing-values={texts} for all sites"
+    units = {c.unit for t in tables.values() for c in t.columns.values() if c.name == column.name}
+    if others := sorted(units - {"", column.unit} if column.unit else ()):
+        yield f"is in {one_line(column.unit)}, and in {few_names(others)} elsewhere: convert it"
 
 
 def _of_type(tables: Tables, column: DescribedColumn, columns: Columns) -> Iterator[str]:
     name, known = column.name, columns.values.declared.get(column.name)
-    held = few_names(column.values[:3]) or f"{column.distinct} different values"
+    held = few_names(column.values[:3]) or "values that are not told"
     if known is None and column.kind == "text":
         others = [t.columns[name] for t in tables.values() if name in t.columns]
         values = sorted({value for other in others for value in other.values})
         if _kind(tables, name) == "number":
             yield f"is text ({held}) and numbers at the other sites: correct it, or leave it out"
         elif not column.values:
-            yield f"is text of {column.distinct} different values, which are not told: leave it out"
+            yield f"is text whose values are not told: set categories={name}=A|B, or leave it out"
         else:
             yield f"is text: set categories={name}={one_line('|'.join(values))} for all sites"
     elif known is not None and column.kind == "number" and _kind(tables, name) == "text":

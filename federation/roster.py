@@ -7,7 +7,6 @@ from flwr.app import ConfigRecord, RecordDict
 
 from engram.units import Moments
 from federation.columns import LARGEST
-from federation.described import DescribedTable
 from federation.errors import UNNAMED, Names, brief, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.schema import MOST_ROWS, Kind, Schema, Told
@@ -34,7 +33,7 @@ class NodeEntry(NamedTuple):
         left_out: Its clients that take no part, since they have too few rows, and why.
         unscored: Its clients that train, but are not scored, and why.
         told: Moments of its training rows.
-        table: Its table, where that is asked for.
+        table: Its ``DescribedTable``, sealed for the one who asks for it.
         approval: Whether its site approves each run before it takes part.
     """
 
@@ -46,7 +45,7 @@ class NodeEntry(NamedTuple):
     left_out: Mapping[int, str] = {}
     unscored: Mapping[int, str] = {}
     told: Told = Told()
-    table: DescribedTable | None = None
+    table: bytes | None = None
     approval: bool = False
 
 
@@ -119,7 +118,7 @@ def describe_node(
     left_out: Mapping[int, str] = {},
     unscored: Mapping[int, str] = {},
     told: Told = _NOTHING,
-    table: DescribedTable | None = None,
+    table: bytes | None = None,
 ) -> RecordDict:
     """Returns this process's answer to the roster query; see ``NodeEntry``."""
     named = [client for client in (*clients, *left_out) if client in names]
@@ -140,7 +139,7 @@ def describe_node(
             "unscored": list(unscored),
             "unscored-reasons": list(unscored.values()),
             **told.to_config(),
-            **({COLUMNS: table.told()} if table else {}),
+            **({COLUMNS: table} if table else {}),
         }
     )
     return RecordDict({ROSTER: entry})
@@ -173,6 +172,9 @@ def read_entry(content: RecordDict) -> NodeEntry:
     names = _each(read_list(entry, "named", int), read_list(entry, "names", str))
     if not names.keys() <= {*hosted, *left_out}:
         raise ValueError("names must be of clients that it hosts")
+    table = entry.get(COLUMNS)
+    if not isinstance(table, bytes | None):
+        raise TypeError(f"a table must be sealed in bytes, got {brief(table)}")
     return NodeEntry(
         fingerprint=str(entry["fingerprint"]),
         source=str(entry["source"]),
@@ -182,7 +184,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
         left_out=left_out,
         unscored=unscored,
         told=told,
-        table=DescribedTable.from_json(str(entry[COLUMNS])) if COLUMNS in entry else None,
+        table=table,
         approval=bool(entry.get(APPROVAL)),
     )
 

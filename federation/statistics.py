@@ -18,8 +18,7 @@ class Statistics(NamedTuple):
         site: The site, or ``ALL``.
         kind: ``number``, ``text`` or ``other``.
         rows: Number of rows.
-        missing: Number of rows without a value.
-        distinct: Number of different values; None for all sites, of which it is not known.
+        missing: Number of rows without a value; None where it is not told.
         mean: Mean of the values that are there, to three digits; None where it is not told. Of all
             sites, the mean of theirs, weighted by these values; None if some site does not tell it.
         low: A tenth of the values lies below, to three digits; None likewise, and for all sites,
@@ -32,8 +31,7 @@ class Statistics(NamedTuple):
     site: str
     kind: str
     rows: int
-    missing: int
-    distinct: int | None = None
+    missing: int | None = None
     mean: float | None = None
     low: float | None = None
     median: float | None = None
@@ -54,12 +52,14 @@ def _of_column(name: str, tables: Mapping[str, DescribedTable]) -> list[Statisti
     each = []
     for site, table in tables.items():
         if (c := table.columns.get(name)) is not None:
-            figures = c.distinct, c.mean, c.low, c.median, c.high
+            figures = c.mean, c.low, c.median, c.high
             each.append(Statistics(name, site, c.kind, table.rows, c.missing, *figures))
-    rows, missing = sum(row.rows for row in each), sum(row.missing for row in each)
+    rows, counts = sum(row.rows for row in each), [row.missing for row in each]
+    missing = None if None in counts else sum(filter(None, counts))
     kinds = sorted({row.kind for row in each})
+    means = [(row.rows - (row.missing or 0), row.mean) for row in each if row.mean is not None]
     mean = None
-    if rows > missing and all(row.mean is not None or row.rows == row.missing for row in each):
-        total = sum((row.rows - row.missing) * (row.mean or 0) for row in each)
-        mean = float(f"{total / (rows - missing):.3g}")
-    return [Statistics(name, ALL, " or ".join(kinds), rows, missing, mean=mean), *each]
+    if len(means) == len(each):
+        total = sum(there * each for there, each in means)
+        mean = float(f"{total / sum(there for there, _ in means):.3g}")
+    return [Statistics(name, ALL, " or ".join(kinds), rows, missing, mean), *each]

@@ -58,7 +58,7 @@ _T = TypeVar("_T", int, float, str)
 
 APPROVAL: Final = "approval"  # key of a roster entry: whether its site approves each run first
 ARRAYS: Final = "arrays"  # the name in Flower's own strategies
-COLUMNS: Final = "columns"  # config key of the roster query: whether tables are described
+COLUMNS: Final = "columns"  # config key of the roster query: the key that tables are sealed for
 CONFIG: Final = "config"
 OWN: Final = "own"  # slots of which each client receives its own: a leading axis of clients
 METRICS: Final = "metrics"

@@ -36,7 +36,8 @@ class Answers:
         grid: The nodes.
         training: The training's name, which nodes keep memories under.
         settings: Digest of the run's settings.
-        columns: Whether nodes describe their tables, in place of their clients' data.
+        columns: The public key for which nodes seal descriptions of their tables, in place of
+            their clients' data; empty: these are not asked for.
 
     Attributes:
         entries: Answers of nodes that serve, in the order in which they came.
@@ -45,15 +46,15 @@ class Answers:
     """
 
     def __init__(
-        self, grid: Grid, training: str, settings: str = "", *, columns: bool = False
+        self, grid: Grid, training: str, settings: str = "", *, columns: bytes = b""
     ) -> None:
         self.entries: dict[int, NodeEntry] = {}
         self.refusals: dict[int, str] = {}
         self._grid = grid
-        self._columns = columns
-        self._asked: dict[str, str | bool]
+        self._columns = bool(columns)
+        self._asked: dict[str, str | bytes]
         self._asked = {"fingerprint": fingerprint(), TRAINING: training, SETTINGS: settings}
-        self._asked |= {COLUMNS: True} if columns else {}
+        self._asked |= {COLUMNS: columns} if columns else {}
         self._membership = grid.membership if isinstance(grid, PatientGrid) else None
         self.fixed = isinstance(grid, PatientGrid) and grid.fixed
         self._again: dict[int, float] = {}  # when nodes that do not serve are asked again

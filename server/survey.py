@@ -18,10 +18,13 @@ from server.membership import membership_of
 from server.opened import opened
 from server.roster import attendance_of
 
-__all__ = ["CHECK", "SURVEY", "Survey", "survey"]
+__all__ = ["CHECK", "READER", "SURVEY", "Survey", "survey"]
 
 SURVEY: Final = "survey.json"
 """The file with the answers."""
+
+READER: Final = "reader"
+"""The file with the public key that tables are sealed for, in hexadecimal digits."""
 
 CHECK: Final = "check"
 """The file that asks for a check of a run, too."""
@@ -51,36 +54,37 @@ class Survey(NamedTuple):
     absent: dict[int, str] | None = None
     approving: tuple[int, ...] = ()
 
-    def to_json(self) -> str:
-        """Returns what ``from_json`` reads."""
-        tables = {client: table.told() for client, table in self.tables.items()}
-        return json.dumps(self._asdict() | {"tables": tables})
-
     @classmethod
-    def from_json(cls, text: str) -> "Survey":
-        """Reads what ``to_json`` returned."""
+    def from_json(cls, text: str, private: bytes) -> "Survey":
+        """Reads what ``survey`` returned, by the private half of its reader's key."""
         found: dict[str, Any] = json.loads(text)
-        approving = tuple(found.pop("approving"))
+        approving = tuple(found.pop("approving", ()))
         given = {
             key: part and {int(client): value for client, value in part.items()}
             for key, part in found.items()
         }
-        tables = {c: DescribedTable.from_json(each) for c, each in given.pop("tables").items()}
-        return cls(tables, **given | {"silent": given["silent"] or {}}, approving=approving)
+        tables, silent = dict[int, DescribedTable](), given.pop("silent")
+        for client, letter in given.pop("tables").items():
+            try:
+                tables[client] = DescribedTable.opened(bytes.fromhex(letter), private)
+            except ValueError as error:
+                silent[client] = f"its description cannot be read: {error}"
+        return cls(tables, silent, **given, approving=approving)
 
 
 def survey(
-    grid: Grid, experiment: Experiment, *, check: bool = False, patience: float = _PATIENCE
-) -> Survey:
-    """Asks all nodes to describe their tables.
+    grid: Grid, e: Experiment, reader: bytes, *, check: bool = False, patience: float = _PATIENCE
+) -> str:
+    """Asks all nodes to describe their tables; returns their answers for ``Survey.from_json``.
 
     Args:
         grid: The nodes.
-        experiment: The settings by which they read them.
+        e: The settings of a run on them.
+        reader: The public key for which nodes seal them, since disks keep what passes here.
         check: Whether they are also asked which clients could take part in this run.
         patience: Seconds without news after which nodes that are off line are left out.
     """
-    answers = Answers(grid, "", experiment.digest(), columns=True)
+    answers = Answers(grid, "", e.digest(), columns=reader)
     now = time.monotonic()
     deadline, end = now + patience, now + _LONGEST
     while not answers.complete and time.monotonic() < (end if answers.silent else deadline):
@@ -88,24 +92,23 @@ def survey(
             deadline = time.monotonic() + patience
         else:
             time.sleep(0.1)
-    tables, silent = dict[int, DescribedTable](), dict[int, str]()
-    for entry in answers.entries.values():
-        if entry.table is not None:
-            tables |= dict.fromkeys(entry.clients, entry.table)
-    for client in range(experiment.num_clients):
+    entries, silent = answers.entries.values(), dict[int, str]()
+    tables = {c: entry.table.hex() for entry in entries for c in entry.clients if entry.table}
+    for client in range(e.num_clients):
         if client not in tables:
             # Of a node without a name, nobody knows whose it is.
             silent[client] = answers.refusal(client) or answers.in_words()[0] or "no node hosts it"
     if not check:
-        return Survey(tables, silent)
-    attendance = attendance_of(grid, experiment, training="", kind=None)
+        return json.dumps({"tables": tables, "silent": silent})
+    attendance = attendance_of(grid, e, training="", kind=None)
     try:
         attendance.wait(1, everyone=True, timeout=_LONGEST)
     except RunStopped as error:
         _log.debug("too few clients: %s", error)
     absent, roster = attendance.absent(), attendance.roster()
     rows = {c: n for c, n in enumerate(roster.examples) if c not in absent}
-    return Survey(tables, silent, rows, absent, tuple(attendance.approving))
+    able = {"rows": rows, "absent": absent, "approving": list(attendance.approving)}
+    return json.dumps({"tables": tables, "silent": silent} | able)
 
 
 @app.main()
@@ -117,5 +120,6 @@ def main(grid: Grid, context: Context) -> None:
     """
     with opened(grid, context) as (experiment, folder):
         patient = PatientGrid(grid, least=1, membership=membership_of(grid))
-        found = survey(patient, experiment, check=(folder / CHECK).exists())
-        replace_file(folder / SURVEY, found.to_json().encode())
+        reader = bytes.fromhex((folder / READER).read_text(encoding="ascii"))
+        found = survey(patient, experiment, reader, check=(folder / CHECK).exists())
+        replace_file(folder / SURVEY, found.encode())

@@ -86,9 +86,10 @@ def schema(
 ) -> None:
     """Have sites agree on the columns of their tables, before they train.
 
-    Each node describes its own table: names, types, values of text, missing values and ranges. What
-    is wrong is told of all sites at once, with what mends it. The settings by which all of them are
-    read alike are written into SERVER_FOLDER/schema.toml, and runs on the federation read them.
+    Each node describes its own table, by its own schema: names, types, values, missing values and
+    ranges that enough rows share. What is wrong is told of all sites at once, with what mends it.
+    The settings by which all of them are read alike are written into SERVER_FOLDER/schema.toml, and
+    runs on the federation read them.
     """
     overrides = overrides_of(config, sets)
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
@@ -115,11 +116,9 @@ def schema(
     print(f"{path}: written; next: engram run METHOD --federation {server} --check")
 
 
-@app.command(epilog=SEE_SETTINGS)
+@app.command()
 def statistics(
     server: _Server,
-    sets: Set = None,
-    config: Config = None,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
     ] = False,
@@ -127,15 +126,14 @@ def statistics(
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.
 
-    A node tells no figure of fewer rows than its policy demands. Tables are read by the settings in
-    SERVER_FOLDER/schema.toml, if it is there, and those that are given.
+    A node reads its table by its own schema, and tells no figure of fewer rows than its policy
+    demands.
     """
     from federation.statistics import Statistics
     from federation.statistics import statistics as statistics_of
-    from simulations.surveys import schema_of, survey_deployed
+    from simulations.surveys import survey_deployed
 
-    overrides = schema_of(server) | overrides_of(config, sets)
-    experiment = for_federation(overrides, read_server(server).settings.clients)
+    experiment = for_federation({}, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
     tables = {f"client-{client}": table for client, table in sorted(found.tables.items())}
     rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(tables)]

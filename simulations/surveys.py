@@ -1,6 +1,7 @@
 """Surveys of the tables of a deployed federation's nodes, and the schema they agree on."""
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ from federation.agreement import Finding, findings, proposed
 from federation.errors import Refused, RunStopped, few_names, one_line
 from federation.experiment import Experiment
 from federation.files import replace_file
+from federation.secure.masks import SEED, public_of
 from federation.settings.data import DataSettings
 from federation.settings.files import read_settings
-from server.survey import CHECK, SURVEY, Survey
+from server.survey import CHECK, READER, SURVEY, Survey
 from simulations.deployed import Attempt
 
 SCHEMA: Final = "schema.toml"
@@ -29,7 +31,7 @@ def survey_deployed(
     """Asks the nodes of a federation about their tables.
 
     Args:
-        experiment: The settings by which they read their tables.
+        experiment: The settings of a run on their tables.
         server: The coordinator's folder.
         control: HOST:PORT of the SuperLink's Control API.
         check: Whether to ask who could take part in a run, too.
@@ -37,9 +39,10 @@ def survey_deployed(
     Raises:
         RunStopped: They could not be asked.
     """
-    given = {CHECK: ""} if check else {}
+    private = os.urandom(SEED)
+    given = {READER: public_of(private).hex()} | ({CHECK: ""} if check else {})
     asked = Asked("server.survey:app", given, SURVEY)
-    return Survey.from_json(answer_of_nodes(asked, experiment, server, control))
+    return Survey.from_json(answer_of_nodes(asked, experiment, server, control), private)
 
 
 class Asked(NamedTuple):
@@ -117,7 +120,9 @@ def checked(found: Survey, experiment: Experiment) -> list[Finding]:
     """Returns why sites cannot take part in a run, and what looks odd in their tables."""
     tables = {_site(client): table for client, table in sorted(found.tables.items())}
     absent = {_site(client): why for client, why in (found.absent or {}).items()}
-    settings = {key: v for key, v in experiment.to_config().items() if key in _data_keys()}
+    settings = {
+        key: v for key, v in experiment.to_config().items() if key in DataSettings.all_keys()
+    }
     told = [
         finding._replace(stops=finding.site in absent)
         for finding in findings(tables, settings)
@@ -125,10 +130,6 @@ def checked(found: Survey, experiment: Experiment) -> list[Finding]:
     ]
     explained = {finding.site for finding in told if finding.stops}
     return told + [Finding(site, why) for site, why in absent.items() if site not in explained]
-
-
-def _data_keys() -> list[str]:
-    return DataSettings.all_keys()
 
 
 def _site(client: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engram.checks import Fault
 from federation.data.values import Columns, row_name
 from federation.errors import DataError, brief, few_names
 
@@ -54,19 +55,19 @@ def typed(path: Path, frame: Any, columns: Columns) -> dict[str, Any]:
             such as dates; it names all of these columns, and their cells.
     """
     found: dict[str, Any] = {}
-    mixed, strange = list[str](), list[str]()
+    mixed, strange = dict[str, str](), dict[str, str]()
     for name in frame.columns:
         text = name in columns.values.declared
         found[name], wrong = sorted_out(frame[name], columns.missing_values, text=text)
         if wrong:
-            (strange if found[name] is None else mixed).append(f"{name} has {wrong}")
+            (strange if found[name] is None else mixed)[name] = f"{name} has {wrong}"
     faults = []
-    if mixed:
-        faults.append(f"columns must be of numbers, or of text: {'; '.join(mixed)}: {_MIXED}")
-    if strange:
-        faults.append(f"columns must hold numbers or text: {'; '.join(strange)}: {_STRANGE}")
+    if told := "; ".join(mixed.values()):
+        faults.append(f"columns must be of numbers, or of text: {told}: {_MIXED}")
+    if told := "; ".join(strange.values()):
+        faults.append(f"columns must hold numbers or text: {told}: {_STRANGE}")
     if faults:
-        raise DataError(f"{path}: {'; '.join(faults)}")
+        raise DataError(Fault((), f"{path}: {'; '.join(faults)}", tuple(mixed)))
     return found
 
 
@@ -87,14 +88,14 @@ def sorted_out(given: Any, missing_values: Collection[str], *, text: bool) -> tu
         numbers = not text and str(column.dtype) != "category"
         return column.astype("Float64" if numbers else "string"), ""
     if len(other := cells[~cells.map(_is_plain).to_numpy(dtype=bool)]):
-        return None, _listed(other[:1])
+        return None, named_cells(other[:1])
     if unlike := unlike_numbers(cells):
         return column, f"{unlike} among numbers"
     if not cells.map(means_number).all():
         return column.astype("string"), ""
     if len(cells) < given.count() or not cells.map(type).eq(str).any():
         return column.map(float, na_action="ignore").astype("Float64"), ""
-    return column, f"text for numbers, such as {_listed(cells[:1])}"
+    return column, f"text for numbers, such as {named_cells(cells[:1])}"
 
 
 def _is_plain(cell: Any) -> bool:
@@ -113,7 +114,7 @@ def unlike_numbers(cells: Any) -> str:
     codes, different = cells.factorize()
     numeric = np.array([means_number(cell) for cell in different], dtype=bool)
     most = len(cells) and max(numeric[codes].mean(), numeric.mean()) > 0.5
-    return _listed(cells[~numeric[codes]]) if most else ""
+    return named_cells(cells[~numeric[codes]]) if most else ""
 
 
 def means_number(cell: Any) -> bool:
@@ -121,7 +122,7 @@ def means_number(cell: Any) -> bool:
     return _is_number(cell) and not _CODE.match(str(cell))
 
 
-def _listed(cells: Any) -> str:
+def named_cells(cells: Any) -> str:
     """Names cells for a message."""
     return few_names(f"{brief(cell)} in {row_name(label)}" for label, cell in cells.items())
 
@@ -139,10 +140,9 @@ def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.f
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError, OverflowError) as error:
         there = column.dropna()
-        cells = _listed(there[~there.map(_is_number).to_numpy(dtype=bool)])
-        raise DataError(
-            f"{path}: column {name} must hold numbers, got {cells}: {advice}"
-        ) from error
+        cells = named_cells(there[~there.map(_is_number).to_numpy(dtype=bool)])
+        text = f"{path}: column {name} must hold numbers, got {cells}: {advice}"
+        raise DataError(Fault((), text, (name,))) from error
 
 
 def _is_number(value: Any) -> bool:

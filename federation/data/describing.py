@@ -1,128 +1,140 @@
-"""A node's description of its table, which no fault in the table keeps from being made."""
+"""A node's description of its table: figures and values that enough of its rows share."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from federation.data.cells import known, means_number, sorted_out
-from federation.data.frames import read_frame
+from engram.checks import Fault
+from federation.data.cells import known, means_number, named_cells, sorted_out
+from federation.data.frames import check_columns, read_frame
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
 from federation.data.source import Source
-from federation.data.values import Columns, row_name
+from federation.data.values import Columns
 from federation.described import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
-from federation.errors import DataError, brief, one_line
+from federation.errors import DataError, one_line
 from federation.machine import rows_in_memory
 
+Schema = Mapping[str, DescribedColumn]
+
 _TENTHS: Final = 10  # rows: with fewer, a tenth of them would be less than one
-_SHOWN: Final = 3  # cells that are named
 _WHOLE: Final = 20  # different whole numbers that may be classes
 
 
-def describe_table(source: Source, columns: Columns, cache: Path, least: int = 1) -> DescribedTable:
-    """Describes a site's table: names, types, values of text, missing values, and ranges.
+def describe_table(
+    source: Source, schema: Schema, cache: Path, least: int
+) -> tuple[DescribedTable, list[int]]:
+    """Describes a site's table; returns a hash of each of its rows, too, as the site reads it.
 
-    Values of text are told where there are at most ``MOST_VALUES`` and each is in two rows or more
-    on average, so that neither names nor notes are. Of numbers, four figures are told, to three
-    digits: the mean, and those below which a tenth, half, and nine tenths of the rows lie.
+    Values of text are told where there are at most ``MOST_VALUES``, each in two rows or more on
+    average, and whole numbers where there are at most 20. Of numbers, four figures are told, to
+    three digits: the mean, and those below which a tenth, half, and nine tenths of the rows lie.
 
     Args:
         source: The table.
-        columns: What settings say of its columns.
+        schema: The columns that the site has written down; others are read as they look.
         cache: Folder in which Parquet is unpacked.
-        least: Fewest rows behind whatever is told: those with a value, and those on either side of
-            a figure. If it is above 1, cells that are no numbers are not shown, and fewer missing
-            values are told as so many.
+        least: Fewest rows behind whatever is told: those that have a value or lack one, and those
+            on either side of a figure. A mean of which fewer rows make up half is not told.
 
     Raises:
-        DataError: It cannot be read, or is none.
+        DataError: It cannot be read, has fewer rows, or cells that its schema does not allow.
     """
     with rows_in_memory(one_line(source)):
-        frame = _frame(source, columns, cache)
-        each = [_column(str(name), frame[name], columns, least) for name in frame.columns]
-    return DescribedTable.of(len(frame), each)
+        frame = _frame(source, schema, cache)
+        check_columns(source.path, schema, frame.columns)
+        if len(frame) < least:
+            raise DataError(f"{source}: a table that is described must have {least} rows or more")
+        cells, odd = dict[str, Any](), dict[str, str]()
+        for name in frame.columns:
+            cells[name], wrong = _typed(frame[name], schema.get(name))
+            odd |= {name: wrong} if wrong else {}
+        if odd:
+            told = "; ".join(f"{name} has {wrong}" for name, wrong in odd.items())
+            raise DataError(Fault((), f"{source}: {told}: correct it, or the schema", tuple(odd)))
+        columns = {name: _described(name, column, least) for name, column in cells.items()}
+        return DescribedTable(len(frame), columns), _hashes(cells)
 
 
-def _frame(source: Source, columns: Columns, cache: Path) -> Any:
+def _frame(source: Source, schema: Schema, cache: Path) -> Any:
     if source.kind == "csv":
-        declared = columns.values.declared
-        return read_frame(
-            source.path, texts={n: v for n, v in declared.items() if n != columns.target}
-        )
-    if source.kind == "npz":
+        frame = read_frame(source.path, texts={n: c.values for n, c in schema.items() if c.values})
+    elif source.kind == "npz":
         arrays = read_npz(source.path)
-        frame = framed(source.path, arrays)
-        y = arrays.get("y")
-        return frame if y is None or y.ndim != 1 else frame.assign(**{columns.target: y})
-    if source.has_columns:
+        frame, y = framed(source.path, arrays), arrays.get("y")
+        frame = frame if y is None or y.ndim != 1 else frame.assign(**{Columns().target: y})
+    elif source.has_columns:
         from federation.data.hugging_face import read_table  # noqa: PLC0415 - slow to import
 
-        return read_table(source.kind, source.path, cache)
-    raise DataError(f"{source} is no table with names of columns: csv, parquet, arrow, hf, npz")
+        frame = read_table(source.kind, source.path, cache)
+    else:
+        raise DataError(f"{source} is no table with names of columns: csv, parquet, arrow, hf, npz")
+    return frame.set_axis([*map(str, frame.columns)], axis=1)
 
 
-def _column(name: str, given: Any, columns: Columns, least: int) -> DescribedColumn:
-    found = _described(name, given, columns)
-    return found if least == 1 else _veiled(found, known(given, columns.missing_values), least)
+def _typed(given: Any, written: DescribedColumn | None) -> tuple[Any, str]:
+    """Returns a column as ``sorted_out`` does, and its cells that are not as is written."""
+    missing = written.missing_values if written else ()
+    is_text = written is not None and written.kind == "text"
+    column, wrong = sorted_out(given, missing, text=is_text)
+    cells = known(given, missing).dropna()
+    if column is None or (written and written.kind == "other"):
+        return given.astype(str).where(given.notna()).astype("object"), ""
+    if wrong or (written and written.kind == "number" and str(column.dtype) == "string"):
+        odd = cells[~cells.map(means_number).to_numpy(dtype=bool)]
+        return column, named_cells(odd) if len(odd) else wrong or named_cells(cells)
+    strange = column.dropna()
+    if is_text and written and written.values:
+        return column, named_cells(strange[~strange.isin(written.values)])
+    return column, ""
 
 
-def _veiled(column: DescribedColumn, cells: Any, least: int) -> DescribedColumn:
-    """Returns a column without what fewer than ``least`` rows tell."""
-    rarest = cells.value_counts().min() if column.values else 0
-    there = len(cells) - column.missing
-    if there < _TENTHS * least:
-        column = replace(column, mean=None, low=None, median=None, high=None)
-    return replace(
-        column,
-        missing=min(len(cells), max(column.missing, least)) if column.missing else 0,
-        values=column.values if rarest >= least else (),
-        odd="cells of another type" if column.odd else "",
-        odd_values=(),
-    )
-
-
-def _described(name: str, given: Any, columns: Columns) -> DescribedColumn:
-    text = name in columns.values.declared
-    column, wrong = sorted_out(given, columns.missing_values, text=text)
-    cells = known(given, columns.missing_values)
-    missing = int(cells.isna().sum())
-    if column is None:
-        return DescribedColumn(name, "other", missing, odd=_short(wrong))
-    if str(column.dtype) == "string" and not wrong:
-        held = sorted(column.dropna().unique())
-        told = len(held) <= min(MOST_VALUES, (len(column) - missing) / 2) or text
-        told = told and len(held) <= MOST_VALUES and max(map(len, held), default=0) <= LONGEST
-        values = tuple(map(str, held)) if told else ()
-        return DescribedColumn(name, "text", missing, len(held), values)
-    odd, odd_values = "", tuple[str, ...]()
-    if wrong:
-        there = cells.dropna()
-        strange = there[~there.map(means_number).to_numpy(dtype=bool)]
-        odd, odd_values = _odd(strange) if len(strange) else (wrong, ())
-        column = there.where(there.map(means_number)).map(float, na_action="ignore")
-    numbers = np.asarray(column.dropna().to_numpy(dtype=np.float64))
+def _described(name: str, column: Any, least: int) -> DescribedColumn:
+    there = column.dropna()
+    missing = len(column) - len(there)
+    told = missing if min(missing, len(there)) >= least else None
+    if len(there) < least or str(column.dtype) == "object":
+        return DescribedColumn(name, "other", missing=told)
+    counts = there.value_counts()
+    shared = counts[counts >= least].index
+    if str(column.dtype) == "string":
+        few = len(counts) <= min(MOST_VALUES, len(there) / 2)
+        values = sorted(value for value in shared if len(value) <= LONGEST) if few else []
+        return DescribedColumn(name, "text", tuple(values), missing=told)
+    numbers = there.to_numpy(dtype=np.float64)
     numbers = numbers[np.isfinite(numbers)]
-    different = np.unique(numbers)
-    few = name == columns.target and len(different) <= _WHOLE and not (different % 1).any()
-    values = tuple(str(int(value)) for value in different) if few else ()
-    figures: list[float | None] = [None] * 4
-    if len(numbers) >= _TENTHS:
-        exact = [numbers.mean(), *np.quantile(numbers, [0.1, 0.5, 0.9])]
-        figures = [float(f"{figure:.3g}") for figure in exact]
-    return DescribedColumn(
-        name, "number", missing, len(different), values, _short(odd), odd_values, *figures
+    whole = len(counts) <= _WHOLE and not (numbers % 1).any()
+    values = [str(int(value)) for value in sorted(shared) if np.isfinite(value)] if whole else []
+    return _with_figures(
+        DescribedColumn(name, "number", tuple(values), missing=told), numbers, least
     )
 
 
-def _odd(cells: Any) -> tuple[str, tuple[str, ...]]:
-    """Describes the first of some cells that are no numbers, and returns these texts."""
-    told = ", ".join(f"{brief(cell)} in {row_name(k)}" for k, cell in cells[:_SHOWN].items())
-    told += f" and {len(cells) - _SHOWN} more" if len(cells) > _SHOWN else ""
-    texts = [str(cell) for cell in cells.unique()[:_SHOWN]]
-    return told, tuple(text for text in texts if len(text) <= LONGEST)
+def _with_figures(
+    column: DescribedColumn, numbers: npt.NDArray[np.float64], least: int
+) -> DescribedColumn:
+    if len(numbers) < _TENTHS * least:
+        return column
+    low, median, high = np.quantile(numbers, [0.1, 0.5, 0.9])
+    apart = np.sort(abs(numbers - median))
+    most = apart[len(apart) - (least - 1) :].sum() > apart.sum() / 2
+    low, median, high, mean = (float(f"{x:.3g}") for x in (low, median, high, numbers.mean()))
+    return replace(column, low=low, median=median, high=high, mean=None if most else mean)
 
 
-def _short(text: str) -> str:
-    return one_line(text, longest=LONGEST * 3)
+def _hashes(cells: Mapping[str, Any]) -> list[int]:
+    """Returns a hash of each row, by numbers' values and not by their type."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    plain = {
+        name: column.to_numpy(np.float64, na_value=np.nan)
+        if column.dtype.kind == "f"
+        else column.astype(object).where(column.notna(), None)
+        for name, column in cells.items()
+    }
+    found: list[int] = pd.util.hash_pandas_object(pd.DataFrame(plain), index=False).tolist()
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.checks import Fault
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
 from federation.data.cells import check_there, known, numbers, unlike_numbers
@@ -79,7 +80,8 @@ def check_classes(path: Path, columns: Columns, y: Any) -> None:
     text = text and all(isinstance(cell, Hashable) for cell in y[:1])  # no list of one-hot rows
     if text and columns.target not in columns.values.declared and (unlike := unlike_numbers(y)):
         advice = f"number all classes, or name them by categories={columns.target}=A|B|..."
-        raise DataError(f"{path}: {columns.target} has {unlike} among numbers: {advice}")
+        text = f"{path}: {columns.target} has {unlike} among numbers: {advice}"
+        raise DataError(Fault((), text, (columns.target,)))
 
 
 def _numbered(path: Path, columns: Columns, y: _Array) -> _Array:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import clash, must
+from engram.checks import Fault, clash, must
 from federation.errors import DataError, brief, few_names
 from federation.settings.data import DataSettings
 
@@ -72,10 +72,11 @@ class Values(NamedTuple):
         known = self.declared[name]
         for value in set(held) - set(known):
             row = int(np.argmax(column == value))
-            raise DataError(
+            text = (
                 f"{path}: {name} must be one of {few_names(known)} (categories), got "
                 f"{brief(value)} in {row_name(rows[row] if len(rows) else row)}"
             )
+            raise DataError(Fault((), text, (name,)))
         return known
 
     def numbered(self, path: Path, name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -13,10 +13,7 @@ from client.app import app
 from client.audit import Audit
 from client.policy import Policy, is_open, policy_file, read_policy
 from engram.core.slots import flat
-from federation.data.describing import describe_table
 from federation.data.federated import Split
-from federation.data.source import Source
-from federation.data.values import Columns
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
@@ -394,32 +391,6 @@ def test_a_simulations_nodes_have_no_policy():
     settings = small(**{"adapt-steps": 100_000, "num-clients": 20}).to_config()
     node = {"partition-id": 0, "num-partitions": 1}
     assert app(message, node_context(1, 7, node, settings)).has_content()
-
-
-# --- What engram schema is told ----------------------------------------------------------------
-
-
-def test_few_rows_are_not_told_of(tmp_path):
-    """Two of 60 patients have the rare value, one has no age, and tenths are of six each."""
-    rows = ["north,30,0"] * 57 + ["rare,40,1"] * 2 + ["north,,0"]
-    path = tmp_path / "rows.csv"
-    path.write_text("\n".join(["city,age,died", *rows]) + "\n")
-    columns = Columns.of(Experiment(target_column="died"), alone=True)
-
-    def told(least):
-        found = describe_table(Source(f"csv:{path}"), columns, tmp_path, least).columns
-        return found["city"], found["age"], found["died"]
-
-    city, age, died = told(1)
-    assert (city.values, age.missing, age.median) == (("north", "rare"), 1, 30.0)
-    assert died.values == ("0", "1")
-    city, age, died = told(2)
-    assert (city.values, age.missing, age.median) == (("north", "rare"), 2, 30.0)
-    city, age, died = told(3)
-    assert (city.values, age.missing, age.median) == ((), 3, 30.0)
-    assert (died.values, city.distinct) == ((), 2)
-    city, age, _ = told(6)
-    assert (age.missing, age.low, age.median, age.high) == (6, None, None, None)
 
 
 def test_the_documented_policy_is_one(tmp_path):

@@ -15,7 +15,7 @@ class NodesGrid(InProcessGrid):
     Args:
         experiment: The settings of the run that nodes are told.
         data: Each node's data set.
-        state: A folder for the nodes' memories and policies, in ``node-I``.
+        state: A folder for the nodes' memories, policies and schemas, in ``node-I``.
         options: More of each node's configuration.
     """
 
@@ -40,6 +40,7 @@ class NodesGrid(InProcessGrid):
                 "data": self._each[node - 1],
                 "state": str(home),
                 "policy": str(home),
+                **({"identity": str(home)} if (home / "schema.toml").exists() else {}),
                 **self._options,
             }
             reply: Message = module.app(message, node_context(1, node, config, self._config))

@@ -1,0 +1,123 @@
+"""A node's description of its table; figures are told anew once enough rows have changed."""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from flwr.app import Context, Message, RecordDict
+
+from client.admission import of_unaccounted
+from client.approvals import APPROVALS, Request, require
+from client.asides import kept_here, own_settings
+from client.policy import Policy
+from client.sealed import Damaged, read_key, seal, unseal
+from federation.clock import now
+from federation.data.describing import Schema, describe_table
+from federation.described import SCHEMA, DescribedColumn, DescribedTable, read_schema
+from federation.errors import DataError, Refused, few_names
+from federation.files import read_file, replace_file
+from federation.hosting import NodeConfig, hosted_clients
+from federation.roster import describe_node
+from federation.schema import Kind
+from federation.wire import COLUMNS, ROSTER_QUERY, config_of
+
+__all__ = ["described"]
+
+_TOLD: Final = "described"  # in a node's state: the last figures
+
+
+class _Figures(NamedTuple):
+    """Figures of a table, hashes of the rows behind them, and the fewest rows behind each."""
+
+    table: DescribedTable
+    rows: list[int]
+    least: int
+
+    def stand(self, found: "_Figures") -> bool:
+        """Whether they are told again in place of those that are found now."""
+        before, after = Counter(self.rows), Counter(found.rows)
+        changed = max((after - before).total(), (before - after).total())
+        return changed < found.least <= self.least
+
+
+def _read(path: Path, key: bytes | None) -> _Figures | None:
+    try:
+        table, *others = json.loads(unseal(read_file(path, links=False), _TOLD, key))
+        return _Figures(DescribedTable.from_json(table), *others)
+    except FileNotFoundError:
+        return None
+    except (OSError, Damaged, ValueError) as error:
+        told = f"{path}: {error}: without it, the table is described anew"
+        raise kept_here(DataError(told)) from error
+
+
+def _write(path: Path, key: bytes | None, figures: _Figures) -> None:
+    body = json.dumps([figures.table.told(), figures.rows, figures.least]).encode()
+    try:
+        replace_file(path, seal(body, _TOLD, key))
+    except OSError as error:
+        raise Refused(f"this site's state cannot be written: {error.strerror}") from error
+
+
+def _found(config: NodeConfig, schema: Schema, cache: Path, least: int) -> _Figures:
+    try:
+        return _Figures(*describe_table(config.data, schema, cache, least), least)
+    except DataError as error:
+        raise kept_here(error) from error
+
+
+def _worded(there: DescribedColumn, own: DescribedColumn) -> DescribedColumn:
+    """Returns a column's figures with its site's words for it."""
+    told = replace(there, kind=own.kind, unit=own.unit, missing_values=own.missing_values)
+    return replace(told, values=own.values or there.values)
+
+
+def described(
+    message: Message, context: Context, config: NodeConfig, policy: Policy
+) -> tuple[RecordDict, bool]:
+    """Describes the columns of the node's own table; returns whether it tells new figures, too.
+
+    Figures are told under policies that let answers leave alone and without noise. Under others,
+    the schema that a person of the site has written is told, and nothing else.
+
+    Raises:
+        Awaited: The site has yet to approve the description.
+        Refused: It has no table, does not describe it, or its cells are not as its schema says.
+    """
+    if not config.data or config.state is None:
+        raise Refused("this node has no table of its own: it is started with --data csv:PATH")
+    if not config.describes:
+        raise Refused("this node does not describe its columns: it was started by --no-describe")
+    if message.metadata.message_type != ROSTER_QUERY:
+        raise Refused("columns must be asked for by a query of the roster")
+    key = read_key(config.memory_key) if config.memory_key is not None else None
+    path, schema = config.state / _TOLD, read_schema(config.identity)
+    table, new = DescribedTable(0, {}), None
+    if not (policy.secure or any(of_unaccounted(policy, ""))):
+        cache = Path(str(own_settings(context.node_config, config)["data-dir"]))
+        last, new = _read(path, key), _found(config, schema, cache, policy.least_count)
+        table, new = (last.table, None) if last and last.stand(new) else (new.table, new)
+    elif not schema:
+        raise Refused(
+            "this site's policy lets no figure of its rows leave (epsilon, secure, or privacy), "
+            f"and its folder has no {SCHEMA} with its columns: the site writes one"
+        )
+    words = {name: _worded(table.columns.get(name, own), own) for name, own in schema.items()}
+    table = DescribedTable(table.rows, {**table.columns, **words})
+    if policy.approval:
+        terms = hashlib.sha256(table.told().encode()).hexdigest()
+        told = {"columns": few_names(table.columns)}
+        request = Request(terms, terms, context.run_id, "engram schema", 1, {}, 1, told)
+        require(config.state / APPROVALS, request, now())
+    reader = config_of(message.content)[COLUMNS]
+    try:
+        letter = table.sealed(reader if isinstance(reader, bytes) else b"")
+    except ValueError as error:
+        raise Refused("columns must be a public key, for which descriptions are sealed") from error
+    if new is not None:
+        _write(path, key, new)
+    (client,) = hosted_clients(0, config)
+    return describe_node({client: max(1, table.rows)}, Kind(), table=letter), new is not None
