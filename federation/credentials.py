@@ -59,7 +59,7 @@ class FederationSettings(NamedTuple):
 
     federation: str  # the federation's name
     superlink: str  # HOST:PORT that clients connect to
-    clients: int  # number of clients
+    clients: int  # the members' numbers lie below; none is given twice
     insecure: bool  # whether there is neither TLS nor client authentication
     former: str = ""  # each HOST:PORT that clients connected to before, with spaces between
 
@@ -161,8 +161,8 @@ def read_federation(path: Path) -> FederationSettings:
     """
     kinds = {"federation": str, "superlink": str, "clients": int, "insecure": bool}
     settings = _settings(path, kinds)
-    if settings["clients"] < 1:
-        raise Refused(f"clients in {path} must be at least 1, got {settings['clients']}")
+    if settings["clients"] < 0:
+        raise Refused(f"clients in {path} must be at least 0, got {settings['clients']}")
     return FederationSettings(**{key: settings[key] for key in (*kinds, "former")})
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
@@ -18,7 +19,7 @@ from federation.logs import VARIABLE
 from federation.registry import REGISTRY
 from server.certificates import DAYS
 from server.identity import add_client, init_federation, new_client_key
-from server.invitations import admit, invite, join
+from server.invitations import admit, invite, join, take_back
 from server.launch import (
     ReplyLimits,
     check_free,
@@ -103,10 +104,12 @@ def init(
     if invites or invitation is not None:
         _refuse(others | asked, "--invite" if invites else "--join")
         if invitation is None:
-            print(invite(folder).decode(), end="")
+            made, told = invite(folder)
+            print(made.decode(), end="")
+            print(told, file=sys.stderr)
             return
         _refuse({"--invite": invites}, "--join")
-        print(_joined(folder, join(invitation, folder)))
+        print(_joined(folder, *join(invitation, folder)))
     elif add:
         _refuse(others | {"--new-key": new_key is not None}, "--add-client")
         print(_added(folder, add_client(folder)))
@@ -115,7 +118,9 @@ def init(
         print(_with_new_key(folder, new_client_key(folder, new_key)))
     else:
         if clients is None:
-            raise Refused("--clients must say how many clients the federation has")
+            raise Refused(
+                "--clients must say how many clients the federation has; 0, if all are invited"
+            )
         hosts = host or []
         first = check_host(hosts[0] if hosts else "127.0.0.1", "--host")
         with _tidy():
@@ -217,7 +222,10 @@ def remove(
     ],
     control: _Control = None,
 ) -> None:
-    """Remove a client from a federation: its key is refused, and no run counts on it."""
+    """Remove a client from a federation, or take its invitation back."""
+    if invited := take_back(server, client):
+        print(f"{invited}: its invitation is taken back")
+        return
     name, node = remove_client(server, client, control=control)
     number = name.removeprefix("client-")
     print(
@@ -298,9 +306,10 @@ def _made(folder: Path) -> str:
     server = read_server(folder / "server")
     clients, settings = server.settings.clients, server.settings
     last = f" to client-{clients - 1}" if clients > 1 else ""
+    own = f"{folder}/client-0{last}: one for each client's machine, and for nobody else"
     lines = [
         f"{folder}: a federation of {clients}, whose clients connect to {settings.superlink}",
-        f"{folder}/client-0{last}: one for each client's machine, and for nobody else",
+        own if clients else f"engram init-federation {folder} --invite: an invitation for a site",
         f"{folder}/server: for the coordinator's machine; {_next(folder)}",
     ]
     if server.tls:
@@ -327,9 +336,11 @@ def _with_new_key(folder: Path, own: Path) -> str:
     return "\n".join(lines)
 
 
-def _joined(folder: Path, fingerprint: str) -> str:
+def _joined(folder: Path, fingerprint: str, authority: str) -> str:
     lines = [
         f"{folder}: its key is {fingerprint}",
+        f"the authority is {authority}: if the server's operator reads out another one, the "
+        "invitation was changed on its way",
         f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
         f"then: engram node {shlex.quote(str(folder))}",
     ]

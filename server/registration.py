@@ -4,6 +4,7 @@ In ``clients/`` of the coordinator's folder are ``client-N.pub``, the key of a m
 ``client-N.node``, its node id at the SuperLink; and, for every key that is refused for good,
 the renamed ``client-N.pub``: ``client-N.NODE_ID.removed`` if it was removed here, and
 ``client-N.NODE_ID.left`` if its site has left. A client that has no other key is no member.
+``client-N.invited`` is an invitation that was not redeemed (``server/invitations.py``).
 """
 
 import contextlib
@@ -15,15 +16,18 @@ from typing import NamedTuple
 from federation.credentials import read_server
 from federation.errors import Refused
 from federation.files import read_file
+from federation.keys import openssh, public_key_of
 from server.control import Declined, ask
 from server.folders import replace_file
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # most bytes of a file with a node id
+_LARGEST = 2**16  # bytes of a file with a key
 _IN_USE = "23"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 _NOT_FOUND = "24"  # Flower's NODE_NOT_FOUND
 _GONE = re.compile(r"client-(\d{1,9})\.(\d+)\.(removed|left)")
 _KEY = re.compile(r"client-(\d{1,9})\.pub")
+_INVITED = re.compile(r"client-(\d{1,9})\.invited")
 
 
 class Registration(NamedTuple):
@@ -50,7 +54,10 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
     if credentials.tls is None:
         raise Refused(f"{folder} is of an insecure federation: it takes clients as they come")
     if not credentials.public_keys:
-        raise Refused(f"{folder / 'clients'} must have a client-N.pub for each client, has none")
+        raise Refused(
+            f"{folder / 'clients'} must have a client-N.pub for each client, has none: add one, or "
+            "admit one that was invited, by `engram register SERVER_FOLDER REQUEST`"
+        )
     for path in credentials.public_keys:
         yield Registration(path.stem, _register(folder, path, control))
 
@@ -126,20 +133,33 @@ class Roll(NamedTuple):
         members: Numbers of those that have a key.
         gone: Numbers and ends (``removed`` or ``left``) of keys that are refused for good, by
             Flower node id.
+        invited: Numbers of invitations that were not redeemed.
     """
 
     members: frozenset[int]
     gone: dict[int, tuple[int, str]]
+    invited: frozenset[int]
 
 
 def roll(folder: Path) -> Roll:
     """Returns the members of a federation, and the keys that are refused for good."""
     files = [path.name for path in (folder / "clients").glob("client-*")]
-    keys, gone = map(_KEY.fullmatch, files), map(_GONE.fullmatch, files)
+    keys, gone, invited = (map(each.fullmatch, files) for each in (_KEY, _GONE, _INVITED))
     return Roll(
         frozenset(int(match[1]) for match in keys if match),
         {int(match[2]): (int(match[1]), match[3]) for match in gone if match},
+        frozenset(int(match[1]) for match in invited if match),
     )
+
+
+def known_keys(folder: Path) -> dict[bytes, str]:
+    """Returns the files of members' keys and of those refused for good, by key as ``openssh``."""
+    found = dict[bytes, str]()
+    for path in (folder / "clients").glob("client-*"):
+        if _KEY.fullmatch(path.name) or _GONE.fullmatch(path.name):
+            with contextlib.suppress(OSError, Refused):  # empty, if the key was replaced
+                found[openssh(public_key_of(read_file(path, most=_LARGEST), path))] = path.name
+    return found
 
 
 def names(folder: Path) -> dict[int, str]:

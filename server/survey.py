@@ -81,6 +81,7 @@ def survey(
         patience: Seconds without news after which nodes that are off line are left out.
     """
     answers = Answers(grid, "", experiment.digest(), columns=True)
+    attendance = attendance_of(grid, experiment, training="", kind=None)
     now = time.monotonic()
     deadline, end = now + patience, now + _LONGEST
     while not answers.complete and time.monotonic() < (end if answers.silent else deadline):
@@ -92,19 +93,18 @@ def survey(
     for entry in answers.entries.values():
         if entry.table is not None:
             tables |= dict.fromkeys(entry.clients, entry.table)
-    for client in range(experiment.num_clients):
+    for client in attendance.counted:
         if client not in tables:
             # Of a node without a name, nobody knows whose it is.
             silent[client] = answers.refusal(client) or answers.in_words()[0] or "no node hosts it"
     if not check:
         return Survey(tables, silent)
-    attendance = attendance_of(grid, experiment, training="", kind=None)
     try:
         attendance.wait(1, everyone=True, timeout=_LONGEST)
     except RunStopped as error:
         _log.debug("too few clients: %s", error)
     absent, roster = attendance.absent(), attendance.roster()
-    rows = {c: n for c, n in enumerate(roster.examples) if c not in absent}
+    rows = {c: roster.examples[c] for c in attendance.counted if c not in absent}
     return Survey(tables, silent, rows, absent, tuple(attendance.approving))
 
 

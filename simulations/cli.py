@@ -191,7 +191,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "remove": Command(
             _SERVER,
-            "Remove a client from a federation: its key is refused, and no run counts on it.",
+            "Remove a client from a federation, or take its invitation back.",
             (
                 "engram remove fed/server client-1",
                 "engram remove fed/server client-1 --control 127.0.0.1:8000",

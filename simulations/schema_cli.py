@@ -11,9 +11,8 @@ from rich import box
 from rich.table import Table
 
 from federation.addresses import CONTROL
-from federation.credentials import read_server
 from federation.errors import Refused, few_names, one_line, printable
-from simulations.deployed_cli import for_federation, for_server
+from simulations.deployed_cli import clients_of, for_federation, for_server
 from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
 from simulations.terminal import err, out
 
@@ -55,9 +54,9 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
         print(f"client-{client}: takes part, with {count} rows to train on{approval}")
     _tell(told)
     _show_columns(found, experiment.to_config())
-    able = f"{len(rows)} of {experiment.num_clients} sites can take part"
+    able = f"{len(rows)} of {len(rows) + len(found.absent or {})} sites can take part"
     print(f"{experiment.method} on {federation}: {able}; nothing was trained")
-    if len(rows) < experiment.num_clients:
+    if found.absent or not rows:
         raise SystemExit(1)
 
 
@@ -97,7 +96,7 @@ def schema(
     from simulations.surveys import agreed, survey_deployed, write_schema
 
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
-    experiment = for_federation(given, read_server(server).settings.clients)
+    experiment = for_federation(given, clients_of(server))
     found = survey_deployed(experiment, server, control)
     settings, told = agreed(found, overrides, targets, union=union)
     _tell(told)
@@ -135,7 +134,7 @@ def statistics(
     from simulations.surveys import schema_of, survey_deployed
 
     overrides = schema_of(server) | overrides_of(config, sets)
-    experiment = for_federation(overrides, read_server(server).settings.clients)
+    experiment = for_federation(overrides, clients_of(server))
     found = survey_deployed(experiment, server, control)
     tables = {f"client-{client}": table for client, table in sorted(found.tables.items())}
     rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(tables)]
