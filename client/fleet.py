@@ -18,6 +18,7 @@ from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
 from client.signing import Signing
 from client.way import Way
+from federation.announcement import ENDED, GONE
 from federation.clock import in_words, now, sent_time, stamp
 from federation.credentials import NodeCredentials
 from federation.errors import REFUSED, EngramError, Refused, one_line
@@ -59,6 +60,7 @@ _TRANSFER = 300.0  # seconds that a call with a part of a model may take
 _MOST_OBJECTS = 10_000  # in a message; in pieces of 4 MiB, these are 40 GiB
 _LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
 _SHARE = 8  # a message may have 1/8 of the free memory: reading it takes six times its size
+_ANEW = "to take part again it needs another one, by a new invitation or --new-key"
 _REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -75,7 +77,13 @@ class ClockRefused(EngramError):
 
 
 class KeyRefused(EngramError):
-    """The SuperLink answers, but does not accept this node."""
+    """The SuperLink answers, but does not accept this node.
+
+    Attributes:
+        for_good: Whether it never will.
+    """
+
+    for_good = False
 
 
 class Untrusted(EngramError):
@@ -415,10 +423,19 @@ class Fleet:
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             return Unusable(f"{self._where} sends more than {_LARGEST // 2**20} MiB at once")
         if code in _REFUSALS:
-            kind = ClockRefused if details == CLOCK_REFUSED else KeyRefused
-            says = _clocks(error) if kind is ClockRefused else flower.message if flower else details
-            return kind(f"{self._where} refuses this node: {one_line(says)}")
+            return _refusal(self._where, error, flower.message if flower else details)
         return Unreachable(f"{self._where} does not answer: {details}")
+
+
+def _refusal(where: str, error: grpc.RpcError, says: str) -> EngramError:
+    """Returns why a SuperLink refuses a node: its clock, or its key, for now or for good."""
+    if error.details() == CLOCK_REFUSED:
+        return ClockRefused(f"{where} refuses this node: {_clocks(error)}")
+    end = GONE.get(str(dict(error.trailing_metadata() or ()).get(ENDED)))
+    told = f"this client's key for good, {end}: {_ANEW}" if end else f"this node: {one_line(says)}"
+    found = KeyRefused(f"{where} refuses {told}")
+    found.for_good = end is not None
+    return found
 
 
 def _clocks(error: grpc.RpcError) -> str:

@@ -4,7 +4,7 @@ They come with the answers to calls over TLS, and so from who has a certificate 
 the node trusts. An address alone is followed by nodes that are at a former one, and must prove
 itself by its certificate like the first. A new authority is trusted if one that is trusted already
 vouches for it ("new with old", RFC 4210, section 4.4); the server cannot make that up, as the
-authority's key is not on its machine.
+authority's key is not on its machine. A node whose key is refused for good is told so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,12 @@ from federation.settings.files import read_settings, to_toml
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Told = Mapping[str, str | bytes]
+
+ENDED: Final = "engram-ended"
+"""The name under which a SuperLink says why it refuses a key for good."""
+
+GONE: Final = {"removed": "the server's operator has removed it", "left": "its site has left"}
+"""Its reasons, in words."""
 
 _MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
 _AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM

@@ -116,9 +116,9 @@ def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
     return one.public_bytes(*form) == other.public_bytes(*form)
 
 
-def openssh(key: PublicKeyTypes) -> bytes:
-    """Returns a public key in OpenSSH format, without a comment."""
-    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+def public_pem(key: PublicKeyTypes) -> bytes:
+    """Returns a public key in PEM format, as nodes send theirs with each call."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def authority_fingerprint(certificate: x509.Certificate) -> str:

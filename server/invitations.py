@@ -27,8 +27,8 @@ from federation.files import read_file
 from federation.keys import (
     authority_fingerprint,
     is_authority,
-    openssh,
     public_key_of,
+    public_pem,
     read_certificate,
 )
 from federation.settings.files import to_toml
@@ -141,7 +141,7 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
         request, _REQUEST, "a request, as `engram init-federation FOLDER --join` makes it"
     )
     number, key = given["client"], given["key"].encode()
-    name, public = f"client-{number}", openssh(public_key_of(key, request))
+    name, public = f"client-{number}", public_pem(public_key_of(key, request))
     with changing(folder):
         settings = read_server(folder).settings
         if given["federation"] != settings.federation:

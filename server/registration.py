@@ -16,7 +16,7 @@ from typing import NamedTuple
 from federation.credentials import read_server
 from federation.errors import Refused
 from federation.files import read_file
-from federation.keys import openssh, public_key_of
+from federation.keys import public_key_of, public_pem
 from server.control import Declined, ask
 from server.folders import replace_file
 
@@ -153,12 +153,12 @@ def roll(folder: Path) -> Roll:
 
 
 def known_keys(folder: Path) -> dict[bytes, str]:
-    """Returns the files of members' keys and of those refused for good, by key as ``openssh``."""
+    """Returns the files of keys of members, and of those refused for good, by ``public_pem``."""
     found = dict[bytes, str]()
     for path in (folder / "clients").glob("client-*"):
         if _KEY.fullmatch(path.name) or _GONE.fullmatch(path.name):
             with contextlib.suppress(OSError, Refused):  # empty, if the key was replaced
-                found[openssh(public_key_of(read_file(path, most=_LARGEST), path))] = path.name
+                found[public_pem(public_key_of(read_file(path, most=_LARGEST), path))] = path.name
     return found
 
 

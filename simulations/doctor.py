@@ -270,7 +270,8 @@ def _reached(credentials: NodeCredentials, state: Path) -> str:
     except Unreachable as error:
         raise Refused(f"{error}: start it, or open the way to it") from error
     except KeyRefused as error:
-        raise Refused(f"{error}: on the server, engram register; or start this node") from error
+        mend = "" if error.for_good else ": on the server, engram register; or start this node"
+        raise Refused(f"{error}{mend}") from error
     knows = "knows this node" if known else "answers; whether it knows the key shows at the start"
     said = "" if ahead is None else f"; the clocks differ by {in_words(ahead)}"
     return f"{credentials.superlink} {knows}{said}"

@@ -48,6 +48,9 @@ class Failed(grpc.RpcError):
     def details(self):
         return self._details
 
+    def trailing_metadata(self):
+        return None
+
 
 class Stub:
     """A SuperLink that hands over one message and its objects, in good faith."""
