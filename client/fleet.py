@@ -431,10 +431,11 @@ def _refusal(where: str, error: grpc.RpcError, says: str) -> EngramError:
     """Returns why a SuperLink refuses a node: its clock, or its key, for now or for good."""
     if error.details() == CLOCK_REFUSED:
         return ClockRefused(f"{where} refuses this node: {_clocks(error)}")
-    end = GONE.get(str(dict(error.trailing_metadata() or ()).get(ENDED)))
-    told = f"this client's key for good, {end}: {_ANEW}" if end else f"this node: {one_line(says)}"
-    found = KeyRefused(f"{where} refuses {told}")
-    found.for_good = end is not None
+    end = dict(error.trailing_metadata() or ()).get(ENDED)
+    if end not in GONE:
+        return KeyRefused(f"{where} refuses this node: {one_line(says)}")
+    found = KeyRefused(f"{where} notes this client as {end}, and refuses its key for good: {_ANEW}")
+    found.for_good = True
     return found
 
 

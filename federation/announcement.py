@@ -27,8 +27,8 @@ Told = Mapping[str, str | bytes]
 ENDED: Final = "engram-ended"
 """The name under which a SuperLink says why it refuses a key for good."""
 
-GONE: Final = {"removed": "the server's operator has removed it", "left": "its site has left"}
-"""Its reasons, in words."""
+GONE: Final = ("removed", "left")
+"""Its reasons."""
 
 _MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
 _AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM

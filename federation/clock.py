@@ -22,15 +22,6 @@ def stamp(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def read_stamp(text: str) -> datetime:
-    """Reads a time that ``stamp`` returned.
-
-    Raises:
-        ValueError: It is none.
-    """
-    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S UTC").replace(tzinfo=UTC)
-
-
 def in_words(difference: timedelta) -> str:
     """Returns a difference in the largest unit of which it has two, such as ``7 minutes``."""
     seconds = abs(difference.total_seconds())

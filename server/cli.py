@@ -104,9 +104,9 @@ def init(
     if invites or invitation is not None:
         _refuse(others | asked, "--invite" if invites else "--join")
         if invitation is None:
-            made, told = invite(folder)
+            made, authority = invite(folder)
             print(made.decode(), end="")
-            print(told, file=sys.stderr)
+            print(f"read out to the site: the authority is {authority}", file=sys.stderr)
             return
         _refuse({"--invite": invites}, "--join")
         print(_joined(folder, *join(invitation, folder)))
@@ -339,8 +339,7 @@ def _with_new_key(folder: Path, own: Path) -> str:
 def _joined(folder: Path, fingerprint: str, authority: str) -> str:
     lines = [
         f"{folder}: its key is {fingerprint}",
-        f"the authority is {authority}: if the server's operator reads out another one, the "
-        "invitation was changed on its way",
+        f"the authority is {authority}, as the server's operator reads out; else stop here",
         f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
         f"then: engram node {shlex.quote(str(folder))}",
     ]

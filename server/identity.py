@@ -178,14 +178,9 @@ def _client(
 # --- Checks --------------------------------------------------------------------------------
 
 
-def is_name(name: str) -> bool:
-    """Whether a federation may have a name."""
-    return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name)) and name != "default"
-
-
 def _federation_name(folder: Path) -> str:
     name = folder.resolve().name
-    if not is_name(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name) or name == "default":
         raise Refused(
             "the folder's name, which becomes the federation's, must be up to 40 letters, digits, "
             f"- and _, and not 'default', got {name!r}"

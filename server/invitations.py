@@ -1,11 +1,10 @@
 """Invitations, by which a site makes its own key: the private half never leaves its machine.
 
 The server's operator makes an invitation: the next client's number, the SuperLink's address, the
-authority's certificate, and a one-time word. The site makes its folder from it, and a request with
-the public half of its key, and with a proof of the word. The operator admits it; until then the
-client is counted nowhere. Who reads an invitation on its way could redeem it first, and who
-changes it could name another authority: so both sides see the fingerprints of the authority and of
-the key, and read them out to each other.
+authority's certificate, a one-time word and an end. The site makes its folder from it, and a
+request with the public half of its key and a proof of the word, which the operator admits; until
+then the client is counted nowhere. Who changes an invitation on its way could name another
+authority: so both sides see the fingerprints of authority and key, and read them out.
 """
 
 import base64
@@ -20,7 +19,7 @@ from typing import Any, Final
 from cryptography import x509
 
 from federation.addresses import parse_address
-from federation.clock import now, read_stamp, stamp
+from federation.clock import now
 from federation.credentials import read_server
 from federation.errors import Refused, brief
 from federation.files import read_file
@@ -34,46 +33,49 @@ from federation.keys import (
 from federation.settings.files import to_toml
 from server.certificates import certificate_pem, node_key_files
 from server.folders import changing, make_folder, replace_file
-from server.identity import MOST_CLIENTS, is_name
+from server.identity import MOST_CLIENTS
 from server.registration import known_keys, roll
 from server.registry import sign_registry
 
 _LARGEST = 2**16  # bytes of an invitation or a request
-_LASTS: Final = timedelta(days=14)  # an invitation
-_OPEN = {"word": str, "until": str}
-_INVITATION = {"federation": str, "superlink": str, "client": int, **_OPEN, "ca": str}
+_LASTS: Final = timedelta(days=14)
+_TEXTS = ("federation", "superlink", "until", "word", "ca")
+_INVITATION = dict.fromkeys(_TEXTS, str) | {"client": int}
 _REQUEST = {"federation": str, "client": int, "key": str, "proof": str}
 
 
 def invite(folder: Path) -> tuple[bytes, str]:
-    """Invites the next client of a federation.
+    """Invites the next client of a federation, whose number is then taken.
 
     Args:
         folder: The federation's folder, or the server's in it.
 
     Returns:
-        The invitation, and lines for the operator, with the authority's fingerprint.
+        The invitation, and the authority's fingerprint.
 
     Raises:
-        Refused: The server's folder is not in order, cannot be written, or is of an insecure
-            federation.
+        Refused: The server's folder is not in order, of an insecure federation, or cannot be
+            written.
     """
     folder = folder / "server" if (folder / "server").is_dir() else folder
     with changing(folder):
         found, taken = read_server(folder), roll(folder)
         settings = found.settings
+        number = 1 + max({settings.clients - 1, *taken.members, *taken.invited})
         if found.tls is None:
             raise Refused(f"{folder} is of an insecure federation: add a client by --add-client")
-        number = 1 + max({settings.clients - 1, *taken.members, *taken.invited})
-        secret = {"word": secrets.token_hex(16), "until": stamp(now() + _LASTS)}
+        root = read_certificate(found.tls.root_certificate)
+        invitation = {
+            "federation": settings.federation,
+            "superlink": settings.superlink,
+            "client": number,
+            "until": f"{now() + _LASTS:%Y-%m-%d}",
+            "word": secrets.token_hex(16),
+            "ca": certificate_pem(root).decode(),
+        }
         (folder / "clients").mkdir(mode=0o700, exist_ok=True)
-        replace_file(_file(folder, number), to_toml(secret))
-    root = read_certificate(found.tls.root_certificate)
-    given = {"federation": settings.federation, "superlink": settings.superlink, "client": number}
-    return to_toml(given | secret | {"ca": certificate_pem(root).decode()}), (
-        f"client-{number} is invited until {secret['until']}\n"
-        f"read out to the site that the authority is {authority_fingerprint(root)}"
-    )
+        replace_file(_file(folder, number), to_toml(invitation))
+    return to_toml(invitation), authority_fingerprint(root)
 
 
 def join(invitation: Path, folder: Path) -> tuple[str, str]:
@@ -87,8 +89,7 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
         The fingerprints of its key and of the authority.
 
     Raises:
-        Refused: The file is no invitation, or one that has ended, or the folder is in use or
-            cannot be made.
+        Refused: The file is no invitation or has ended, or the folder is in use or cannot be made.
     """
     given = _read(
         invitation,
@@ -97,10 +98,9 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
     )
     parse_address(given["superlink"], f"superlink in {invitation}")
     federation, number = given["federation"], given["client"]
-    if not is_name(federation) or not 0 <= number < MOST_CLIENTS:
-        called = brief(f"{federation}/client-{number}")
-        raise Refused(f"{invitation} must be for a client of a federation, got {called}")
-    _check_open(given, f"{invitation} is an invitation that")
+    if not 0 <= number < MOST_CLIENTS:
+        raise Refused(f"client in {invitation} must lie in 0..{MOST_CLIENTS - 1}, got {number}")
+    _check_end(given, invitation)
     try:
         (root,) = x509.load_pem_x509_certificates(given["ca"].encode())
     except ValueError as error:
@@ -134,8 +134,8 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
         The client, such as ``client-3``, and the fingerprint of its key.
 
     Raises:
-        Refused: The file is no request by an open invitation of this federation, its key is that
-            of another member or is refused for good, or the folder is not in order.
+        Refused: The file is no request by an open invitation from here, its key is known already,
+            or the folder is not in order.
     """
     given = _read(
         request, _REQUEST, "a request, as `engram init-federation FOLDER --join` makes it"
@@ -149,12 +149,16 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
             raise Refused(f"{request} must be of {settings.federation}, got one of {named}")
         holder = known_keys(folder).get(public)
         if holder != f"{name}.pub":  # else, the call before this one was interrupted
-            _check(folder, given, request)
-            if holder is not None:
+            invited = _opened(folder, number)
+            proof = _proof(invited["word"], given["key"]) if invited else ""
+            if not invited or not hmac.compare_digest(proof.encode(), given["proof"].encode()):
                 raise Refused(
-                    f"{request} must have a new key, got that of {holder} in {folder}/clients: the "
-                    "site makes another one, by --join in a new folder"
+                    f"{request} must prove the word of an open invitation of {name} from {folder}: "
+                    "invite the site anew"
                 )
+            _check_end(invited, request)
+            if holder:
+                raise Refused(f"{request} must have a new key, got that of {holder}: join anew")
             replace_file(folder / "clients" / f"{name}.pub", key)
         taken = settings._replace(clients=max(settings.clients, number + 1))
         replace_file(folder / "federation.toml", to_toml(taken._asdict()))
@@ -164,13 +168,13 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
 
 
 def invitations(folder: Path) -> dict[int, str]:
-    """Returns when invitations end that were neither redeemed nor taken back, by client."""
+    """Returns the last days of invitations that were not redeemed or taken back, by client."""
     found = {number: _opened(folder, number) for number in sorted(roll(folder).invited)}
     return {number: each["until"] for number, each in found.items() if each}
 
 
 def take_back(folder: Path, client: str) -> str:
-    """Takes back an invitation; its number is not given again.
+    """Takes an invitation back; its number is not given again.
 
     Args:
         folder: The server's folder.
@@ -178,9 +182,6 @@ def take_back(folder: Path, client: str) -> str:
 
     Returns:
         The client, such as ``client-3``; "" if it has no open invitation.
-
-    Raises:
-        Refused: The invitation cannot be written.
     """
     digits = client.removeprefix("client-")
     with changing(folder):
@@ -196,42 +197,25 @@ def fingerprint_of(public: bytes) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _check(folder: Path, given: dict[str, Any], request: Path) -> None:
-    """Refuses a request that was not made from an invitation which is open now."""
-    name, again = f"client-{given['client']}", "invite the site anew"
-    found = _opened(folder, given["client"])
-    if not found:
-        raise Refused(
-            f"{request} must be by an open invitation, and {folder} has none of {name}: {again}"
-        )
-    _check_open(found, f"{request} is by an invitation that")
-    proof = _proof(found["word"], given["key"])
-    if not hmac.compare_digest(proof.encode(), given["proof"].encode()):
-        raise Refused(f"{request} must prove the word of {name}'s invitation: {again}")
-
-
-def _check_open(given: dict[str, Any], what: str) -> None:
-    try:
-        ends = read_stamp(given["until"])
-    except ValueError as error:
-        raise Refused(f"{what} must end at a time, got {brief(given['until'])}") from error
-    if ends < now():
-        raise Refused(f"{what} ended on {stamp(ends)}: the server's operator makes a new one")
-
-
 def _proof(word: str, key: str) -> str:
     return hmac.new(word.encode(), key.encode(), "sha256").hexdigest()
 
 
+def _check_end(given: dict[str, Any], file: Path) -> None:
+    if given["until"] < f"{now():%Y-%m-%d}":
+        ended = f"{file} is of an invitation that ended after {brief(given['until'])}"
+        raise Refused(f"{ended}: the server's operator invites the site anew")
+
+
 def _file(folder: Path, number: int) -> Path:
-    """Returns the file of an open invitation, which is empty once that is taken back."""
     return folder / "clients" / f"client-{number}.invited"
 
 
 def _opened(folder: Path, number: int) -> dict[str, Any]:
+    """Returns an invitation as it was made; empty if there is none, or it was taken back."""
     path = _file(folder, number)
     there = path.is_file() and path.stat().st_size
-    return _read(path, _OPEN, "an invitation's word and end") if there else {}
+    return _read(path, _INVITATION, "an invitation") if there else {}
 
 
 def _read(path: Path, kinds: dict[str, type], what: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from simulations.options import (
 )
 from simulations.terminal import Report, err, run_all, show_found
 
-__all__ = ["app", "clients_of", "for_federation", "for_server", "run_on"]
+__all__ = ["app", "for_federation", "for_server", "run_on"]
 
 app = typer.Typer()
 
@@ -162,25 +162,19 @@ def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
 
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
     agreed = read_by(method, schema_of(server))
-    return for_federation(agreed | dict(overrides), clients_of(server))
-
-
-def clients_of(server: Path) -> int:
-    """Returns the number of clients that a federation has had, at least 1.
-
-    Raises:
-        Refused: Its folder is not in order, or nobody is a member yet.
-    """
-    if found := read_server(server).settings.clients:
-        return found
-    raise Refused(
-        f"{server} has no member yet: invite a site, engram init-federation FOLDER --invite, and "
-        "admit it, engram register SERVER_FOLDER REQUEST"
-    )
+    return for_federation(agreed | dict(overrides), read_server(server).settings.clients)
 
 
 def for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
-    """Returns the experiment, by default with as many clients as the federation has."""
+    """Returns the experiment, by default with as many clients as the federation has.
+
+    Raises:
+        Refused: Nobody is a member yet, or the settings are not in order.
+    """
+    if not clients:
+        raise Refused(
+            "no site is a member yet: admit one, by engram register SERVER_FOLDER REQUEST"
+        )
     most = Experiment.model_fields["clients_per_round"].default
     base = {"num-clients": clients, "clients-per-round": min(clients, most)}
     given = in_project(overrides)

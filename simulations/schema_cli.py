@@ -11,8 +11,9 @@ from rich import box
 from rich.table import Table
 
 from federation.addresses import CONTROL
+from federation.credentials import read_server
 from federation.errors import Refused, few_names, one_line, printable
-from simulations.deployed_cli import clients_of, for_federation, for_server
+from simulations.deployed_cli import for_federation, for_server
 from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
 from simulations.terminal import err, out
 
@@ -96,7 +97,7 @@ def schema(
     from simulations.surveys import agreed, survey_deployed, write_schema
 
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
-    experiment = for_federation(given, clients_of(server))
+    experiment = for_federation(given, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
     settings, told = agreed(found, overrides, targets, union=union)
     _tell(told)
@@ -134,7 +135,7 @@ def statistics(
     from simulations.surveys import schema_of, survey_deployed
 
     overrides = schema_of(server) | overrides_of(config, sets)
-    experiment = for_federation(overrides, clients_of(server))
+    experiment = for_federation(overrides, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
     tables = {f"client-{client}": table for client, table in sorted(found.tables.items())}
     rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(tables)]

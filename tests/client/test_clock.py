@@ -80,8 +80,8 @@ def test_with_a_clock_that_is_right_the_call_goes_on(opened):
 @pytest.mark.parametrize(
     ("announced", "says"),
     [
-        ([(ENDED, "removed")], "key for good, the server's operator has removed it: to take part"),
-        ([(ENDED, "left")], "key for good, its site has left: to take part again it needs another"),
+        ([(ENDED, "removed")], "notes this client as removed, and refuses its key for good: to"),
+        ([(ENDED, "left")], "notes this client as left, and refuses its key for good: to take"),
         ([(ENDED, "rubbish")], "refuses this node: Method not implemented!"),
         ([], "refuses this node: Method not implemented!"),
     ],
