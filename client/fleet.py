@@ -28,7 +28,6 @@ from federation.flower import (
     FleetStub,
     FlowerError,
     Parcel,
-    create_channel,
     fab_from_proto,
     fab_pb2,
     fleet_pb2,
@@ -212,13 +211,15 @@ class Fleet:
     def _dial(self) -> None:
         self.close()
         self.credentials = c = self._way.next()
-        self._channel = create_channel(
-            server_address=c.superlink,
-            insecure=c.insecure,
-            root_certificates=self._way.roots(),
-            max_message_length=_LARGEST,
-            interceptors=[Signing(self._key), self._way],
+        roots, name = self._way.roots(), self._way.key_host
+        options: list[tuple[str, str | int]] = [("grpc.max_receive_message_length", _LARGEST)]
+        options += [("grpc.ssl_target_name_override", name)] if name else []
+        channel = (
+            grpc.insecure_channel(c.superlink, options)
+            if c.insecure
+            else grpc.secure_channel(c.superlink, grpc.ssl_channel_credentials(roots), options)
         )
+        self._channel = grpc.intercept_channel(channel, Signing(self._key), self._way)
         self._stub = FleetStub(self._channel)
 
     def close(self) -> None:

@@ -3,8 +3,9 @@
 The folders are made by ``server/identity.py``, which lists their contents.
 """
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -180,6 +181,21 @@ def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
         return ()
     found = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
     return (*found, *(str(ip) for ip in names.get_values_for_type(x509.IPAddress)))
+
+
+def key_host(serial: int) -> str:
+    """Returns the name in a server's certificate that says its key is not before another one.
+
+    A certificate has the names of all keys up to its own, so that a node that asks for a key's name
+    is not led to a server that has an earlier key, as a stolen one.
+    """
+    return f"key-{serial}.invalid"
+
+
+def key_serial(hosts: Iterable[str]) -> int:
+    """Returns the serial number of a server's key by its certificate's hosts; 0 for the first."""
+    found = (re.fullmatch(r"key-(\d{1,9})\.invalid", host) for host in hosts)
+    return max((int(match[1]) for match in found if match), default=0)
 
 
 # --- Checks --------------------------------------------------------------------------------

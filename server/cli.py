@@ -18,6 +18,7 @@ from federation.errors import Refused
 from federation.logs import VARIABLE
 from federation.registry import REGISTRY
 from server.certificates import DAYS
+from server.folders import changing
 from server.identity import add_client, init_federation, new_client_key
 from server.invitations import admit, invite, join, take_back
 from server.launch import (
@@ -257,16 +258,25 @@ def renew(
         bool,
         typer.Option("--new-authority", help="Begin with a new authority; the present vouches."),
     ] = False,
+    new_key: Annotated[
+        bool,
+        typer.Option("--new-key", help="Draw a key for the server; nodes then refuse the former."),
+    ] = False,
 ) -> None:
-    """Renew a server's certificate, address or authority; what runs goes on."""
+    """Renew a server's certificate, address, key or authority; what runs goes on."""
     if address is not None and (folder / "node.toml").is_file():
-        _refuse({"--host": host, "--new-authority": authority}, "a client's folder")
+        others = {"--host": host, "--new-authority": authority, "--new-key": new_key}
+        _refuse(others, "a client's folder")
         move_node(folder, address)
         print(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
         return
-    tls = renew_server(folder, host or [], days, superlink=address, authority=authority)
+    with changing(folder):
+        tls = renew_server(
+            folder, host or [], days, superlink=address, authority=authority, another_key=new_key
+        )
+        registry = sign_registry(folder)
     print(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
-    if registry := sign_registry(folder):
+    if registry:
         print(f"{folder / REGISTRY}: {registry}, by which sites know each other")
     print(_renewed(folder, moved=address is not None, authority=authority))
 
@@ -349,7 +359,7 @@ def _joined(folder: Path, fingerprint: str, authority: str) -> str:
 def _renewed(folder: Path, *, moved: bool, authority: bool) -> str:
     lines = [
         "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
-        f"another machine, bring server.crt, ca.crt, federation.toml and registry of {folder} there"
+        f"another machine, bring *.crt, *.toml, server.key and registry of {folder} there"
     ]
     if moved:
         lines.append(

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from federation.announcement import ENDED, GONE, Metadata, announcement
+from federation.announcement import ENDED, GONE, LEAST, Metadata, announcement
 from federation.credentials import read_federation
 from federation.errors import Refused
 from federation.keys import read_certificate, read_server_key, same_key
@@ -86,10 +86,13 @@ def live_announcement(folder: Path) -> Callable[[str, bytes], Metadata]:
     Args:
         folder: The folder of a server with certificates.
     """
-    settings, root = folder / "federation.toml", folder / "ca.crt"
-    told = Live(
-        [settings, root], lambda: announcement(read_federation(settings), root.read_bytes())
-    )
+    files = settings, root, least = folder / "federation.toml", folder / "ca.crt", folder / LEAST
+
+    def read() -> Metadata:
+        serial = least.read_bytes() if least.exists() else b""
+        return announcement(read_federation(settings), root.read_bytes(), serial)
+
+    told = Live(files, read)
     known = Live([folder / "clients"], lambda: known_keys(folder))
 
     def announced(call: str, key: bytes) -> Metadata:

@@ -207,7 +207,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "renew": Command(
             _SERVER,
-            "Renew a server's certificate, address or authority; what runs goes on.",
+            "Renew a server's certificate, address, key or authority; what runs goes on.",
             ("engram renew fed/server", "engram renew fed/server --address fl.example.org:9092"),
         ),
         "stop": Command(

@@ -15,6 +15,7 @@ from federation.announcement import new_address, new_authorities
 from federation.credentials import read_node
 from federation.flower import public_key_to_bytes
 from federation.keys import read_certificate, read_node_key
+from server.certificates import certificate_pem
 from server.live import grpc_credentials, live_announcement, live_certificate, ssl_context
 from server.renewal import renew_server
 from tests.server.federations import FED, make
@@ -131,7 +132,7 @@ def test_nodes_are_told_with_their_heartbeats_and_at_the_beginning():
         said = dict(told(f"/flwr.proto.Fleet/{call}", b""))
         assert new_address(said, "a.example.org:9092") == "c.example.org:9092"
         trusted = new_authorities(said, Path("former.crt").read_bytes())
-        assert trusted == (SERVER / "ca.crt").read_bytes()
+        assert trusted == certificate_pem(read_certificate(SERVER / "ca.crt"))
     assert not told("/flwr.proto.Fleet/PullMessages", b"")
 
 
