@@ -18,7 +18,7 @@ from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
 from client.signing import Signing
 from client.way import Way
-from federation.announcement import ENDED, GONE
+from federation.announcement import ENDED
 from federation.clock import in_words, now, sent_time, stamp
 from federation.credentials import NodeCredentials
 from federation.errors import REFUSED, EngramError, Refused, one_line
@@ -432,11 +432,10 @@ def _refusal(where: str, error: grpc.RpcError, says: str) -> EngramError:
     """Returns why a SuperLink refuses a node: its clock, or its key, for now or for good."""
     if error.details() == CLOCK_REFUSED:
         return ClockRefused(f"{where} refuses this node: {_clocks(error)}")
-    end = dict(error.trailing_metadata() or ()).get(ENDED)
-    if end not in GONE:
-        return KeyRefused(f"{where} refuses this node: {one_line(says)}")
-    found = KeyRefused(f"{where} notes this client as {end}, and refuses its key for good: {_ANEW}")
-    found.for_good = True
+    end = one_line(str(dict(error.trailing_metadata() or ()).get(ENDED, "")))
+    told = f"this client's key for good, as it is noted as {end}: {_ANEW}"
+    found = KeyRefused(f"{where} refuses {told if end else f'this node: {one_line(says)}'}")
+    found.for_good = bool(end)
     return found
 
 

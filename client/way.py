@@ -18,10 +18,9 @@ from federation.announcement import (
     new_authorities,
     proven_serial,
 )
-from federation.credentials import NodeCredentials, certificate_hosts, key_host, key_serial
+from federation.credentials import NodeCredentials, key_host
 from federation.errors import Refused
 from federation.files import replace_file
-from federation.keys import read_certificate
 from federation.proxies import direct
 
 _log = getLogger("flwr.engram")
@@ -39,10 +38,10 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
 
     def __init__(self, credentials: NodeCredentials) -> None:
         self._known = credentials
-        least = credentials.private_key.with_name(LEAST)
-        hosts = certificate_hosts(read_certificate(least)) if least.exists() else ()
-        self._serial = key_serial(hosts)
         self._told: bytes | None = None
+        least = credentials.private_key.with_name(LEAST)
+        said = least.read_bytes() if least.exists() else b""
+        self._serial = proven_serial(said, self.roots() or b"")
         self._tries = 0
 
     def next(self) -> NodeCredentials:

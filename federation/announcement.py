@@ -26,10 +26,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 Told = Mapping[str, str | bytes]
 
 ENDED: Final = "engram-ended"
-"""The name under which a SuperLink says why it refuses a key for good."""
-
-GONE: Final = ("removed", "left")
-"""Its reasons."""
+"""The name under which a SuperLink says why it refuses a key for good: removed, or left."""
 
 _MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
 _AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM

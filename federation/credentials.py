@@ -184,16 +184,12 @@ def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
 
 
 def key_host(serial: int) -> str:
-    """Returns the name in a server's certificate that says its key is not before another one.
-
-    A certificate has the names of all keys up to its own, so that a node that asks for a key's name
-    is not led to a server that has an earlier key, as a stolen one.
-    """
+    """Returns a host for which certificates of a server's key, and of later ones, are made."""
     return f"key-{serial}.invalid"
 
 
 def key_serial(hosts: Iterable[str]) -> int:
-    """Returns the serial number of a server's key by its certificate's hosts; 0 for the first."""
+    """Returns the serial number of a server's key, by its certificate's hosts; 0 at first."""
     found = (re.fullmatch(r"key-(\d{1,9})\.invalid", host) for host in hosts)
     return max((int(match[1]) for match in found if match), default=0)
 

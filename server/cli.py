@@ -20,7 +20,7 @@ from federation.registry import REGISTRY
 from server.certificates import DAYS
 from server.folders import changing
 from server.identity import add_client, init_federation, new_client_key
-from server.invitations import admit, invite, join, take_back
+from server.invitations import admit, invite, join
 from server.launch import (
     ReplyLimits,
     check_free,
@@ -224,10 +224,10 @@ def remove(
     control: _Control = None,
 ) -> None:
     """Remove a client from a federation, or take its invitation back."""
-    if invited := take_back(server, client):
-        print(f"{invited}: its invitation is taken back")
-        return
     name, node = remove_client(server, client, control=control)
+    if node is None:
+        print(f"{name}: its invitation is taken back")
+        return
     number = name.removeprefix("client-")
     print(
         f"{name}: its key (node {node}) is refused from now on\n"

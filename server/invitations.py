@@ -173,24 +173,6 @@ def invitations(folder: Path) -> dict[int, str]:
     return {number: each["until"] for number, each in found.items() if each}
 
 
-def take_back(folder: Path, client: str) -> str:
-    """Takes an invitation back; its number is not given again.
-
-    Args:
-        folder: The server's folder.
-        client: The client, such as ``client-3`` or ``3``.
-
-    Returns:
-        The client, such as ``client-3``; "" if it has no open invitation.
-    """
-    digits = client.removeprefix("client-")
-    with changing(folder):
-        if not digits.isdecimal() or int(digits) not in invitations(folder):
-            return ""
-        replace_file(_file(folder, int(digits)), b"")
-    return f"client-{int(digits)}"
-
-
 def fingerprint_of(public: bytes) -> str:
     """Returns the fingerprint of a public key in OpenSSH format, as ``ssh-keygen -l`` has it."""
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from federation.announcement import ENDED, GONE, LEAST, Metadata, announcement
+from federation.announcement import ENDED, LEAST, Metadata, announcement
 from federation.credentials import read_federation
 from federation.errors import Refused
 from federation.keys import read_certificate, read_server_key, same_key
@@ -96,8 +96,8 @@ def live_announcement(folder: Path) -> Callable[[str, bytes], Metadata]:
     known = Live([folder / "clients"], lambda: known_keys(folder))
 
     def announced(call: str, key: bytes) -> Metadata:
-        end = known.get().get(key, "").rpartition(".")[2]
-        if end in GONE:
+        end = known.get().get(key, ".pub").rpartition(".")[2]
+        if end != "pub":
             return ((ENDED, end),)
         return told.get() if call.endswith(_ANNOUNCED) else ()
 

@@ -18,7 +18,7 @@ from federation.errors import Refused
 from federation.files import read_file
 from federation.keys import public_key_of, public_pem
 from server.control import Declined, ask
-from server.folders import replace_file
+from server.folders import changing, replace_file
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # most bytes of a file with a node id
@@ -62,13 +62,16 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
         yield Registration(path.stem, _register(folder, path, control))
 
 
-def remove_client(folder: Path, client: str, *, control: str | None = None) -> tuple[str, int]:
+def remove_client(
+    folder: Path, client: str, *, control: str | None = None
+) -> tuple[str, int | None]:
     """Removes a client's key from a running SuperLink, which then refuses it for good.
 
-    An interrupted call can be repeated. ``client`` is a number or ``client-N``.
+    An interrupted call can be repeated. ``client`` is a number or ``client-N``. Of one that is
+    invited, the invitation is taken back; its number is not given again.
 
     Returns:
-        The client, such as ``client-0``, and its Flower node id.
+        The client, such as ``client-0``, and its Flower node id; None if it was invited.
 
     Raises:
         Refused: If the folder is not in order, there is no such client in it, or its node id is
@@ -82,6 +85,11 @@ def remove_client(folder: Path, client: str, *, control: str | None = None) -> t
     clients = folder / "clients"
     public = clients / f"{name}.pub"
     if not re.fullmatch(r"client-\d+", name) or not public.is_file():
+        invited = clients / f"{name}.invited"
+        with changing(folder):
+            if name[7:].isdecimal() and invited.is_file() and invited.stat().st_size:
+                replace_file(invited, b"")
+                return name, None
         there = ", ".join(path.stem for path in credentials.public_keys[:20]) or "none"
         raise Refused(
             f"the client must be one with a key in {clients}, {there}, got {client[:40]!r}"

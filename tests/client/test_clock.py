@@ -80,9 +80,15 @@ def test_with_a_clock_that_is_right_the_call_goes_on(opened):
 @pytest.mark.parametrize(
     ("announced", "says"),
     [
-        ([(ENDED, "removed")], "notes this client as removed, and refuses its key for good: to"),
-        ([(ENDED, "left")], "notes this client as left, and refuses its key for good: to take"),
-        ([(ENDED, "rubbish")], "refuses this node: Method not implemented!"),
+        (
+            [(ENDED, "removed")],
+            "refuses this client's key for good, as it is noted as removed: to take",
+        ),
+        (
+            [(ENDED, "left")],
+            "refuses this client's key for good, as it is noted as left: to take part",
+        ),
+        ([(ENDED, "expelled")], "refuses this client's key for good, as it is noted as expelled: to"),
         ([], "refuses this node: Method not implemented!"),
     ],
 )

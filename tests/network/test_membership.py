@@ -89,7 +89,7 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path):
     assert rows[-1]["absent"] == {}  # nobody misses it
     assert all(row["ms"] < 10_000 for row in rows[:-2])  # nobody waited for who came or went
     assert listed["client-2"] == "unregistered"
-    assert "notes this client as removed, and refuses its key for good" in refused
+    assert "key for good, as it is noted as removed" in refused
 
 
 def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path):
