@@ -59,7 +59,7 @@ _TRANSFER = 300.0  # seconds that a call with a part of a model may take
 _MOST_OBJECTS = 10_000  # in a message; in pieces of 4 MiB, these are 40 GiB
 _LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
 _SHARE = 8  # a message may have 1/8 of the free memory: reading it takes six times its size
-_ANEW = "to take part again it needs another one, by a new invitation or --new-key"
+_ANEW = "to take part again it needs another, by an invitation or init-federation --new-key"
 _REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNAUTHENTICATED,

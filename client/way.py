@@ -81,11 +81,12 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
         return key_host(self._serial) if self._serial else ""
 
     def _require(self, told: Told) -> None:
-        said = told.get(LEAST_KEY, b"")
-        if (serial := proven_serial(said, self.roots() or b"")) > self._serial:
+        said = told.get(LEAST_KEY)
+        least = said if isinstance(said, bytes) else b""
+        if (serial := proven_serial(least, self.roots() or b"")) > self._serial:
             self._serial = serial
             _log.info("the SuperLink has a new key: from the next connection on, none before it")
-            self._write(LEAST, lambda: bytes(said))
+            self._write(LEAST, lambda: least)
 
     def _move(self, told: Told) -> None:
         known, folder = self._known, self._known.private_key.parent

@@ -103,7 +103,7 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
 
-def proven_serial(said: str | bytes, trusted: bytes) -> int:
+def proven_serial(said: bytes, trusted: bytes) -> int:
     """Returns the serial number of a server's key that a trusted authority has signed; else 0.
 
     Args:
@@ -111,9 +111,9 @@ def proven_serial(said: str | bytes, trusted: bytes) -> int:
         trusted: Certificates of the authorities that are trusted, PEM.
     """
     try:
-        certificate = x509.load_pem_x509_certificate(said)  # type: ignore[arg-type]
+        certificate = x509.load_pem_x509_certificate(said)
         roots = x509.load_pem_x509_certificates(trusted)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm):
         return 0
     proven = not is_authority(certificate) and any(issued(certificate, root) for root in roots)
     return key_serial(certificate_hosts(certificate)) if proven else 0

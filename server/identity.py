@@ -9,8 +9,9 @@
       client-1/ ...
 
 An insecure federation has no certificates. Once there is a new authority (``server/renewal.py``),
-ca.crt has its certificate, the former one's, and that by which the former vouches for the new. Only
-the owner may enter the folders and read the keys. ``federation/credentials.py`` reads them.
+ca.crt has its certificate, and until the next renewal the former one's, and that by which the
+former vouches for the new; least.crt is the certificate of a new key of the server. Only the owner
+may enter the folders and read the keys. ``federation/credentials.py`` reads them.
 """
 
 import re

@@ -37,11 +37,13 @@ from server.identity import MOST_CLIENTS
 from server.registration import known_keys, roll
 from server.registry import sign_registry
 
+_Kinds = dict[str, type]
+
 _LARGEST = 2**16  # bytes of an invitation or a request
 _LASTS: Final = timedelta(days=14)
-_TEXTS = ("federation", "superlink", "until", "word", "ca")
-_INVITATION = dict.fromkeys(_TEXTS, str) | {"client": int}
-_REQUEST = {"federation": str, "client": int, "key": str, "proof": str}
+_INVITATION: _Kinds = {"federation": str, "superlink": str, "client": int, "until": str}
+_INVITATION |= {"word": str, "ca": str}
+_REQUEST: _Kinds = {"federation": str, "client": int, "key": str, "proof": str}
 
 
 def invite(folder: Path) -> tuple[bytes, str]:
@@ -200,7 +202,7 @@ def _opened(folder: Path, number: int) -> dict[str, Any]:
     return _read(path, _INVITATION, "an invitation") if there else {}
 
 
-def _read(path: Path, kinds: dict[str, type], what: str) -> dict[str, Any]:
+def _read(path: Path, kinds: _Kinds, what: str) -> dict[str, Any]:
     try:
         found = tomllib.loads(read_file(path, most=_LARGEST).decode())
     except OSError as error:

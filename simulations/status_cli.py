@@ -89,7 +89,7 @@ def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
     for heading in ("client", "node", "status", "since (UTC)"):
         table.add_column(heading)
     for member in found:
-        table.add_row(*map(one_line, (member.name or "?", str(member.node_id), *member[2:])))
+        table.add_row(*map(one_line, (member.name or "?", str(member.node_id or ""), *member[2:])))
     out.print(table if found else f"{target}: the SuperLink knows no node")
 
 

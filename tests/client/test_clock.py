@@ -88,7 +88,7 @@ def test_with_a_clock_that_is_right_the_call_goes_on(opened):
             [(ENDED, "left")],
             "refuses this client's key for good, as it is noted as left: to take part",
         ),
-        ([(ENDED, "expelled")], "refuses this client's key for good, as it is noted as expelled: to"),
+        ([(ENDED, "expelled")], "refuses this client's key for good, as it is noted as expelled"),
         ([], "refuses this node: Method not implemented!"),
     ],
 )
