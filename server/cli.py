@@ -119,9 +119,7 @@ def init(
         print(_with_new_key(folder, new_client_key(folder, new_key)))
     else:
         if clients is None:
-            raise Refused(
-                "--clients must say how many clients the federation has; 0, if all are invited"
-            )
+            raise Refused("--clients must say how many clients the federation has, 0 or more")
         hosts = host or []
         first = check_host(hosts[0] if hosts else "127.0.0.1", "--host")
         with _tidy():

@@ -54,11 +54,9 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
     if credentials.tls is None:
         raise Refused(f"{folder} is of an insecure federation: it takes clients as they come")
     if not credentials.public_keys:
-        raise Refused(
-            f"{folder / 'clients'} must have a client-N.pub for each client, has none: add one, or "
-            "admit one that was invited, by `engram register SERVER_FOLDER REQUEST`"
-        )
-    for path in credentials.public_keys:
+        raise Refused(f"{folder / 'clients'} must have a client-N.pub for each client, has none")
+    members = {f"client-{number}" for number in roll(folder).members}
+    for path in (path for path in credentials.public_keys if path.stem in members):
         yield Registration(path.stem, _register(folder, path, control))
 
 
@@ -150,20 +148,32 @@ class Roll(NamedTuple):
 
 
 def roll(folder: Path) -> Roll:
-    """Returns the members of a federation, and the keys that are refused for good."""
+    """Returns the members of a federation, and the keys that are refused for good.
+
+    Who has such a key again, as where a former copy of the folder was brought back, is no member.
+    """
     files = [path.name for path in (folder / "clients").glob("client-*")]
     keys, gone, invited = (map(each.fullmatch, files) for each in (_KEY, _GONE, _INVITED))
+    ended = [match for match in gone if match]
+    again = {int(match[1]) for match in ended if _is_back(folder / "clients", match)}
     return Roll(
-        frozenset(int(match[1]) for match in keys if match),
-        {int(match[2]): (int(match[1]), match[3]) for match in gone if match},
+        frozenset(int(match[1]) for match in keys if match) - again,
+        {int(match[2]): (int(match[1]), match[3]) for match in ended},
         frozenset(int(match[1]) for match in invited if match),
     )
+
+
+def _is_back(clients: Path, gone: re.Match[str]) -> bool:
+    with contextlib.suppress(OSError):
+        public = read_file(clients / f"client-{gone[1]}.pub", most=_LARGEST)
+        return public == read_file(clients / gone[0], most=_LARGEST)
+    return False
 
 
 def known_keys(folder: Path) -> dict[bytes, str]:
     """Returns the files of keys of members, and of those refused for good, by ``public_pem``."""
     found = dict[bytes, str]()
-    for path in (folder / "clients").glob("client-*"):
+    for path in sorted((folder / "clients").glob("client-*"), reverse=True):  # refused ones last
         if _KEY.fullmatch(path.name) or _GONE.fullmatch(path.name):
             with contextlib.suppress(OSError, Refused):  # empty, if the key was replaced
                 found[public_pem(public_key_of(read_file(path, most=_LARGEST), path))] = path.name

@@ -53,8 +53,7 @@ def renew_server(
 ) -> ServerTls:
     """Makes a new certificate for the server's key; clients need nothing new.
 
-    An interrupted call is completed by the next one. The next one after it was completed ends
-    whatever former authority the present one has followed.
+    An interrupted call is completed by the next one; one after that ends the former authority.
 
     Args:
         folder: The server's folder, with the authority's key beside it.
@@ -92,9 +91,8 @@ def renew_server(
             f"days must end before {last}, got {days}: give fewer, or begin a new authority with "
             "--new-authority"
         )
-    if (
-        another_key or not private.exists()
-    ):  # a lost key can be replaced: clients trust the authority
+    # A key, lost or not, can be replaced: clients trust the authority.
+    if another_key or not private.exists():
         replace_file(private, key_pem(new_key()))
     certificate = signing.sign(read_server_key(private), names, days, at)
     # The authorities' certificates as well, so that a damaged server folder is complete again.

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import shutil
 import ssl
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from federation.clock import now
 from federation.credentials import read_node, read_server
 from federation.registry import REGISTRY, keys_in
 from server import invitations
-from server.registration import roll
+from server.registration import known_keys, roll
 from tests.server.test_federation_cli import failure, refused
 
 SERVER = Path("fed/server")
@@ -186,6 +187,22 @@ def test_a_removed_key_is_not_admitted_again(engram, answers):
     forged = changed("north/request", client=number, key=key, proof=invitations._proof(word, key))
     refused(engram(f"register fed/server {forged}"), "got that of client-1.18.removed")
     assert counted() == (2, {0})
+
+
+def test_a_removed_key_in_a_former_copy_of_the_folder_is_no_members(engram, answers):
+    said, _ = answers
+    engram("init-federation fed --clients 2")
+    shutil.copytree(SERVER / "clients", "copy")
+    said += [{"success": True, "node-id": n} for n in (17, 18, 18)]
+    engram("register fed/server")
+    engram("remove fed/server 1")
+    shutil.copytree("copy", SERVER / "clients", dirs_exist_ok=True)
+    assert counted() == (2, {0})
+    assert [*known_keys(SERVER).values()].count("client-1.18.removed") == 1
+    said.append(failure("[code: 23] Public key already in use."))
+    assert engram("register fed/server")[1] == "client-0: known already\n"
+    engram("init-federation fed --new-key 1")
+    assert counted() == (2, {0, 1})
 
 
 def test_an_invitation_is_taken_back(engram, answers):
