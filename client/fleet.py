@@ -18,6 +18,7 @@ from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
 from client.signing import Signing
 from client.way import Way
+from federation.announcement import ENDED
 from federation.clock import in_words, now, sent_time, stamp
 from federation.credentials import NodeCredentials
 from federation.errors import REFUSED, EngramError, Refused, one_line
@@ -27,7 +28,6 @@ from federation.flower import (
     FleetStub,
     FlowerError,
     Parcel,
-    create_channel,
     fab_from_proto,
     fab_pb2,
     fleet_pb2,
@@ -59,6 +59,7 @@ _TRANSFER = 300.0  # seconds that a call with a part of a model may take
 _MOST_OBJECTS = 10_000  # in a message; in pieces of 4 MiB, these are 40 GiB
 _LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
 _SHARE = 8  # a message may have 1/8 of the free memory: reading it takes six times its size
+_ANEW = "to take part again it needs another, by an invitation or init-federation --new-key"
 _REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -75,7 +76,13 @@ class ClockRefused(EngramError):
 
 
 class KeyRefused(EngramError):
-    """The SuperLink answers, but does not accept this node."""
+    """The SuperLink answers, but does not accept this node.
+
+    Attributes:
+        for_good: Whether it never will.
+    """
+
+    for_good = False
 
 
 class Untrusted(EngramError):
@@ -204,13 +211,15 @@ class Fleet:
     def _dial(self) -> None:
         self.close()
         self.credentials = c = self._way.next()
-        self._channel = create_channel(
-            server_address=c.superlink,
-            insecure=c.insecure,
-            root_certificates=self._way.roots(),
-            max_message_length=_LARGEST,
-            interceptors=[Signing(self._key), self._way],
+        roots, name = self._way.roots(), self._way.key_host
+        options: list[tuple[str, str | int]] = [("grpc.max_receive_message_length", _LARGEST)]
+        options += [("grpc.ssl_target_name_override", name)] if name else []
+        channel = (
+            grpc.insecure_channel(c.superlink, options)
+            if c.insecure
+            else grpc.secure_channel(c.superlink, grpc.ssl_channel_credentials(roots), options)
         )
+        self._channel = grpc.intercept_channel(channel, Signing(self._key), self._way)
         self._stub = FleetStub(self._channel)
 
     def close(self) -> None:
@@ -415,10 +424,19 @@ class Fleet:
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             return Unusable(f"{self._where} sends more than {_LARGEST // 2**20} MiB at once")
         if code in _REFUSALS:
-            kind = ClockRefused if details == CLOCK_REFUSED else KeyRefused
-            says = _clocks(error) if kind is ClockRefused else flower.message if flower else details
-            return kind(f"{self._where} refuses this node: {one_line(says)}")
+            return _refusal(self._where, error, flower.message if flower else details)
         return Unreachable(f"{self._where} does not answer: {details}")
+
+
+def _refusal(where: str, error: grpc.RpcError, says: str) -> EngramError:
+    """Returns why a SuperLink refuses a node: its clock, or its key, for now or for good."""
+    if error.details() == CLOCK_REFUSED:
+        return ClockRefused(f"{where} refuses this node: {_clocks(error)}")
+    end = one_line(str(dict(error.trailing_metadata() or ()).get(ENDED, "")))
+    told = f"this client's key for good, as it is noted as {end}: {_ANEW}"
+    found = KeyRefused(f"{where} refuses {told if end else f'this node: {one_line(says)}'}")
+    found.for_good = bool(end)
+    return found
 
 
 def _clocks(error: grpc.RpcError) -> str:

@@ -37,7 +37,7 @@ class Greeting(Fleet):
             if server is None and isinstance(refusal, Unreachable):
                 self._check_certificate()
                 raise refusal from error
-            unknown = isinstance(refusal, KeyRefused) and node_id is not None
+            unknown = isinstance(refusal, KeyRefused) and (node_id is not None or refusal.for_good)
             if unknown or isinstance(refusal, ClockRefused):
                 raise refusal from error
             return None if server is None else now() - server

@@ -58,7 +58,7 @@ def run_node(
 
     Raises:
         Refused: Another node uses the folder or the key, the SuperLink does not know the key, or
-            its certificate failed its verification before the first session.
+            refuses it for good, or its certificate failed its verification at the beginning.
         Unreachable: ``give_up`` seconds have passed.
     """
     keep_freed(_KEPT, largest=_KEPT)  # the parts of large messages come and go
@@ -132,8 +132,7 @@ def _connect(
             _keep(state, node_id)
             return node_id
         except KeyRefused as error:
-            if fleet.credentials.has_left:
-                _log.info("this client has left the federation: its node ends")
+            if _has_left(fleet, error):
                 return None
             # The key may be unknown; or this node died and lost its id, and still seems alive.
             refused = min(refused, time.monotonic())
@@ -160,6 +159,16 @@ def _connect(
         if stop.wait(wait * random.uniform(0.7, 1.3)):
             return None
         wait = min(_LONGEST, 2 * wait)
+
+
+def _has_left(fleet: Fleet, refused: KeyRefused) -> bool:
+    """Whether a client's site has given its key up; raises if it is refused for good otherwise."""
+    if fleet.credentials.has_left:
+        _log.info("this client has left the federation: its node ends")
+        return True
+    if refused.for_good:
+        raise Refused(str(refused)) from refused
+    return False
 
 
 def _keep(state: Path, node_id: int) -> None:

@@ -70,12 +70,14 @@ def described(request: Request, beyond: str, who: str) -> list[str]:
     """Returns lines about a request: what the site is asked for, and by whom."""
     settings = " ".join(f"{key}={value}" for key, value in request.settings.items())
     answers = ", ".join(f"{count} of {_OF[kind]}" for kind, count in request.answers.items())
+    if answers:
+        answers += f"; as many again, of at most {request.every} rounds for each restart"
     since = f"since {request.asked[:16].replace('T', ' ')} UTC"
     return [
         f"{request.terms} waits {f'again: {beyond}' if beyond else since}",
         f"  training  {request.training}, run {request.run}: {request.method}, "
         f"{request.rounds} rounds",
-        f"  answers   {answers}; as many again, of at most {request.every} rounds for each restart",
+        f"  answers   {answers or 'this one'}",
         f"  settings  {settings or 'none'}; all others have their defaults",
         f"  plug-ins  {', '.join(request.plugins) or 'none'}",
         f"  privacy   {request.privacy or 'none'}",

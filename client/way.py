@@ -9,8 +9,16 @@ from typing import Any
 import grpc
 
 from federation.addresses import parse_address
-from federation.announcement import Told, moved_node, new_address, new_authorities
-from federation.credentials import NodeCredentials
+from federation.announcement import (
+    LEAST,
+    LEAST_KEY,
+    Told,
+    moved_node,
+    new_address,
+    new_authorities,
+    proven_serial,
+)
+from federation.credentials import NodeCredentials, key_host
 from federation.errors import Refused
 from federation.files import replace_file
 from federation.proxies import direct
@@ -31,6 +39,9 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
     def __init__(self, credentials: NodeCredentials) -> None:
         self._known = credentials
         self._told: bytes | None = None
+        least = credentials.private_key.with_name(LEAST)
+        said = least.read_bytes() if least.exists() else b""
+        self._serial = proven_serial(said, self.roots() or b"")
         self._tries = 0
 
     def next(self) -> NodeCredentials:
@@ -56,12 +67,26 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
         if (root := self._known.root_certificate) is not None:
             self._move(told)
             self._trust(told, root)
+            self._require(told)
         return answer
 
     def roots(self) -> bytes | None:
         """Returns the certificates of the authorities to trust, PEM; None without TLS."""
         root = self._known.root_certificate
         return self._told if root is None or self._told else root.read_bytes()
+
+    @property
+    def key_host(self) -> str:
+        """The name that the SuperLink's certificate must have; "" for that of its address."""
+        return key_host(self._serial) if self._serial else ""
+
+    def _require(self, told: Told) -> None:
+        said = told.get(LEAST_KEY)
+        least = said if isinstance(said, bytes) else b""
+        if (serial := proven_serial(least, self.roots() or b"")) > self._serial:
+            self._serial = serial
+            _log.info("the SuperLink has a new key: from the next connection on, none before it")
+            self._write(LEAST, lambda: least)
 
     def _move(self, told: Told) -> None:
         known, folder = self._known, self._known.private_key.parent
@@ -77,7 +102,7 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
         if found is None:
             return
         self._told = found
-        _log.info("the federation's authority has a successor, for which it vouches: trusted, too")
+        _log.info("the federation's authority has a successor, for which it vouches: trusted now")
         self._write(root.name, lambda: found)
 
     def _write(self, name: str, content: Callable[[], bytes]) -> None:

@@ -3,8 +3,9 @@
 They come with the answers to calls over TLS, and so from who has a certificate of an authority that
 the node trusts. An address alone is followed by nodes that are at a former one, and must prove
 itself by its certificate like the first. A new authority is trusted if one that is trusted already
-vouches for it ("new with old", RFC 4210, section 4.4); the server cannot make that up, as the
-authority's key is not on its machine.
+vouches for it ("new with old", RFC 4210, section 4.4), and in place of that one; the least serial
+number of the server's key is proven by a certificate. The server can make up neither, as the
+authority's key is not on its machine. A node whose key is refused for good is told so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from federation.addresses import parse_address
-from federation.credentials import FederationSettings
+from federation.credentials import FederationSettings, certificate_hosts, key_serial
 from federation.errors import Refused
 from federation.keys import is_authority, issued, same_key
 from federation.settings.files import read_settings, to_toml
@@ -24,23 +25,35 @@ from federation.settings.files import read_settings, to_toml
 Metadata = Sequence[tuple[str, str | bytes]]
 Told = Mapping[str, str | bytes]
 
+ENDED: Final = "engram-ended"
+"""The name under which a SuperLink says why it refuses a key for good: removed, or left."""
+
 _MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
 _AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM
+LEAST: Final = "least.crt"
+"""The file of a server's certificate whose key nodes accept, and none before it."""
+
+LEAST_KEY: Final = "engram-least-key-bin"
+"""The name under which a SuperLink sends it."""
+
 _MOST: Final = 16  # certificates
 
 
-def announcement(settings: FederationSettings, authorities: bytes) -> Metadata:
-    """Returns the metadata of an answer that tells of a move, or of more than one authority.
+def announcement(settings: FederationSettings, authorities: bytes, least: bytes = b"") -> Metadata:
+    """Returns the metadata of an answer that tells of a move, an authority, or a new key.
 
     Args:
         settings: The federation's.
         authorities: The authorities' certificates, PEM.
+        least: The contents of ``LEAST``.
     """
     told: list[tuple[str, str | bytes]] = []
     if settings.former:
         told.append((_MOVED, f"{settings.superlink} {settings.former}"))
     if authorities.count(b"BEGIN CERTIFICATE") > 1:
         told.append((_AUTHORITIES, authorities))
+    if least:
+        told.append((LEAST_KEY, least))
     return told
 
 
@@ -63,14 +76,12 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
         trusted: Certificates of the authorities that are trusted, PEM.
 
     Returns:
-        Certificates, PEM: those told of that a trusted one vouches for, and then the others.
+        Certificates, PEM: those trusted or vouched for that have vouched for no other.
     """
     said = told.get(_AUTHORITIES, b"")
-    if said == trusted:
-        return None
     try:
         known = x509.load_pem_x509_certificates(trusted)
-        before = len(known)
+        before = list(known)
         read = x509.load_pem_x509_certificates(said) if isinstance(said, bytes) and said else []
         offered = [each for each in read[:_MOST] if is_authority(each)]
         while fresh := [
@@ -79,11 +90,33 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
             known += fresh
     except (ValueError, TypeError, UnsupportedAlgorithm):  # certificates that cannot be read
         return None
-    if len(known) == before:
+    roots = [each for each in known if issued(each, each)]
+    keys = [root.public_key() for root in roots]
+    links = [
+        each
+        for each in known
+        if each not in roots and any(same_key(each.public_key(), key) for key in keys)
+    ]
+    found = [root for root in roots if not any(issued(each, root) for each in links)]
+    if not found or found == before:
         return None
-    found = [each for each in offered if each in known]  # in an order in which gRPC finds its way
-    found += [each for each in known if each not in found]
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+def proven_serial(said: bytes, trusted: bytes) -> int:
+    """Returns the serial number of a server's key that a trusted authority has signed; else 0.
+
+    Args:
+        said: The server's certificate, PEM.
+        trusted: Certificates of the authorities that are trusted, PEM.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(said)
+        roots = x509.load_pem_x509_certificates(trusted)
+    except (ValueError, UnsupportedAlgorithm):
+        return 0
+    proven = not is_authority(certificate) and any(issued(certificate, root) for root in roots)
+    return key_serial(certificate_hosts(certificate)) if proven else 0
 
 
 def _vouched(

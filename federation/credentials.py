@@ -3,8 +3,9 @@
 The folders are made by ``server/identity.py``, which lists their contents.
 """
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class FederationSettings(NamedTuple):
 
     federation: str  # the federation's name
     superlink: str  # HOST:PORT that clients connect to
-    clients: int  # number of clients
+    clients: int  # the members' numbers lie below; none is given twice
     insecure: bool  # whether there is neither TLS nor client authentication
     former: str = ""  # each HOST:PORT that clients connected to before, with spaces between
 
@@ -161,8 +162,8 @@ def read_federation(path: Path) -> FederationSettings:
     """
     kinds = {"federation": str, "superlink": str, "clients": int, "insecure": bool}
     settings = _settings(path, kinds)
-    if settings["clients"] < 1:
-        raise Refused(f"clients in {path} must be at least 1, got {settings['clients']}")
+    if settings["clients"] < 0:
+        raise Refused(f"clients in {path} must be at least 0, got {settings['clients']}")
     return FederationSettings(**{key: settings[key] for key in (*kinds, "former")})
 
 
@@ -180,6 +181,17 @@ def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
         return ()
     found = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
     return (*found, *(str(ip) for ip in names.get_values_for_type(x509.IPAddress)))
+
+
+def key_host(serial: int) -> str:
+    """Returns a host for which certificates of a server's key, and of later ones, are made."""
+    return f"key-{serial}.invalid"
+
+
+def key_serial(hosts: Iterable[str]) -> int:
+    """Returns the serial number of a server's key, by its certificate's hosts; 0 at first."""
+    found = (re.fullmatch(r"key-(\d{1,9})\.invalid", host) for host in hosts)
+    return max((int(match[1]) for match in found if match), default=0)
 
 
 # --- Checks --------------------------------------------------------------------------------

@@ -152,8 +152,12 @@ def sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds the lock of a folder, or of a file, which is made if it is missing.
+
+    Args:
+        path: The folder or file.
+        wait: Whether to wait for another process that holds it.
 
     Raises:
         BlockingIOError: Another process holds it.
@@ -164,7 +168,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         if stat.S_ISFIFO(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)

@@ -71,7 +71,6 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.serverapp import Grid
 from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.grpc import create_channel
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_head_values_from_object_content,
@@ -103,7 +102,6 @@ __all__ = [
     "Run",
     "activations",
     "api_of",
-    "create_channel",
     "error_instead",
     "fab_from_proto",
     "fab_pb2",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
@@ -113,6 +114,16 @@ def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
     """Whether two public keys are equal."""
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     return one.public_bytes(*form) == other.public_bytes(*form)
+
+
+def public_pem(key: PublicKeyTypes) -> bytes:
+    """Returns a public key in PEM format, as nodes send theirs with each call."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def authority_fingerprint(certificate: x509.Certificate) -> str:
+    """Returns a certificate's fingerprint, as ``openssl x509 -fingerprint -sha256`` has it."""
+    return f"SHA256 {certificate.fingerprint(hashes.SHA256()).hex(':').upper()}"
 
 
 @contextlib.contextmanager

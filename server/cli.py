@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
@@ -17,6 +18,7 @@ from federation.errors import Refused
 from federation.logs import VARIABLE
 from federation.registry import REGISTRY
 from server.certificates import DAYS
+from server.folders import changing
 from server.identity import add_client, init_federation, new_client_key
 from server.invitations import admit, invite, join
 from server.launch import (
@@ -103,10 +105,12 @@ def init(
     if invites or invitation is not None:
         _refuse(others | asked, "--invite" if invites else "--join")
         if invitation is None:
-            print(invite(folder).decode(), end="")
+            made, authority = invite(folder)
+            print(made.decode(), end="")
+            print(f"read out to the site: the authority is {authority}", file=sys.stderr)
             return
         _refuse({"--invite": invites}, "--join")
-        print(_joined(folder, join(invitation, folder)))
+        print(_joined(folder, *join(invitation, folder)))
     elif add:
         _refuse(others | {"--new-key": new_key is not None}, "--add-client")
         print(_added(folder, add_client(folder)))
@@ -115,7 +119,7 @@ def init(
         print(_with_new_key(folder, new_client_key(folder, new_key)))
     else:
         if clients is None:
-            raise Refused("--clients must say how many clients the federation has")
+            raise Refused("--clients must say how many clients the federation has, 0 or more")
         hosts = host or []
         first = check_host(hosts[0] if hosts else "127.0.0.1", "--host")
         with _tidy():
@@ -217,8 +221,11 @@ def remove(
     ],
     control: _Control = None,
 ) -> None:
-    """Remove a client from a federation: its key is refused, and no run counts on it."""
+    """Remove a client from a federation, or take its invitation back."""
     name, node = remove_client(server, client, control=control)
+    if node is None:
+        print(f"{name}: its invitation is taken back")
+        return
     number = name.removeprefix("client-")
     print(
         f"{name}: its key (node {node}) is refused from now on\n"
@@ -249,16 +256,25 @@ def renew(
         bool,
         typer.Option("--new-authority", help="Begin with a new authority; the present vouches."),
     ] = False,
+    new_key: Annotated[
+        bool,
+        typer.Option("--new-key", help="Draw a key for the server; nodes then refuse the former."),
+    ] = False,
 ) -> None:
-    """Renew a server's certificate, address or authority; what runs goes on."""
+    """Renew a server's certificate, address, key or authority; what runs goes on."""
     if address is not None and (folder / "node.toml").is_file():
-        _refuse({"--host": host, "--new-authority": authority}, "a client's folder")
+        others = {"--host": host, "--new-authority": authority, "--new-key": new_key}
+        _refuse(others, "a client's folder")
         move_node(folder, address)
         print(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
         return
-    tls = renew_server(folder, host or [], days, superlink=address, authority=authority)
+    with changing(folder):
+        tls = renew_server(
+            folder, host or [], days, superlink=address, authority=authority, another_key=new_key
+        )
+        registry = sign_registry(folder)
     print(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
-    if registry := sign_registry(folder):
+    if registry:
         print(f"{folder / REGISTRY}: {registry}, by which sites know each other")
     print(_renewed(folder, moved=address is not None, authority=authority))
 
@@ -298,9 +314,10 @@ def _made(folder: Path) -> str:
     server = read_server(folder / "server")
     clients, settings = server.settings.clients, server.settings
     last = f" to client-{clients - 1}" if clients > 1 else ""
+    own = f"{folder}/client-0{last}: one for each client's machine, and for nobody else"
     lines = [
         f"{folder}: a federation of {clients}, whose clients connect to {settings.superlink}",
-        f"{folder}/client-0{last}: one for each client's machine, and for nobody else",
+        own if clients else f"engram init-federation {folder} --invite: an invitation for a site",
         f"{folder}/server: for the coordinator's machine; {_next(folder)}",
     ]
     if server.tls:
@@ -327,9 +344,10 @@ def _with_new_key(folder: Path, own: Path) -> str:
     return "\n".join(lines)
 
 
-def _joined(folder: Path, fingerprint: str) -> str:
+def _joined(folder: Path, fingerprint: str, authority: str) -> str:
     lines = [
         f"{folder}: its key is {fingerprint}",
+        f"the authority is {authority}, as the server's operator reads out; else stop here",
         f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
         f"then: engram node {shlex.quote(str(folder))}",
     ]
@@ -339,7 +357,7 @@ def _joined(folder: Path, fingerprint: str) -> str:
 def _renewed(folder: Path, *, moved: bool, authority: bool) -> str:
     lines = [
         "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
-        f"another machine, bring server.crt, ca.crt, federation.toml and registry of {folder} there"
+        f"another machine, bring *.crt, *.toml, server.key and registry of {folder} there"
     ]
     if moved:
         lines.append(

@@ -5,6 +5,7 @@ from typing import Any
 
 from federation.announcement import Metadata
 from federation.clock import TIME, now
+from federation.flower import PUBLIC_KEY_HEADER
 
 
 class Dated:
@@ -15,11 +16,13 @@ class Dated:
 
     Args:
         authentication: Flower's.
-        announced: Returns what else is sent with the answer to a call, of the call's name.
+        announced: Returns what else is sent with the answer to a call, by its name and the key.
     """
 
     def __init__(
-        self, authentication: Any, announced: Callable[[str], Metadata] = lambda call: ()
+        self,
+        authentication: Any,
+        announced: Callable[[str, bytes], Metadata] = lambda call, key: (),
     ) -> None:
         self._authentication = authentication
         self._announced = announced
@@ -31,7 +34,8 @@ class Dated:
             return handler
 
         def answer(request: Any, context: Any) -> Any:
-            told = self._announced(details.method)
+            key = dict(details.invocation_metadata or ()).get(PUBLIC_KEY_HEADER, b"")
+            told = self._announced(details.method, key)
             context.set_trailing_metadata(((TIME, now().isoformat()), *told))
             return handler.unary_unary(request, context)
 

@@ -56,6 +56,13 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Has commands that change a server's folder take turns; a missing one is not locked."""
+    with locked(folder, wait=True) if folder.is_dir() else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
     """Yields a new, locked folder, which is removed afterwards unless it was renamed."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))

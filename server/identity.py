@@ -9,8 +9,9 @@
       client-1/ ...
 
 An insecure federation has no certificates. Once there is a new authority (``server/renewal.py``),
-ca.crt has its certificate, the former one's, and that by which the former vouches for the new. Only
-the owner may enter the folders and read the keys. ``federation/credentials.py`` reads them.
+ca.crt has its certificate, and until the next renewal the former one's, and that by which the
+former vouches for the new; least.crt is the certificate of a new key of the server. Only the owner
+may enter the folders and read the keys. ``federation/credentials.py`` reads them.
 """
 
 import re
@@ -34,12 +35,13 @@ from server.certificates import (
     new_key,
     node_key_files,
 )
-from server.folders import make_folder, replace_file
+from server.folders import changing, make_folder, replace_file
+from server.registration import roll
 from server.registry import sign_registry
 
 NodeSettings = dict[str, Scalar]
 
-_MOST_CLIENTS = 10**6  # as num-clients
+MOST_CLIENTS = 10**6  # as num-clients
 
 
 def init_federation(
@@ -55,7 +57,7 @@ def init_federation(
 
     Args:
         folder: A new or empty folder; its name becomes the federation's.
-        clients: Number of clients, at least 1.
+        clients: Number of clients; 0 if all are to be invited.
         hosts: DNS names and IP addresses by which clients and users reach the server, besides
             the one in ``superlink``, ``localhost``, ``127.0.0.1`` and ``::1``.
         superlink: HOST:PORT that clients connect to.
@@ -67,10 +69,10 @@ def init_federation(
         Refused: If the folder is in use or cannot be made, or an argument is out of its range.
     """
     name = _federation_name(folder)
-    if clients < 1:
-        raise Refused(f"clients must be at least 1, got {clients}")
-    if clients > _MOST_CLIENTS:
-        raise Refused(f"clients must be at most {_MOST_CLIENTS}, got {brief(clients)}")
+    if clients < 0:
+        raise Refused(f"clients must be at least 0, got {clients}")
+    if clients > MOST_CLIENTS:
+        raise Refused(f"clients must be at most {MOST_CLIENTS}, got {brief(clients)}")
     check_days(days)
     address = parse_address(superlink, "superlink")
     names = all_hosts([address.host, *hosts])
@@ -83,7 +85,7 @@ def init_federation(
         own = _client(common, number, clients, files.get("ca.crt"))
         files |= {f"client-{number}/{path}": data for path, data in own.items()}
         files[f"server/clients/client-{number}.pub"] = keys[number] = own["client.pub"]
-    if authority is not None:
+    if authority is not None and keys:
         files[f"server/{REGISTRY}"] = signed_registry(keys, authority.key)
     make_folder(folder, files)
 
@@ -97,23 +99,25 @@ def add_client(folder: Path) -> Path:
     Raises:
         Refused: If it is not a federation's folder, or cannot be written.
     """
-    settings = _federation(folder)
-    number = settings.clients
-    common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
-    root = None if settings.insecure else _read(folder / "ca.crt")
-    new = folder / f"client-{number}"
-    if not new.exists():
-        make_folder(new, _client(common, number, number + 1, root))
-    read_public_key(new / "client.pub")
-    public = _read(new / "client.pub")
-    replace_file(folder / "server" / "clients" / f"client-{number}.pub", public)
-    for other in range(number):
-        node = folder / f"client-{other}" / "node.toml"
-        if node.exists():
-            replace_file(node, to_toml(read_settings(node) | {"num-partitions": number + 1}))
-    content = to_toml(settings._replace(clients=number + 1)._asdict())
-    replace_file(folder / "server" / "federation.toml", content)
-    sign_registry(folder / "server")
+    with changing(folder / "server"):
+        settings = _federation(folder)
+        number = 1 + max({settings.clients - 1, *roll(folder / "server").invited})
+        common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
+        root = None if settings.insecure else _read(folder / "ca.crt")
+        new = folder / f"client-{number}"
+        if not new.exists():
+            make_folder(new, _client(common, number, number + 1, root))
+        read_public_key(new / "client.pub")
+        public = _read(new / "client.pub")
+        (folder / "server" / "clients").mkdir(mode=0o700, exist_ok=True)
+        replace_file(folder / "server" / "clients" / f"client-{number}.pub", public)
+        for other in range(number):
+            node = folder / f"client-{other}" / "node.toml"
+            if node.exists():
+                replace_file(node, to_toml(read_settings(node) | {"num-partitions": number + 1}))
+        content = to_toml(settings._replace(clients=number + 1)._asdict())
+        replace_file(folder / "server" / "federation.toml", content)
+        sign_registry(folder / "server")
     return new
 
 
@@ -127,20 +131,22 @@ def new_client_key(folder: Path, number: int) -> Path:
         Refused: If there is no such client, or the folder is not a federation's or cannot be
             written.
     """
-    settings = _federation(folder)
-    if not 0 <= number < settings.clients:
-        raise Refused(f"the client must be one of 0..{settings.clients - 1}, got {number}")
-    common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
-    root = None if settings.insecure else _read(folder / "ca.crt")
-    own, files = folder / f"client-{number}", _client(common, number, settings.clients, root)
-    if own.exists():
-        for path, data in files.items():
-            replace_file(own / path, data)
-    else:
-        make_folder(own, files)
-    public = folder / "server" / "clients" / f"client-{number}.pub"
-    replace_file(public, files["client.pub"])
-    sign_registry(folder / "server")
+    with changing(folder / "server"):
+        settings = _federation(folder)
+        if not 0 <= number < settings.clients or number in roll(folder / "server").invited:
+            wanted = f"one of 0..{settings.clients - 1}, and not invited"
+            raise Refused(f"the client must be {wanted}, got {number}")
+        common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
+        root = None if settings.insecure else _read(folder / "ca.crt")
+        own, files = folder / f"client-{number}", _client(common, number, settings.clients, root)
+        if own.exists():
+            for path, data in files.items():
+                replace_file(own / path, data)
+        else:
+            make_folder(own, files)
+        public = folder / "server" / "clients" / f"client-{number}.pub"
+        replace_file(public, files["client.pub"])
+        sign_registry(folder / "server")
     return own
 
 

@@ -1,58 +1,86 @@
 """Invitations, by which a site makes its own key: the private half never leaves its machine.
 
-The server's operator makes an invitation, which has the next client's number, the SuperLink's
-address and the authority's certificate. The site makes its folder from it, and a request with the
-public half of its key, which the operator admits. Neither is secret; both sides see the key's
-fingerprint, and can compare it.
+The server's operator makes an invitation: the next client's number, the SuperLink's address, the
+authority's certificate, a one-time word and an end. The site makes its folder from it, and a
+request with the public half of its key and a proof of the word, which the operator admits; until
+then the client is counted nowhere. Who changes an invitation on its way could name another
+authority: so both sides see the fingerprints of authority and key, and read them out.
 """
 
 import base64
 import hashlib
+import hmac
+import secrets
 import tomllib
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 
 from federation.addresses import parse_address
+from federation.clock import now
 from federation.credentials import read_server
 from federation.errors import Refused, brief
 from federation.files import read_file
-from federation.keys import public_key_of
+from federation.keys import (
+    authority_fingerprint,
+    is_authority,
+    public_key_of,
+    public_pem,
+    read_certificate,
+)
 from federation.settings.files import to_toml
-from server.certificates import node_key_files
-from server.folders import make_folder, replace_file
+from server.certificates import certificate_pem, node_key_files
+from server.folders import changing, make_folder, replace_file
+from server.identity import MOST_CLIENTS
+from server.registration import known_keys, roll
 from server.registry import sign_registry
 
+_Kinds = dict[str, type]
+
 _LARGEST = 2**16  # bytes of an invitation or a request
-_INVITATION = {"federation": str, "superlink": str, "client": int, "insecure": bool, "ca": str}
-_REQUEST = {"federation": str, "client": int, "key": str}
+_LASTS: Final = timedelta(days=14)
+_INVITATION: _Kinds = {"federation": str, "superlink": str, "client": int, "until": str}
+_INVITATION |= {"word": str, "ca": str}
+_REQUEST: _Kinds = {"federation": str, "client": int, "key": str, "proof": str}
 
 
-def invite(folder: Path) -> bytes:
-    """Returns an invitation for the next client of a federation, whose number is then taken.
+def invite(folder: Path) -> tuple[bytes, str]:
+    """Invites the next client of a federation, whose number is then taken.
 
     Args:
         folder: The federation's folder, or the server's in it.
 
+    Returns:
+        The invitation, and the authority's fingerprint.
+
     Raises:
-        Refused: The server's folder is not in order, or cannot be written.
+        Refused: The server's folder is not in order, of an insecure federation, or cannot be
+            written.
     """
-    found = read_server(folder / "server" if (folder / "server").is_dir() else folder)
-    settings, number = found.settings, found.settings.clients
-    invitation = {
-        "federation": settings.federation,
-        "superlink": settings.superlink,
-        "client": number,
-        "insecure": settings.insecure,
-        "ca": found.tls.root_certificate.read_text() if found.tls else "",
-    }
-    taken = settings._replace(clients=number + 1)._asdict()
-    replace_file(found.folder / "federation.toml", to_toml(taken))
-    return to_toml(invitation)
+    folder = folder / "server" if (folder / "server").is_dir() else folder
+    with changing(folder):
+        found, taken = read_server(folder), roll(folder)
+        settings = found.settings
+        number = 1 + max({settings.clients - 1, *taken.members, *taken.invited})
+        if found.tls is None:
+            raise Refused(f"{folder} is of an insecure federation: add a client by --add-client")
+        root = read_certificate(found.tls.root_certificate)
+        invitation = {
+            "federation": settings.federation,
+            "superlink": settings.superlink,
+            "client": number,
+            "until": f"{now() + _LASTS:%Y-%m-%d}",
+            "word": secrets.token_hex(16),
+            "ca": certificate_pem(root).decode(),
+        }
+        (folder / "clients").mkdir(mode=0o700, exist_ok=True)
+        replace_file(_file(folder, number), to_toml(invitation))
+    return to_toml(invitation), authority_fingerprint(root)
 
 
-def join(invitation: Path, folder: Path) -> str:
+def join(invitation: Path, folder: Path) -> tuple[str, str]:
     """Makes a client's folder, with a key of its own and the request to be admitted.
 
     Args:
@@ -60,10 +88,10 @@ def join(invitation: Path, folder: Path) -> str:
         folder: A new or empty folder.
 
     Returns:
-        The fingerprint of its key.
+        The fingerprints of its key and of the authority.
 
     Raises:
-        Refused: The file is no invitation, or the folder is in use or cannot be made.
+        Refused: The file is no invitation or has ended, or the folder is in use or cannot be made.
     """
     given = _read(
         invitation,
@@ -72,24 +100,29 @@ def join(invitation: Path, folder: Path) -> str:
     )
     parse_address(given["superlink"], f"superlink in {invitation}")
     federation, number = given["federation"], given["client"]
+    if not 0 <= number < MOST_CLIENTS:
+        raise Refused(f"client in {invitation} must lie in 0..{MOST_CLIENTS - 1}, got {number}")
+    _check_end(given, invitation)
+    try:
+        (root,) = x509.load_pem_x509_certificates(given["ca"].encode())
+    except ValueError as error:
+        raise Refused(f"{invitation} must hold the authority's certificate") from error
+    if not is_authority(root):
+        raise Refused(f"{invitation} must hold the authority's certificate, got another one")
     private, public = node_key_files(f"{federation}/client-{number}")
     node = {
         "federation": federation,
         "superlink": given["superlink"],
         "partition-id": number,
         "num-partitions": number + 1,
-        "insecure": given["insecure"],
+        "insecure": False,
     }
     request = {"federation": federation, "client": number, "key": public.decode()}
+    request["proof"] = _proof(given["word"], request["key"])
     files = {"node.toml": to_toml(node), "client.key": private, "client.pub": public}
-    if not given["insecure"]:
-        try:
-            x509.load_pem_x509_certificates(given["ca"].encode())
-        except ValueError as error:
-            raise Refused(f"{invitation} must hold the authority's certificate") from error
-        files["ca.crt"] = given["ca"].encode()
-    make_folder(folder, files | {"request": to_toml(request)})
-    return fingerprint_of(public)
+    files |= {"ca.crt": certificate_pem(root), "request": to_toml(request)}
+    make_folder(folder, files)
+    return fingerprint_of(public), authority_fingerprint(root)
 
 
 def admit(folder: Path, request: Path) -> tuple[str, str]:
@@ -103,29 +136,43 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
         The client, such as ``client-3``, and the fingerprint of its key.
 
     Raises:
-        Refused: The file is no request of a site that was invited here, the client has another key,
+        Refused: The file is no request by an open invitation from here, its key is known already,
             or the folder is not in order.
     """
     given = _read(
         request, _REQUEST, "a request, as `engram init-federation FOLDER --join` makes it"
     )
-    settings = read_server(folder).settings
-    if given["federation"] != settings.federation:
-        named = brief(given["federation"])
-        raise Refused(f"{request} must be of {settings.federation}, got one of {named}")
-    if not 0 <= given["client"] < settings.clients:
-        raise Refused(f"client {given['client']} of {request} was not invited from {folder}")
-    key, name = given["key"].encode(), f"client-{given['client']}"
-    public_key_of(key, request)
-    public = folder / "clients" / f"{name}.pub"
-    if public.is_file() and fingerprint_of(public.read_bytes()) != fingerprint_of(key):
-        raise Refused(
-            f"{name} has another key already, {fingerprint_of(public.read_bytes())}: remove it "
-            f"first, or invite the site of {request} anew"
-        )
-    replace_file(public, key)
-    sign_registry(folder)
+    number, key = given["client"], given["key"].encode()
+    name, public = f"client-{number}", public_pem(public_key_of(key, request))
+    with changing(folder):
+        settings = read_server(folder).settings
+        if given["federation"] != settings.federation:
+            named = brief(given["federation"])
+            raise Refused(f"{request} must be of {settings.federation}, got one of {named}")
+        holder = known_keys(folder).get(public)
+        if holder != f"{name}.pub":  # else, the call before this one was interrupted
+            invited = _opened(folder, number)
+            proof = _proof(invited["word"], given["key"]) if invited else ""
+            if not invited or not hmac.compare_digest(proof.encode(), given["proof"].encode()):
+                raise Refused(
+                    f"{request} must prove the word of an open invitation of {name} from {folder}: "
+                    "invite the site anew"
+                )
+            _check_end(invited, request)
+            if holder:
+                raise Refused(f"{request} must have a new key, got that of {holder}: join anew")
+            replace_file(folder / "clients" / f"{name}.pub", key)
+        taken = settings._replace(clients=max(settings.clients, number + 1))
+        replace_file(folder / "federation.toml", to_toml(taken._asdict()))
+        sign_registry(folder)
+        _file(folder, number).unlink(missing_ok=True)
     return name, fingerprint_of(key)
+
+
+def invitations(folder: Path) -> dict[int, str]:
+    """Returns the last days of invitations that were not redeemed or taken back, by client."""
+    found = {number: _opened(folder, number) for number in sorted(roll(folder).invited)}
+    return {number: each["until"] for number, each in found.items() if each}
 
 
 def fingerprint_of(public: bytes) -> str:
@@ -134,7 +181,28 @@ def fingerprint_of(public: bytes) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _read(path: Path, kinds: dict[str, type], what: str) -> dict[str, Any]:
+def _proof(word: str, key: str) -> str:
+    return hmac.new(word.encode(), key.encode(), "sha256").hexdigest()
+
+
+def _check_end(given: dict[str, Any], file: Path) -> None:
+    if given["until"] < f"{now():%Y-%m-%d}":
+        ended = f"{file} is of an invitation that ended after {brief(given['until'])}"
+        raise Refused(f"{ended}: the server's operator invites the site anew")
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / "clients" / f"client-{number}.invited"
+
+
+def _opened(folder: Path, number: int) -> dict[str, Any]:
+    """Returns an invitation as it was made; empty if there is none, or it was taken back."""
+    path = _file(folder, number)
+    there = path.is_file() and path.stat().st_size
+    return _read(path, _INVITATION, "an invitation") if there else {}
+
+
+def _read(path: Path, kinds: _Kinds, what: str) -> dict[str, Any]:
     try:
         found = tomllib.loads(read_file(path, most=_LARGEST).decode())
     except OSError as error:

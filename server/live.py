@@ -13,10 +13,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from federation.announcement import Metadata, announcement
+from federation.announcement import ENDED, LEAST, Metadata, announcement
 from federation.credentials import read_federation
 from federation.errors import Refused
 from federation.keys import read_certificate, read_server_key, same_key
+from server.registration import known_keys
 
 _log = getLogger("flwr.engram")
 T = TypeVar("T")
@@ -79,17 +80,28 @@ def live_certificate(folder: Path) -> Live[tuple[bytes, bytes]]:
     return Live([own, private], read)
 
 
-def live_announcement(folder: Path) -> Callable[[str], Metadata]:
-    """Returns what nodes are told with the answer to a call, by the call's name.
+def live_announcement(folder: Path) -> Callable[[str, bytes], Metadata]:
+    """Returns the announcements with the answer to a call, by the call's name and the node's key.
 
     Args:
         folder: The folder of a server with certificates.
     """
-    settings, root = folder / "federation.toml", folder / "ca.crt"
-    told = Live(
-        [settings, root], lambda: announcement(read_federation(settings), root.read_bytes())
-    )
-    return lambda call: told.get() if call.endswith(_ANNOUNCED) else ()
+    files = settings, root, least = folder / "federation.toml", folder / "ca.crt", folder / LEAST
+
+    def read() -> Metadata:
+        serial = least.read_bytes() if least.exists() else b""
+        return announcement(read_federation(settings), root.read_bytes(), serial)
+
+    told = Live(files, read)
+    known = Live([folder / "clients"], lambda: known_keys(folder))
+
+    def announced(call: str, key: bytes) -> Metadata:
+        end = known.get().get(key, ".pub").rpartition(".")[2]
+        if end != "pub":
+            return ((ENDED, end),)
+        return told.get() if call.endswith(_ANNOUNCED) else ()
+
+    return announced
 
 
 def grpc_credentials(certificate: Live[tuple[bytes, bytes]]) -> Any:

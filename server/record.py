@@ -182,6 +182,11 @@ class RunRecord(RunFolder):
         return self._scores.rows()
 
     @property
+    def members(self) -> int:
+        """Number of clients that were members in the last round; all, if they do not change."""
+        return len([*self.rows(), {}][-2:][0].get("members", ())) or self.clients
+
+    @property
     def names(self) -> dict[int, str]:
         """The names that clients had when the run began; those without a name are left out."""
         first: Row = next(iter(self.rows()), {})

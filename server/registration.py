@@ -4,6 +4,7 @@ In ``clients/`` of the coordinator's folder are ``client-N.pub``, the key of a m
 ``client-N.node``, its node id at the SuperLink; and, for every key that is refused for good,
 the renamed ``client-N.pub``: ``client-N.NODE_ID.removed`` if it was removed here, and
 ``client-N.NODE_ID.left`` if its site has left. A client that has no other key is no member.
+``client-N.invited`` is an invitation that was not redeemed (``server/invitations.py``).
 """
 
 import contextlib
@@ -15,15 +16,18 @@ from typing import NamedTuple
 from federation.credentials import read_server
 from federation.errors import Refused
 from federation.files import read_file
+from federation.keys import public_key_of, public_pem
 from server.control import Declined, ask
-from server.folders import replace_file
+from server.folders import changing, replace_file
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # most bytes of a file with a node id
+_LARGEST = 2**16  # bytes of a file with a key
 _IN_USE = "23"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 _NOT_FOUND = "24"  # Flower's NODE_NOT_FOUND
 _GONE = re.compile(r"client-(\d{1,9})\.(\d+)\.(removed|left)")
 _KEY = re.compile(r"client-(\d{1,9})\.pub")
+_INVITED = re.compile(r"client-(\d{1,9})\.invited")
 
 
 class Registration(NamedTuple):
@@ -51,17 +55,21 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
         raise Refused(f"{folder} is of an insecure federation: it takes clients as they come")
     if not credentials.public_keys:
         raise Refused(f"{folder / 'clients'} must have a client-N.pub for each client, has none")
-    for path in credentials.public_keys:
+    members = {f"client-{number}" for number in roll(folder).members}
+    for path in (path for path in credentials.public_keys if path.stem in members):
         yield Registration(path.stem, _register(folder, path, control))
 
 
-def remove_client(folder: Path, client: str, *, control: str | None = None) -> tuple[str, int]:
+def remove_client(
+    folder: Path, client: str, *, control: str | None = None
+) -> tuple[str, int | None]:
     """Removes a client's key from a running SuperLink, which then refuses it for good.
 
-    An interrupted call can be repeated. ``client`` is a number or ``client-N``.
+    An interrupted call can be repeated. ``client`` is a number or ``client-N``. Of one that is
+    invited, the invitation is taken back; its number is not given again.
 
     Returns:
-        The client, such as ``client-0``, and its Flower node id.
+        The client, such as ``client-0``, and its Flower node id; None if it was invited.
 
     Raises:
         Refused: If the folder is not in order, there is no such client in it, or its node id is
@@ -75,6 +83,11 @@ def remove_client(folder: Path, client: str, *, control: str | None = None) -> t
     clients = folder / "clients"
     public = clients / f"{name}.pub"
     if not re.fullmatch(r"client-\d+", name) or not public.is_file():
+        invited = clients / f"{name}.invited"
+        with changing(folder):
+            if name[7:].isdecimal() and invited.is_file() and invited.stat().st_size:
+                replace_file(invited, b"")
+                return name, None
         there = ", ".join(path.stem for path in credentials.public_keys[:20]) or "none"
         raise Refused(
             f"the client must be one with a key in {clients}, {there}, got {client[:40]!r}"
@@ -126,20 +139,45 @@ class Roll(NamedTuple):
         members: Numbers of those that have a key.
         gone: Numbers and ends (``removed`` or ``left``) of keys that are refused for good, by
             Flower node id.
+        invited: Numbers of invitations that were not redeemed.
     """
 
     members: frozenset[int]
     gone: dict[int, tuple[int, str]]
+    invited: frozenset[int]
 
 
 def roll(folder: Path) -> Roll:
-    """Returns the members of a federation, and the keys that are refused for good."""
+    """Returns the members of a federation, and the keys that are refused for good.
+
+    Who has such a key again, as where a former copy of the folder was brought back, is no member.
+    """
     files = [path.name for path in (folder / "clients").glob("client-*")]
-    keys, gone = map(_KEY.fullmatch, files), map(_GONE.fullmatch, files)
+    keys, gone, invited = (map(each.fullmatch, files) for each in (_KEY, _GONE, _INVITED))
+    ended = [match for match in gone if match]
+    again = {int(match[1]) for match in ended if _is_back(folder / "clients", match)}
     return Roll(
-        frozenset(int(match[1]) for match in keys if match),
-        {int(match[2]): (int(match[1]), match[3]) for match in gone if match},
+        frozenset(int(match[1]) for match in keys if match) - again,
+        {int(match[2]): (int(match[1]), match[3]) for match in ended},
+        frozenset(int(match[1]) for match in invited if match),
     )
+
+
+def _is_back(clients: Path, gone: re.Match[str]) -> bool:
+    with contextlib.suppress(OSError):
+        public = read_file(clients / f"client-{gone[1]}.pub", most=_LARGEST)
+        return public == read_file(clients / gone[0], most=_LARGEST)
+    return False
+
+
+def known_keys(folder: Path) -> dict[bytes, str]:
+    """Returns the files of keys of members, and of those refused for good, by ``public_pem``."""
+    found = dict[bytes, str]()
+    for path in sorted((folder / "clients").glob("client-*"), reverse=True):  # refused ones last
+        if _KEY.fullmatch(path.name) or _GONE.fullmatch(path.name):
+            with contextlib.suppress(OSError, Refused):  # empty, if the key was replaced
+                found[public_pem(public_key_of(read_file(path, most=_LARGEST), path))] = path.name
+    return found
 
 
 def names(folder: Path) -> dict[int, str]:

@@ -3,6 +3,7 @@
 A SuperLink that runs takes the new files by itself, and tells its nodes (``server/announcing.py``).
 """
 
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Final
 from cryptography import x509
 
 from federation.addresses import parse_address
-from federation.announcement import moved_node
+from federation.announcement import LEAST, moved_node
 from federation.clock import now
 from federation.credentials import (
     FederationSettings,
     ServerTls,
     certificate_hosts,
+    key_host,
+    key_serial,
     read_federation,
     read_node,
 )
@@ -35,8 +38,7 @@ from server.certificates import (
 )
 from server.folders import replace_file
 
-_MOST_AUTHORITIES: Final = 3  # at a time; what nodes are told of them must fit into 8 KiB
-_MOST_FORMER: Final = 8  # addresses, likewise
+_MOST_FORMER: Final = 8  # addresses; what nodes are told of them must fit into 8 KiB
 
 
 def renew_server(
@@ -46,11 +48,12 @@ def renew_server(
     *,
     superlink: str | None = None,
     authority: bool = False,
+    another_key: bool = False,
     at: datetime | None = None,
 ) -> ServerTls:
     """Makes a new certificate for the server's key; clients need nothing new.
 
-    An interrupted call is completed by the next one.
+    An interrupted call is completed by the next one; one after that ends the former authority.
 
     Args:
         folder: The server's folder, with the authority's key beside it.
@@ -59,6 +62,7 @@ def renew_server(
         days: Days for which it is valid, in 1..3650.
         superlink: HOST:PORT that clients connect to from now on; None for that of before.
         authority: Whether to begin with a new authority, for which the present one vouches.
+        another_key: Whether to draw a key for the server; nodes that hear of it refuse others.
         at: When the certificates begin, with a time zone; now, if None.
 
     Returns:
@@ -71,10 +75,13 @@ def renew_server(
     check_days(days)
     settings, at = _federation(folder), at or now()
     moved = _moved(settings, superlink)
-    root, own, private = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
+    files = ("ca.crt", "server.crt", "server.key", LEAST)
+    root, own, private, least = (folder / name for name in files)
     called = [parse_address(each.superlink, "superlink").host for each in (moved, settings)]
-    names = all_hosts([*called, *hosts, *_present_hosts(own)])
-    signing, bundle = _authority(folder.parent, at)
+    kept = [host for path in (own, least) for host in _present_hosts(path)]
+    kept += [key_host(key_serial(kept) + 1)] if another_key else []
+    names = all_hosts([*called, *hosts, *kept])
+    signing, bundle = _authority(folder.parent, own)
     if authority:
         signing, bundle = _succeed(folder.parent, settings.federation, signing, bundle, at)
     ends = signing.certificate.not_valid_after_utc
@@ -84,13 +91,16 @@ def renew_server(
             f"days must end before {last}, got {days}: give fewer, or begin a new authority with "
             "--new-authority"
         )
-    if not private.exists():  # a lost key can be replaced: clients trust the authority
+    # A key, lost or not, can be replaced: clients trust the authority.
+    if another_key or not private.exists():
         replace_file(private, key_pem(new_key()))
     certificate = signing.sign(read_server_key(private), names, days, at)
     # The authorities' certificates as well, so that a damaged server folder is complete again.
-    for path in (root, *folder.parent.glob("client-*/ca.crt")):
+    for path in (folder.parent / "ca.crt", root, *folder.parent.glob("client-*/ca.crt")):
         replace_file(path, certificate_pem(*bundle))
     replace_file(own, certificate_pem(certificate, *filter(_vouches, bundle)))
+    if another_key:
+        replace_file(least, certificate_pem(certificate))
     if moved != settings:
         replace_file(folder / "federation.toml", to_toml(moved._asdict()))
     return ServerTls(root, own, private, tuple(names), certificate.not_valid_after_utc)
@@ -129,11 +139,6 @@ def _succeed(
     Certificates stand in the order in which gRPC tries them: a new authority's own before those of
     the same key that end earlier.
     """
-    if sum(not _vouches(each) for each in bundle) >= _MOST_AUTHORITIES:
-        raise Refused(
-            f"{made / 'ca.crt'} must have at most {_MOST_AUTHORITIES} authorities that are still "
-            "valid: wait until one has ended"
-        )
     new = new_authority(federation, at)
     roots = [each for each in bundle if not _vouches(each)]
     vouching = [old.vouch(new), *filter(_vouches, bundle)]
@@ -144,8 +149,11 @@ def _succeed(
     return new, found
 
 
-def _authority(made: Path, at: datetime) -> tuple[Authority, list[x509.Certificate]]:
-    """Reads the authority that signs, and the certificates that clients are to trust today."""
+def _authority(made: Path, server: Path) -> tuple[Authority, list[x509.Certificate]]:
+    """Reads the authority that signs, and the certificates that clients are to trust.
+
+    Former ones are among these until the authority has signed the server's, ``server``.
+    """
     path, private = made / "ca.crt", made / "ca.key"
     if not private.exists():
         raise Refused(
@@ -157,14 +165,13 @@ def _authority(made: Path, at: datetime) -> tuple[Authority, list[x509.Certifica
     roots = [each for each in own if not _vouches(each)]
     if not roots:
         raise Refused(f"{path} does not belong to the key in {private}")
+    with contextlib.suppress(Refused):  # the server's is lost or damaged, and about to be replaced
+        if issued(read_certificate(server), roots[0]):
+            return Authority(roots[0], key), [roots[0]]
     unused = bundle[: bundle.index(roots[0])]  # of a call that did not come to writing its key
-    valid = [
-        each
-        for each in bundle
-        if each.not_valid_after_utc > at
-        and not any(same_key(each.public_key(), lost.public_key()) for lost in unused)
-    ]
-    return Authority(roots[0], key), valid
+    lost = [each.public_key() for each in unused]
+    known = [each for each in bundle if not any(same_key(each.public_key(), k) for k in lost)]
+    return Authority(roots[0], key), known
 
 
 def _vouches(certificate: x509.Certificate) -> bool:

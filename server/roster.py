@@ -170,11 +170,11 @@ class Attendance:
 
         That clients have too few rows may be said by others than their nodes, which may yet come.
         """
-        known = len(self._hosts) + len(self._left_out) >= len(self._counted)
+        known = len(self._hosts) + len(self._left_out) >= len(self.counted)
         return known and len(self._hosts) >= self._needed(least)
 
     def _needed(self, least: int) -> int:
-        able = len(self._counted) - len(self._left_out)
+        able = len(self.counted) - len(self._left_out)
         return max(least, able) if self._everyone else least
 
     def _call(self) -> bool:
@@ -191,7 +191,8 @@ class Attendance:
         return range(self.clients) if self.members is None else self.members
 
     @property
-    def _counted(self) -> list[int]:
+    def counted(self) -> list[int]:
+        """The clients that are counted on, ascending."""
         return sorted(self._everybody)
 
     def _is_over(self, end: float, *, enough: bool) -> bool:
@@ -215,7 +216,7 @@ class Attendance:
 
     def _let_go(self) -> bool:
         """Takes clients that are no members from their nodes; returns whether there were any."""
-        gone = sorted(self._hosts.keys() - {*self._counted})
+        gone = sorted(self._hosts.keys() - {*self.counted})
         for client in gone:
             self._answers.forget(self._hosts.pop(client))
         if gone:
@@ -286,7 +287,7 @@ class Attendance:
     def absent(self) -> dict[int, str]:
         """Returns the clients that cannot be asked now, and why."""
         away = self._nodes.difference(self._grid.get_node_ids())
-        counted = self._counted
+        counted = self.counted
         if not away and len(self._hosts) == len(counted):
             return {}
         on_line = self._answers.on_line()
@@ -307,7 +308,7 @@ class Attendance:
     def too_few(self, least: int) -> str:
         """Describes that too few clients can take part, and what is known of the others."""
         absent = self.absent()
-        among = len(self._counted)
+        among = len(self.counted)
         there = among - len(absent)
         told = [f"{there} of {among} clients can take part, but {least} are needed"]
         known, remedy = self._answers.in_words()

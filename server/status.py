@@ -11,14 +11,15 @@ from server.registration import names
 
 
 class Member(NamedTuple):
-    """A node that a SuperLink knows."""
+    """A node that a SuperLink knows, or a client that is invited."""
 
     name: str  # its client, such as ``client-0``; empty if unknown
-    node_id: int  # its Flower node id
-    # ``registered`` (it has never connected), ``online``, ``offline`` or ``unregistered`` (its key
-    # is refused for good).
+    node_id: int  # its Flower node id; 0 if it is invited
+    # ``invited``, ``registered`` (it has never connected), ``online``, ``offline`` or
+    # ``unregistered`` (its key is refused for good).
     status: str
-    since: str  # when it got this status, in UTC; empty if it has never connected
+    # When it got this status, in UTC, or until when it is invited; empty if it never connected.
+    since: str
 
 
 class ClientShare(NamedTuple):

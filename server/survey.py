@@ -85,6 +85,7 @@ def survey(
         patience: Seconds without news after which nodes that are off line are left out.
     """
     answers = Answers(grid, "", e.digest(), columns=reader)
+    attendance = attendance_of(grid, e, training="", kind=None)
     now = time.monotonic()
     deadline, end = now + patience, now + _LONGEST
     while not answers.complete and time.monotonic() < (end if answers.silent else deadline):
@@ -94,19 +95,18 @@ def survey(
             time.sleep(0.1)
     entries, silent = answers.entries.values(), dict[int, str]()
     tables = {c: entry.table.hex() for entry in entries for c in entry.clients if entry.table}
-    for client in range(e.num_clients):
+    for client in attendance.counted:
         if client not in tables:
             # Of a node without a name, nobody knows whose it is.
             silent[client] = answers.refusal(client) or answers.in_words()[0] or "no node hosts it"
     if not check:
         return json.dumps({"tables": tables, "silent": silent})
-    attendance = attendance_of(grid, e, training="", kind=None)
     try:
         attendance.wait(1, everyone=True, timeout=_LONGEST)
     except RunStopped as error:
         _log.debug("too few clients: %s", error)
     absent, roster = attendance.absent(), attendance.roster()
-    rows = {c: n for c, n in enumerate(roster.examples) if c not in absent}
+    rows = {c: roster.examples[c] for c in attendance.counted if c not in absent}
     able = {"rows": rows, "absent": absent, "approving": list(attendance.approving)}
     return json.dumps({"tables": tables, "silent": silent} | able)
 

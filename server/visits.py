@@ -21,6 +21,7 @@ from federation.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list,
 from server.grid import PatientGrid
 from server.membership import membership_of
 from server.opened import opened
+from server.roster import attendance_of
 from strategies.reading import Rejected, first_answers, read_reply
 
 __all__ = ["MODELS", "SCORES", "Given", "Visited", "given_model", "visit"]
@@ -98,21 +99,21 @@ def _public(exported: Exported) -> Exported:
 
 
 def visit(
-    grid: Grid, models: Sequence[Given], clients: int, *, patience: float = _PATIENCE
+    grid: Grid, models: Sequence[Given], clients: Sequence[int], *, patience: float = _PATIENCE
 ) -> list[Visited]:
     """Has all nodes score models, each on its clients' own test rows.
 
     Args:
         grid: The nodes.
         models: The models.
-        clients: Number of clients of the federation.
+        clients: The federation's clients, ascending.
         patience: Seconds that nodes have to come on line.
 
     Returns:
         For each model, what came of it at each client, ascending.
     """
     end = time.monotonic() + patience
-    while len(nodes := sorted(grid.get_node_ids())) < clients and time.monotonic() < end:
+    while len(nodes := sorted(grid.get_node_ids())) < len(clients) and time.monotonic() < end:
         time.sleep(0.1)
     found = list[Visited]()
     for model in models:
@@ -120,7 +121,7 @@ def visit(
         by_client = {each.client: each for each in scored}
         found += [
             by_client.get(client) or _missing(grid, model.name, client, refused)
-            for client in range(clients)
+            for client in clients
         ]
     return found
 
@@ -193,5 +194,6 @@ def main(grid: Grid, context: Context) -> None:
     with opened(grid, context) as (experiment, folder):
         models = [given_model(path) for path in read_json(folder / MODELS)["folders"]]
         patient = PatientGrid(grid, least=1, membership=membership_of(grid))
-        found = visit(patient, models, experiment.num_clients)
+        clients = attendance_of(patient, experiment, training="", kind=None).counted
+        found = visit(patient, models, clients)
         replace_file(folder / SCORES, json.dumps([each._asdict() for each in found]).encode())

@@ -191,7 +191,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "remove": Command(
             _SERVER,
-            "Remove a client from a federation: its key is refused, and no run counts on it.",
+            "Remove a client from a federation, or take its invitation back.",
             (
                 "engram remove fed/server client-1",
                 "engram remove fed/server client-1 --control 127.0.0.1:8000",
@@ -207,7 +207,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "renew": Command(
             _SERVER,
-            "Renew a server's certificate, address or authority; what runs goes on.",
+            "Renew a server's certificate, address, key or authority; what runs goes on.",
             ("engram renew fed/server", "engram renew fed/server --address fl.example.org:9092"),
         ),
         "stop": Command(

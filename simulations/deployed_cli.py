@@ -166,7 +166,15 @@ def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
 
 
 def for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
-    """Returns the experiment, by default with as many clients as the federation has."""
+    """Returns the experiment, by default with as many clients as the federation has.
+
+    Raises:
+        Refused: Nobody is a member yet, or the settings are not in order.
+    """
+    if not clients:
+        raise Refused(
+            "no site is a member yet: admit one, by engram register SERVER_FOLDER REQUEST"
+        )
     most = Experiment.model_fields["clients_per_round"].default
     base = {"num-clients": clients, "clients-per-round": min(clients, most)}
     given = in_project(overrides)

@@ -22,6 +22,7 @@ from federation.errors import EngramError, Refused, RunStopped, few_names
 from federation.files import is_locked
 from federation.keys import read_certificates
 from federation.proxies import direct
+from server.registration import roll
 from server.status import members
 from simulations.console import out
 from simulations.options import Json
@@ -136,10 +137,11 @@ def _server(folder: Path, control: str | None, at: datetime) -> Iterator[Finding
 
 def _server_keys(folder: Path, at: datetime) -> str:
     found = read_server(folder, at=at)  # checks modes, pairs and dates
-    clients = found.settings.clients
-    there = {path.stem for path in found.public_keys}
-    if lacking := [n for n in (f"client-{i}" for i in range(clients)) if n not in there]:
-        raise Refused(f"{folder}/clients lacks the .pub of {few_names(lacking)}: bring it here")
+    listed, clients = roll(folder), len(found.public_keys)
+    gone = {number for number, _ in listed.gone.values()}
+    if lacking := {*range(found.settings.clients)} - listed.members - listed.invited - gone:
+        named = few_names(f"client-{number}" for number in sorted(lacking))
+        raise Refused(f"{folder}/clients lacks the .pub of {named}: bring it here")
     if found.tls is None:
         return f"insecure, {clients} clients: anyone may connect"
     ends, until = found.tls.expires, _end(found.tls.root_certificate)
@@ -268,7 +270,8 @@ def _reached(credentials: NodeCredentials, state: Path) -> str:
     except Unreachable as error:
         raise Refused(f"{error}: start it, or open the way to it") from error
     except KeyRefused as error:
-        raise Refused(f"{error}: on the server, engram register; or start this node") from error
+        mend = "" if error.for_good else ": on the server, engram register; or start this node"
+        raise Refused(f"{error}{mend}") from error
     knows = "knows this node" if known else "answers; whether it knows the key shows at the start"
     said = "" if ahead is None else f"; the clocks differ by {in_words(ahead)}"
     return f"{credentials.superlink} {knows}{said}"

@@ -55,9 +55,9 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
         print(f"client-{client}: takes part, with {count} rows to train on{approval}")
     _tell(told)
     _show_columns(found, experiment.to_config())
-    able = f"{len(rows)} of {experiment.num_clients} sites can take part"
+    able = f"{len(rows)} of {len(rows) + len(found.absent or {})} sites can take part"
     print(f"{experiment.method} on {federation}: {able}; nothing was trained")
-    if len(rows) < experiment.num_clients:
+    if found.absent or not rows:
         raise SystemExit(1)
 
 

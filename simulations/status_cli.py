@@ -10,9 +10,10 @@ from rich.table import Table
 from federation.addresses import CONTROL
 from federation.errors import one_line
 from federation.stored import readable
+from server.invitations import invitations
 from server.record import RunRecord
 from server.spent import spent_by_client
-from server.status import costs, members, participation
+from server.status import Member, costs, members, participation
 from simulations.console import out
 from simulations.options import Json
 
@@ -79,6 +80,8 @@ def _of_run(target: Path, as_json: bool) -> None:
 
 def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
     found = members(target, control=control)
+    ends = invitations(target).items()
+    found += [Member(f"client-{number}", 0, "invited", f"until {end}") for number, end in ends]
     if as_json:
         print(json.dumps([member._asdict() for member in found]))
         return
@@ -86,7 +89,7 @@ def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
     for heading in ("client", "node", "status", "since (UTC)"):
         table.add_column(heading)
     for member in found:
-        table.add_row(*map(one_line, (member.name or "?", str(member.node_id), *member[2:])))
+        table.add_row(*map(one_line, (member.name or "?", str(member.node_id or ""), *member[2:])))
     out.print(table if found else f"{target}: the SuperLink knows no node")
 
 

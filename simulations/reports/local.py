@@ -139,7 +139,7 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row["method"] not in runs:
             continue  # another row is of the same runs
-        total = runs[row["method"]][0].clients
+        total = runs[row["method"]][0].members
         told = []
         if row["scored"] < total:
             told.append(f"only {row['scored']} of {total} clients were scored")
@@ -172,7 +172,7 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
                 why = ", too few for a mean" if row[metric.name] is None else ""
                 have = f"{count} of {scored} clients have the score {metric.name}"
                 yield f"{row['method']}: {have}{why}"
-        seen = first.clients - settings["unseen-clients"]
+        seen = first.members - settings["unseen-clients"]
         if row["trained"] < seen:
             trained = f"{row['trained']} of {seen} clients have trained so far"
             yield f"{trained}; the others are served as those that never train"

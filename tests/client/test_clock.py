@@ -1,10 +1,12 @@
 """A clock that is wrong is told as that, with both times: not as a key or a certificate."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
     NodeAuthServerInterceptor,
@@ -13,8 +15,10 @@ from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
 from client import fleet as fleet_module
 from client import signing
 from client.fleet import ClockRefused, Fleet, KeyRefused
+from federation.announcement import ENDED
 from federation.clock import TIME, in_words, sent_time
 from federation.credentials import NodeCredentials
+from federation.keys import read_node_key
 from server.certificates import node_key_files
 from server.dated import Dated
 
@@ -71,6 +75,35 @@ def test_without_the_superlinks_time_the_nodes_own_is_told(opened):
 def test_with_a_clock_that_is_right_the_call_goes_on(opened):
     with pytest.raises(KeyRefused, match="not implemented"):
         opened(0)
+
+
+@pytest.mark.parametrize(
+    ("announced", "says"),
+    [
+        (
+            [(ENDED, "removed")],
+            "refuses this client's key for good, as it is noted as removed: to take",
+        ),
+        (
+            [(ENDED, "left")],
+            "refuses this client's key for good, as it is noted as left: to take part",
+        ),
+        ([(ENDED, "expelled")], "refuses this client's key for good, as it is noted as expelled"),
+        ([], "refuses this node: Method not implemented!"),
+    ],
+)
+def test_a_node_whose_client_is_no_member_any_more_is_told_so(opened, tmp_path, announced, says):
+    keys = []
+
+    def said(call, key):
+        keys.append(key)
+        return announced
+
+    with pytest.raises(KeyRefused, match=re.escape(says)) as caught:
+        opened(0, wrap=lambda flower: Dated(flower, said))
+    assert caught.value.for_good == ("for good" in says)
+    own = read_node_key(tmp_path / "key").public_key()
+    assert keys == [own.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)]
 
 
 @pytest.mark.parametrize("sent", [None, [], [(TIME, "noon")], [(TIME, b"\xff")], [("x", "y")]])

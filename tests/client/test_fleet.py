@@ -19,7 +19,6 @@ from federation.credentials import NodeCredentials
 from federation.errors import EngramError
 from federation.flower import (
     FleetStub,
-    create_channel,
     fab_pb2,
     fleet_pb2,
     local_run,
@@ -47,6 +46,9 @@ class Failed(grpc.RpcError):
 
     def details(self):
         return self._details
+
+    def trailing_metadata(self):
+        return None
 
 
 class Stub:
@@ -221,7 +223,7 @@ def test_an_answer_that_is_too_large_is_not_taken(connect, monkeypatch):
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         address = f"127.0.0.1:{port}"
-        channel = create_channel(address, insecure=True, max_message_length=2**16)
+        channel = grpc.insecure_channel(address, [("grpc.max_receive_message_length", 2**16)])
         with pytest.raises(Unusable, match="sends more than 512 MiB at once"):
             connect(FleetStub(channel)).pull()
         channel.close()

@@ -282,6 +282,15 @@ def test_a_key_that_stays_refused_is_an_end_in_finite_time(start):
     assert 25 < sum(waits) < 60
 
 
+@pytest.mark.parametrize("before", [[], [41, Unreachable("gone")]])
+def test_a_key_that_is_refused_for_good_is_an_end_at_once(start, before):
+    gone, waits = KeyRefused("it refuses the key for good."), []
+    gone.for_good = True
+    with pytest.raises(Refused, match=r"it refuses the key for good\.$"):
+        start(*before, gone, 41, waits=waits)
+    assert sum(waits) < 2
+
+
 def test_a_key_that_was_taken_for_alive_is_accepted_in_the_end(start):
     fleet = start(KeyRefused("no."), KeyRefused("no."), 41, question(), waits=[])
     assert len(fleet.pushed) == 1

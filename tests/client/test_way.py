@@ -2,14 +2,21 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
+import grpc
 import pytest
+from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 
 from client import way
+from client.fleet import Fleet, KeyRefused, Unreachable, Untrusted
 from client.way import Way
-from federation.announcement import announcement
-from federation.credentials import read_federation, read_node
+from federation.credentials import read_node
+from federation.keys import read_certificate
+from server.certificates import certificate_pem
+from server.live import grpc_credentials, live_announcement, live_certificate
 from server.renewal import renew_server
 from tests.server.federations import FED, make
 
@@ -25,9 +32,7 @@ def _fed():
 
 def call(found, *, told=True):
     """Makes a call whose answer comes with what the server announces now."""
-    metadata = announcement(
-        read_federation(SERVER / "federation.toml"), (SERVER / "ca.crt").read_bytes()
-    )
+    metadata = live_announcement(SERVER)("/flwr.proto.Fleet/ActivateNode", b"")
     answer = SimpleNamespace(trailing_metadata=lambda: metadata if told else None)
     assert found.intercept_unary_unary(lambda *_: answer, None, None) is answer
 
@@ -81,8 +86,8 @@ def test_a_node_trusts_a_successor_also_after_its_next_start():
     renew_server(SERVER, authority=True)
     shutil.copy("kept/ca.crt", NODE)  # as if it were on another machine
     call(found)
-    bundle = (SERVER / "ca.crt").read_bytes()
-    assert found.roots() == (NODE / "ca.crt").read_bytes() == bundle
+    new = certificate_pem(read_certificate(SERVER / "ca.crt"))
+    assert found.roots() == (NODE / "ca.crt").read_bytes() == new
     read_node(NODE)
 
 
@@ -92,13 +97,14 @@ def test_a_folder_that_cannot_be_written_is_told_of(monkeypatch, warnings_of_eng
 
     monkeypatch.setattr(way, "replace_file", full)
     found = Way(read_node(NODE))
-    renew_server(SERVER, superlink=NEW, authority=True)
+    renew_server(SERVER, superlink=NEW, authority=True, another_key=True)
     shutil.copy("kept/ca.crt", NODE)
     call(found)
     assert tried(found, 2) == [NEW, OLD]
-    assert found.roots() == (SERVER / "ca.crt").read_bytes()
+    assert found.key_host == "key-1.invalid"
+    assert found.roots() == certificate_pem(read_certificate(SERVER / "ca.crt"))
     said = warnings_of_engram.text
-    for name in ("node.toml", "ca.crt"):
+    for name in ("node.toml", "ca.crt", "least.crt"):
         assert f"{name} cannot be written (Read-only file system): bring it" in said
 
 
@@ -109,3 +115,66 @@ def test_without_tls_nothing_is_believed():
     call(found)
     assert tried(found, 2) == [OLD] * 2
     assert found.roots() is None
+
+
+# --- Another key -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def serve():
+    """Starts a server that shows the certificate in a folder; returns its HOST:PORT."""
+    servers = []
+
+    def serve(folder):
+        server = grpc.server(ThreadPoolExecutor(1))
+        add_FleetServicer_to_server(FleetServicer(), server)
+        shown = grpc_credentials(live_certificate(folder))
+        servers.append(server)
+        port = server.add_secure_port("127.0.0.1:0", shown)
+        server.start()
+        return f"127.0.0.1:{port}"
+
+    yield serve
+    for server in servers:
+        server.stop(None)
+
+
+def accepts(address):
+    """Whether a node trusts the server at an address, which then says that it can do nothing."""
+    node = Fleet(read_node(NODE)._replace(superlink=address))
+    try:
+        node.open(None)
+    except KeyRefused:  # "not implemented"
+        return True
+    except (Unreachable, Untrusted):
+        return False
+
+
+def test_a_stolen_key_is_refused_once_a_node_has_heard_of_the_next(serve):
+    shutil.copytree(SERVER, "stolen")
+    true, thief = serve(SERVER), serve(Path("stolen"))
+    assert accepts(thief)
+    renew_server(SERVER, another_key=True)
+    assert accepts(true)
+    assert accepts(thief)  # nobody has told the node yet
+    call(Way(read_node(NODE)))
+    assert Way(read_node(NODE)).key_host == "key-1.invalid"
+    assert (accepts(true), accepts(thief)) == (True, False)
+    for more in ({}, {"superlink": NEW}, {"authority": True}, {}, {"another_key": True}):
+        renew_server(SERVER, **more)
+        assert (accepts(true), accepts(thief)) == (True, False)
+        call(Way(read_node(NODE)))
+        assert (accepts(true), accepts(thief)) == (True, False)
+    assert Way(read_node(NODE)).key_host == "key-2.invalid"
+
+
+def test_a_node_does_not_go_back_to_an_earlier_key():
+    found = Way(read_node(NODE))
+    renew_server(SERVER, another_key=True)
+    shutil.copy(SERVER / "least.crt", "first.crt")
+    renew_server(SERVER, another_key=True)
+    call(found)
+    for known in (found, Way(read_node(NODE))):
+        shutil.copy("first.crt", SERVER / "least.crt")
+        call(known)
+        assert known.key_host == "key-2.invalid"

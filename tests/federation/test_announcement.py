@@ -3,7 +3,7 @@
 import pytest
 from cryptography import x509
 
-from federation.announcement import announcement, new_address, new_authorities
+from federation.announcement import announcement, new_address, new_authorities, proven_serial
 from federation.credentials import FederationSettings
 from server.certificates import Authority, certificate_pem, new_authority, new_key
 
@@ -52,14 +52,14 @@ def test_one_authority_and_no_move_are_not_announced():
 
 def test_a_successor_is_trusted_where_the_trusted_one_vouches_for_it():
     found = new_authorities(told(NEW.certificate, OLD.certificate, VOUCHED), TRUSTED)
-    assert names(found) == [NEW.certificate, OLD.certificate, VOUCHED]
+    assert names(found) == [NEW.certificate]  # and the former one is not any more
     assert new_authorities(told(NEW.certificate, OLD.certificate, VOUCHED), found) is None
 
 
 def test_a_successors_successor_is_trusted_too():
     second = NEW.vouch(NEWEST)
     offered = (NEWEST.certificate, NEW.certificate, OLD.certificate, second, VOUCHED)
-    assert names(new_authorities(told(*offered), TRUSTED)) == list(offered)
+    assert names(new_authorities(told(*offered), TRUSTED)) == [NEWEST.certificate]
     without = (NEWEST.certificate, NEW.certificate, OLD.certificate, second)
     assert new_authorities(told(*without), TRUSTED) is None
 
@@ -91,3 +91,49 @@ def test_a_certificate_that_is_damaged_is_not_trusted():
         torn = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         found = new_authorities({"engram-authorities-bin": torn}, TRUSTED)
         assert found is None or all(each in given for each in names(found))
+
+
+# --- Keys ------------------------------------------------------------------------------------
+
+
+def signed(authority, *hosts):
+    return authority.sign(new_key(), hosts, 10)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "serial"),
+    [
+        (["localhost", "key-1.invalid", "key-2.invalid"], 2),
+        (["key-10.invalid", "key-9.invalid"], 10),
+        (["localhost", "10.0.0.1"], 0),
+        (["key-1.invalid.org", "a.key-7.invalid", "key-.invalid"], 0),
+    ],
+)
+def test_a_keys_number_is_proven_by_a_certificate(hosts, serial):
+    leaf = certificate_pem(signed(OLD, *hosts))
+    settings = FederationSettings("ward", "new:1", 2, False)
+    said = dict(announcement(settings, TRUSTED, leaf))["engram-least-key-bin"]
+    assert proven_serial(said, TRUSTED) == serial
+    assert proven_serial(said, certificate_pem(NEW.certificate, OLD.certificate)) == serial
+    assert proven_serial(said, certificate_pem(NEW.certificate)) == 0
+    assert proven_serial(b"", TRUSTED) == 0
+
+
+def test_nobody_but_the_authority_proves_a_keys_number():
+    server = Authority(STRANGER.certificate, new_key())
+    for odd in (signed(STRANGER, "key-9.invalid"), signed(server, "key-9.invalid"), VOUCHED):
+        assert proven_serial(certificate_pem(odd), TRUSTED) == 0
+    whole = certificate_pem(signed(OLD, "key-9.invalid"))
+    for at in range(0, len(whole), 7):
+        torn = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        assert proven_serial(torn, TRUSTED) in (0, 9)
+    for said in (b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\n"):
+        assert proven_serial(said, TRUSTED) == 0
+
+
+def test_whoever_vouches_for_the_other_one_of_two_stays():
+    both = (OLD.certificate, NEW.certificate, VOUCHED, NEW.vouch(OLD))
+    assert new_authorities(told(*both), TRUSTED) is None  # nobody is left to trust
+    assert new_authorities(told(OLD.certificate, VOUCHED), TRUSTED) is None
+    back = (OLD.certificate, NEW.certificate, VOUCHED)
+    assert new_authorities(told(*back), certificate_pem(NEW.certificate)) is None

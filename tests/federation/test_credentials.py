@@ -142,7 +142,7 @@ def test_node_toml_is_malformed(old, new, says):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("clients = 2", "clients = 0", "must be at least 1, got 0"),
+        ("clients = 2", "clients = -1", "must be at least 0, got -1"),
         ("clients = 2", "", "lacks clients"),
         ("insecure = false", 'insecure = "no"', "must be true or false"),
         ("9092", "99999", "must be HOST:PORT with a port in 1..65535"),

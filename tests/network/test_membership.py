@@ -76,6 +76,7 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path):
         last = reaches("a round that says it", lambda row: row["members"] == [0, 1])
         reaches("rounds without it", lambda row: row["round"] == last + 3)
         listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
+        assert federation.processes["client-2"].wait(60) == 2  # it is told, and ends
         refused = federation.log("client-2").read_text()
         enough.set()
         thread.join(60)
@@ -88,7 +89,7 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path):
     assert rows[-1]["absent"] == {}  # nobody misses it
     assert all(row["ms"] < 10_000 for row in rows[:-2])  # nobody waited for who came or went
     assert listed["client-2"] == "unregistered"
-    assert "refuses this node: Invalid node ID" in refused
+    assert "key for good, as it is noted as removed" in refused
 
 
 def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path):

@@ -45,7 +45,7 @@ def test_a_run_goes_on_while_everything_is_renewed(tmp_path):
         node = tmp_path / "fed" / "client-0"
         former = shutil.copy(node / "ca.crt", tmp_path / "former.crt")
         moved = f"localhost:{there.fleet}"
-        renew_server(there.server, superlink=moved, authority=True)
+        renew_server(there.server, superlink=moved, authority=True, another_key=True)
         shutil.copy(former, node / "ca.crt")  # as if the site were on another machine
         new = tmp_path / "new.crt"
         new.write_bytes(certificate_pem(read_certificate(there.server / "ca.crt")))
@@ -54,11 +54,12 @@ def test_a_run_goes_on_while_everything_is_renewed(tmp_path):
             for root in (former, new):
                 assert shown(port, root=root) == renewed
         more("rounds over the connections of before")
-        authorities = (there.server / "ca.crt").read_bytes()
-        wait_for(lambda: (node / "ca.crt").read_bytes() == authorities, 30, "the authorities")
+        wait_for(lambda: (node / "ca.crt").read_bytes() == new.read_bytes(), 30, "the authority")
         assert read_node(node).superlink == moved
+        assert (node / "least.crt").read_bytes() == (there.server / "least.crt").read_bytes()
+        renew_server(there.server)
+        assert (there.server / "ca.crt").read_bytes() == new.read_bytes()  # the former has ended
         there.kill("client-0")
-        (node / "ca.crt").write_bytes(new.read_bytes())  # the former authority has ended
         there.start("client-0")
         more("rounds over connections of now")
         stop_run(there.server, control=there.control)

@@ -66,7 +66,7 @@ def test_init_insecure(engram):
     ("options", "says"),
     [
         ("", "--clients must say how many"),
-        ("--clients 0", "clients must be at least 1, got 0"),
+        ("--clients -1", "clients must be at least 0, got -1"),
         ("--clients 1 --days 0", "days must be in 1..3650, got 0"),
         ("--clients 1 --host 1.2.3.4:80", "--host must name a host"),
         ("--clients 1 --superlink here", "superlink must be HOST:PORT"),
@@ -103,7 +103,7 @@ def test_new_key(engram):
     assert (SERVER / "clients" / "client-1.pub").read_bytes() == own
     assert (FED / "client-1" / "state").is_dir()
     assert (FED / "client-1" / "client.key").stat().st_mode & 0o777 == 0o600
-    refused(engram("init-federation fed --new-key 2"), "the client must be one of 0..1, got 2")
+    refused(engram("init-federation fed --new-key 2"), "be one of 0..1, and not invited, got 2")
 
 
 def test_renew(engram):

@@ -126,7 +126,7 @@ def test_flower_takes_the_keys():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"clients": 0}, "clients must be at least 1, got 0"),
+        ({"clients": -1}, "clients must be at least 0, got -1"),
         ({"clients": 10**12}, "clients must be at most 1000000, got 1000000000000"),
         ({"days": 0}, "days must be in 1..3650, got 0"),
         ({"days": 3651}, "days must be in 1..3650, got 3651"),

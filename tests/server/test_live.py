@@ -12,7 +12,10 @@ import pytest
 from cryptography import x509
 
 from federation.announcement import new_address, new_authorities
-from federation.keys import read_certificate
+from federation.credentials import read_node
+from federation.flower import public_key_to_bytes
+from federation.keys import read_certificate, read_node_key
+from server.certificates import certificate_pem
 from server.live import grpc_credentials, live_announcement, live_certificate, ssl_context
 from server.renewal import renew_server
 from tests.server.federations import FED, make
@@ -123,11 +126,25 @@ def test_what_cannot_be_read_changes_nothing(at_grpc, at_ssl, warnings_of_engram
 def test_nodes_are_told_with_their_heartbeats_and_at_the_beginning():
     shutil.copy(FED / "ca.crt", "former.crt")
     told = live_announcement(SERVER)
-    assert not told("/flwr.proto.Fleet/SendNodeHeartbeat")
+    assert not told("/flwr.proto.Fleet/SendNodeHeartbeat", b"")
     renew_server(SERVER, superlink="c.example.org:9092", authority=True)
     for call in ("SendNodeHeartbeat", "ActivateNode"):
-        said = dict(told(f"/flwr.proto.Fleet/{call}"))
+        said = dict(told(f"/flwr.proto.Fleet/{call}", b""))
         assert new_address(said, "a.example.org:9092") == "c.example.org:9092"
         trusted = new_authorities(said, Path("former.crt").read_bytes())
-        assert trusted == (SERVER / "ca.crt").read_bytes()
-    assert not told("/flwr.proto.Fleet/PullMessages")
+        assert trusted == certificate_pem(read_certificate(SERVER / "ca.crt"))
+    assert not told("/flwr.proto.Fleet/PullMessages", b"")
+
+
+def test_a_client_that_was_removed_or_has_left_is_told_so_with_any_call():
+    told, clients = live_announcement(SERVER), SERVER / "clients"
+    keys = [read_node(FED / f"client-{n}").private_key for n in (0, 1)]
+    keys = [public_key_to_bytes(read_node_key(path).public_key()) for path in keys]
+    for end in ("removed", "left"):
+        for key in keys:
+            assert not told("/flwr.proto.Fleet/PullMessages", key)
+        moved = (clients / "client-0.pub").rename(clients / f"client-0.17.{end}")
+        for call in ("PullMessages", "ActivateNode", "GetRun"):
+            assert [*told(f"/flwr.proto.Fleet/{call}", keys[0])] == [("engram-ended", end)]
+            assert not told(f"/flwr.proto.Fleet/{call}", keys[1])
+        moved.rename(clients / "client-0.pub")

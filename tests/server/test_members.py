@@ -13,6 +13,8 @@ from server.opening import strategy_of
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.engine import simulate
+from simulations.reports.local import client_lines
+from simulations.rows import report_rows
 from tests.server.members import ROWS, SCRIPT, ScriptedFederation
 from tests.server.nodes import NodesGrid
 from tests.support import ANY_NETWORK, assert_same, small_of_any
@@ -61,6 +63,17 @@ def test_a_simulation_replays_who_took_part(tmp_path, method):
     assert_same(one.state, other.state, atol=1e-5)
     assert [row["members"] for row in here.rows()] == [row["members"] for row in rows]
     assert there.results["clients"]["ids"] == [0, 2, 3]  # who has left is not missed
+
+
+def test_a_report_counts_the_members_of_the_end(tmp_path):
+    there = on_nodes("fedavg", tmp_path / "there", state=tmp_path / "nodes")
+    assert (there.clients, there.members) == (4, 3)
+    runs = {"fedavg": [there]}
+    (row,) = (row for row in report_rows(runs) if row["method"] == "fedavg")
+    assert (row["scored"], row["trained"]) == (3, 4)  # one has left
+    assert not [line for line in client_lines(runs, [row]) if "have trained so far" in line]
+    simulate(experiment("fedavg", num_rounds=1), tmp_path / "here")
+    assert RunRecord.open(tmp_path / "here").members == 3  # of a run whose clients stay
 
 
 @pytest.mark.parametrize("method", ["fedamp", "fedfomo", "pfedhn", "scaffold"])

@@ -1,6 +1,7 @@
 """A federation's certificate is renewed, its server moves, and its authority has a successor."""
 
 import shutil
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -158,23 +159,29 @@ def test_who_trusts_the_former_authority_alone_trusts_the_new_certificate():
     shake_hands("localhost", FED / "client-0/ca.crt")
 
 
-def test_what_has_ended_is_left_out_of_the_next_renewal():
+@pytest.mark.parametrize("more", [{}, {"superlink": "c.example.org:9092"}, {"another_key": True}])
+def test_the_former_authority_ends_with_the_next_renewal(more):
     make()
+    shutil.copy(FED / "ca.crt", "former.crt")
     renew_server(FED / "server", authority=True)
     new = read_certificate(FED / "ca.crt")
-    # The successor began an hour before the clock's time, and the former authority ends with it.
+    renew_server(FED / "server", **more)
+    for place in (".", "server", "client-0", "client-1"):
+        assert read_certificates(FED / place / "ca.crt") == [new]
+    assert len(read_certificates(FED / "server/server.crt")) == 1
+    read_server(FED / "server")
+    shake_hands("localhost", FED / "client-0/ca.crt")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands("localhost", Path("former.crt"))
+
+
+def test_an_authority_that_is_about_to_end_is_succeeded():
+    make()
     monday = datetime.now(UTC) + timedelta(days=3640)
-    renew_server(FED / "server", days=5, at=monday)
-    assert len(read_certificates(FED / "server/ca.crt")) == 3
     with pytest.raises(Refused, match="begin a new authority with --new-authority"):
         renew_server(FED / "server", days=20, at=monday)
     renew_server(FED / "server", days=20, at=monday, authority=True)
-    later = monday + timedelta(days=15)
-    renew_server(FED / "server", days=300, at=later)
-    (newest,) = read_certificates(FED / "server/ca.crt")
-    assert newest != new
-    assert len(read_certificates(FED / "server/server.crt")) == 1
-    read_server(FED / "server", at=later + timedelta(days=299))
+    read_server(FED / "server", at=monday + timedelta(days=19))
 
 
 @pytest.mark.parametrize("written", range(5))
@@ -200,13 +207,41 @@ def test_an_interrupted_succession_is_completed_by_the_next_call(written):
     shake_hands("localhost", FED / "client-1/ca.crt")
 
 
-def test_three_authorities_at_a_time():
+def test_the_authority_before_the_former_one_has_ended():
     make()
-    shutil.copy(FED / "ca.crt", "former.crt")
-    for _ in range(2):
+    for name in ("first.crt", "second.crt"):
+        shutil.copy(FED / "ca.crt", name)
         renew_server(FED / "server", authority=True)
-    shake_hands("localhost", Path("former.crt"))
-    before = (FED / "ca.key").read_bytes()
-    with pytest.raises(Refused, match="at most 3 authorities that are still valid"):
-        renew_server(FED / "server", authority=True)
-    assert (FED / "ca.key").read_bytes() == before
+    assert len(read_certificates(FED / "ca.crt")) == 3
+    shake_hands("localhost", Path("second.crt"))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands("localhost", Path("first.crt"))
+
+
+# --- Another key -----------------------------------------------------------------------------
+
+
+def hosts():
+    return set(read_server(FED / "server").tls.hosts)
+
+
+def test_a_new_key_is_named_in_every_certificate_from_then_on():
+    make()
+    keys, names = [(FED / "server/server.key").read_bytes()], hosts()
+    for serial in (1, 2, 3):
+        renew_server(FED / "server", another_key=True)
+        keys.append((FED / "server/server.key").read_bytes())
+        names.add(f"key-{serial}.invalid")
+        assert hosts() == names
+        least = (FED / "server/least.crt").read_bytes()
+        assert least == (FED / "server/server.crt").read_bytes()
+        for more in ({}, {"superlink": f"c{serial}.example.org:9092"}, {"authority": True}):
+            renew_server(FED / "server", **more)
+            names |= {more[key].partition(":")[0] for key in more if key == "superlink"}
+            assert hosts() == names
+        (FED / "server/server.crt").unlink()  # lost
+        renew_server(FED / "server", ["b.example.org", *names - {f"key-{serial}.invalid"}])
+        assert hosts() == names
+        assert (FED / "server/least.crt").read_bytes() == least
+        assert (FED / "server/server.key").read_bytes() == keys[-1]
+    assert len({*keys}) == 4

@@ -1,11 +1,13 @@
 """`engram status`: of a federation, and of a run."""
 
 import json
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
 from federation.checksums import summed
+from federation.clock import now
 from tests.client.budgets import epsilon_of
 from tests.server.test_federation_cli import failure, node
 
@@ -29,6 +31,21 @@ def test_status_names_who_is_there(engram, answers):
         ("client-1", "registered"),
     ]
     assert found[1]["since"] == "2026-01-02 03:04:05Z"
+
+
+def test_status_says_who_is_invited(engram, answers):
+    engram("init-federation fed --clients 1")
+    for _ in range(2):
+        engram("init-federation fed --invite")
+    engram("remove fed/server 1")
+    answers[0].extend([{"success": True, "nodes": [node(9, "offline")]}] * 2)
+    found = json.loads(engram("status fed/server --json")[1])
+    assert [(m["name"], m["status"]) for m in found] == [("", "offline"), ("client-2", "invited")]
+    end = found[1]["since"].removeprefix("until ")
+    assert now().date() + timedelta(days=13) <= date.fromisoformat(end)
+    assert date.fromisoformat(end) <= now().date() + timedelta(days=14)
+    (line,) = (line for line in engram("status fed/server")[1].splitlines() if "invited" in line)
+    assert f"until {end[:10]}" in line
 
 
 def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers):

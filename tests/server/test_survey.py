@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -115,6 +116,36 @@ def test_a_check_says_of_every_site_what_keeps_it_out(tmp_path):
         "client-2: no node hosts it",
     ]
     assert found.rows == {}
+
+
+@pytest.mark.parametrize("members", [(0, 1, 2), (1, 3), (2,)])
+def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
+    tmp_path, monkeypatch, capsys, members
+):
+    paths = write_hospitals(tmp_path / "mended", mended=True)
+    settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
+    settings |= {"categories": "outcome=home|icu|ward"}
+    e = small(**FOUR | settings)
+    grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
+    grid.membership = SimpleNamespace(
+        members=lambda: frozenset(members), is_whole=lambda e: True, clients=4
+    )
+    grid.get_node_ids = lambda: [client + 1 for client in members]
+    found = survey(grid, e, check=True, patience=1)
+    assert (found.silent, found.absent) == ({}, {})
+    assert tuple(found.rows) == tuple(found.tables) == members
+    monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
+    monkeypatch.setattr(surveys, "survey_deployed", lambda *given, check: found)
+    schema_cli.check_on({}, tmp_path, None)  # status 0
+    total = len(members)
+    assert f"{total} of {total} sites can take part" in capsys.readouterr().out
+    away = found._replace(absent={members[0]: "off line"})
+    monkeypatch.setattr(surveys, "survey_deployed", lambda *given, check: away)
+    with pytest.raises(SystemExit):
+        schema_cli.check_on({}, tmp_path, None)
+    monkeypatch.setattr(surveys, "survey_deployed", lambda *given, check: found._replace(rows={}))
+    with pytest.raises(SystemExit):
+        schema_cli.check_on({}, tmp_path, None)
 
 
 def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys):

@@ -54,7 +54,7 @@ def federation(tmp_path_factory):
 def test_every_sites_model_is_scored_at_every_site(federation):
     folder, grid, _, places = federation
     models = [given_model(folder / f"model-{client}") for client in (0, 1)]
-    found = visit(grid, models, len(SITES), patience=0)
+    found = visit(grid, models, range(len(SITES)), patience=0)
     assert [(each.model, each.client) for each in found] == [
         (str(folder / f"model-{model}"), client) for model in (0, 1) for client in range(4)
     ]
@@ -95,17 +95,17 @@ def test_a_site_says_why_it_scores_a_model_not(federation, tmp_path):
     other = paths[1].parent / "other.csv"
     pd.read_csv(paths[1]).rename(columns={"bp": "pressure"}).to_csv(other, index=False)
     data = [f"csv:{paths[0]}", f"csv:{other}", "", f"csv:{paths[3]}"]
-    found = visit(NodesGrid(e, data, tmp_path), [model], 4, patience=0)
+    found = visit(NodesGrid(e, data, tmp_path), [model], range(4), patience=0)
     assert [each.rows > 0 for each in found] == [True, False, False, True]
     said = " ".join(each.why for each in found)
     assert "this node's data cannot be used: its log says why" in said
     assert "this node has no data of its own (engram node --data), and scores those models" in said
     altered = model._replace(about=model.about | {"form": "shifted"})
-    first, second, *_ = visit(grid, [altered], 4, patience=0)
+    first, second, *_ = visit(grid, [altered], range(4), patience=0)
     assert first.held_out  # it is the site's own model, of which it needs no description
     assert "the network is not the one that was exported" in second.why
     nameless = model._replace(about={"settings": {}})
-    (first, *_) = visit(grid, [nameless], 4, patience=0)
+    (first, *_) = visit(grid, [nameless], range(4), patience=0)
     assert "the model's description cannot be read: 'what'" in first.why
 
 
@@ -132,7 +132,7 @@ def test_a_model_of_named_classes_is_not_scored_on_numbers(tmp_path):
     run = engram.simulate(dataset="csv:text.csv", **given, out="run", progress=False)
     model = given_model(run.export("south", out="south"))
     grid = NodesGrid(small(**given, num_clients=1), ["csv:numbers.csv"], tmp_path)
-    (found,) = visit(grid, [model], 1, patience=0)
+    (found,) = visit(grid, [model], range(1), patience=0)
     assert found.why == (
         "this node has inputs of a table (age, bp) and outputs numbers, and the model takes inputs "
         "of a table (age, bp) and outputs home, ward"
@@ -188,7 +188,7 @@ def test_coefficients_are_scored_at_every_site(tmp_path):
     package.write(tmp_path / "model", "safetensors")
     assert [each.name for each in package.exported.ranges] == ["age", "bp", "crea"]
     assert package.exported.intervals
-    found = visit(grid, [given_model(tmp_path / "model")], 4, patience=0)
+    found = visit(grid, [given_model(tmp_path / "model")], range(4), patience=0)
     assert [each.client for each in found] == [0, 1, 2, 3]
     assert [each.rows for each in found] == results["clients"]["rows"]
     own = results["clients"]["loss-personal"][1]
@@ -236,7 +236,7 @@ def test_nodes_that_read_shares_of_one_file_export_and_score(tmp_path, method):
         assert len(levels) >= 2
         package.write(folder := tmp_path / f"model-{client}", "safetensors")
         folders.append(folder)
-    found = visit(grid, [given_model(folder) for folder in folders], 3, patience=0)
+    found = visit(grid, [given_model(folder) for folder in folders], range(3), patience=0)
     scored = {(each.model, each.client): each for each in found}
     for (client, folder), site in itertools.product(enumerate(folders), range(3)):
         each = scored[str(folder), site]

@@ -16,6 +16,7 @@ from client.disk import DiskStore
 from client.fleet import KeyRefused, Unreachable
 from client.node import only_one
 from federation.errors import RunStopped
+from server.invitations import invite
 from server.status import Member
 from simulations import doctor
 from simulations.doctor import look_over
@@ -56,6 +57,16 @@ def test_a_new_federation_is_in_order(engram):
     ]
     assert "online: client-0; offline: client-1" in out
     assert all(each.ok for each in found(CLIENT).values())
+
+
+def test_who_is_invited_or_has_gone_lacks_no_key(engram):
+    clients = SERVER / "clients"
+    (clients / "client-1.pub").rename(clients / "client-1.8.removed")
+    invite(Path("fed"))
+    text = found(SERVER)["keys"].text
+    assert text.startswith("of 1 clients; ")
+    (clients / "client-0.pub").unlink()
+    assert wrong(SERVER)[1].endswith("/clients lacks the .pub of client-0: bring it here")
 
 
 def test_what_is_wrong_is_counted_in_the_end_and_is_json(engram):

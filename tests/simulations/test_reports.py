@@ -35,7 +35,7 @@ class Record:
     """A finished run, whose clients' scores are given, by the suffix of their columns."""
 
     metrics = (ACCURACY,)
-    clients = CLIENTS
+    clients = members = CLIENTS
 
     def __init__(self, seed, validation, unseen=(), **models):
         settings = {"seed": seed, "num-clients": CLIENTS, "unseen-clients": len(unseen)}
