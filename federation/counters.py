@@ -1,8 +1,11 @@
 """Counters of a long-lived process and its health, served for Prometheus on loopback."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -10,6 +13,7 @@ from federation.errors import Refused
 
 _HOST: Final = "127.0.0.1"
 _PACKAGE: Final = "prometheus_client"
+_SECONDS: Final = 5.0  # that a connection may take
 
 
 class Counters:
@@ -42,6 +46,26 @@ class Counters:
 class _Silent(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called
         """Logs nothing: a scrape is no event."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, which is cut off after some seconds, whatever it sends."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        def cut_off() -> None:
+            with suppress(OSError):  # it has ended meanwhile
+                request.shutdown(socket.SHUT_RDWR)
+
+        end = threading.Timer(_SECONDS, cut_off)
+        end.daemon = True
+        end.start()
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            end.cancel()
 
 
 def serve_counters(
@@ -83,7 +107,7 @@ def serve_counters(
         return [f"{said or 'ok'}\n".encode()]
 
     try:
-        server = make_server(_HOST, port, answer, handler_class=_Silent)
+        server = make_server(_HOST, port, answer, _Server, _Silent)
     except OSError as error:
         raise Refused(f"--metrics-port {port} cannot be used: {error.strerror}") from error
     threading.Thread(target=server.serve_forever, daemon=True).start()
