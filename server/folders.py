@@ -61,7 +61,7 @@ def _beside(folder: Path) -> Iterator[Path]:
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
     try:
         new.chmod(0o700)
-        with locked(new):
+        with locked(new, folder=True):
             yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -70,7 +70,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Removes what killed calls left; calls still running hold a lock on their folders."""
     for left in folder.parent.glob(f".{folder.name}.*.new"):
-        with contextlib.suppress(OSError), locked(left):
+        with contextlib.suppress(OSError), locked(left, folder=True):
             shutil.rmtree(left)
 
 
