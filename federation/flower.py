@@ -83,6 +83,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from httpx import TimeoutException
 
 from federation.errors import Refused, one_line
 from federation.memory_budget import MemoryBudget
@@ -342,7 +343,10 @@ def runtime_client(grid: Grid) -> Any:
     """Returns the client with which a grid calls its SuperLink over HTTP; None for other grids."""
     from flwr.superlink.grid import HttpGrid  # noqa: PLC0415 - brings a database; nodes need none
 
-    return grid._runtime_client if isinstance(grid, HttpGrid) else None
+    if not isinstance(grid, HttpGrid):
+        return None
+    _outlast_timeouts(grid._retry_invoker)
+    return grid._runtime_client
 
 
 def local_run(run_id: int = 1) -> Run:
@@ -373,7 +377,7 @@ def run_superlink(
     arguments: Sequence[str],
     *,
     serve: Callable[..., None],
-    superexec: Sequence[str],
+    superexec: Callable[..., Any],
     fleet: Callable[[Any], Any],
     http_fleet: Callable[[Any, Callable[[Mapping[str, str]], str]], Any],
     authentication: Callable[[Any], Any],
@@ -387,7 +391,7 @@ def run_superlink(
     Args:
         arguments: The command's arguments.
         serve: Called instead of ``uvicorn.run`` with its arguments.
-        superexec: The command that starts a SuperExec, without its arguments.
+        superexec: Starts a SuperExec, given Flower's command and the options of ``Popen``.
         fleet: Wraps Flower's Fleet API. Nodes that are served over HTTP, too, as by releases from
             1.40, get the same.
         http_fleet: Wraps the app that serves them, if one does; also given what says, of a call's
@@ -400,8 +404,8 @@ def run_superlink(
     """
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
     database = importlib.import_module("flwr.supercore.sql_mixin")
-    command, servicer = flower._get_superexec_command, flower.FleetServicer
-    interceptor, over_http = flower.NodeAuthServerInterceptor, nodes_over_http()
+    servicer, interceptor = flower.FleetServicer, flower.NodeAuthServerInterceptor
+    over_http = nodes_over_http()
 
     def guarded(**given: Any) -> Any:
         made = fleet(servicer(**given))
@@ -414,7 +418,7 @@ def run_superlink(
 
     changes: dict[str, Any] = {
         "uvicorn": SimpleNamespace(run=run),
-        "_get_superexec_command": lambda *a, **given: [*superexec, *command(*a, **given)[1:]],
+        "subprocess": SimpleNamespace(**vars(subprocess) | {"Popen": superexec}),
         "FleetServicer": guarded,
         "NodeAuthServerInterceptor": lambda *given: authentication(interceptor(*given)),
         "GRPC_MAX_MESSAGE_LENGTH": largest,
@@ -493,8 +497,22 @@ def remove_node(fleet: Any, node_id: int) -> None:
         state.delete_node(node.owner_aid, node_id)
 
 
-def run_superexec(start: Callable[..., Any]) -> None:
-    """Runs ``flower-superexec`` in this process; ``start`` is called instead of ``Popen``."""
+def run_superexec(start: Callable[..., Any], beat: Callable[[], None]) -> None:
+    """Runs ``flower-superexec`` in this process; ``start`` is called instead of ``Popen``.
+
+    ``beat`` is called each time before the SuperLink is asked for what to start.
+    """
     executor = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
     vars(executor)["subprocess"] = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    executor.SubprocessExecutor.reconcile = lambda executor: beat()
+    loop = importlib.import_module("flwr.supercore.superexec.run_superexec")
+    invoker = loop.make_simple_http_retry_invoker
+    vars(loop)["make_simple_http_retry_invoker"] = lambda: _outlast_timeouts(invoker())
     importlib.import_module("flwr.supercore.cli.flower_superexec").flower_superexec()
+
+
+def _outlast_timeouts(invoker: Any) -> Any:
+    """Has calls tried again after any timeout; Flower takes a slow TLS handshake for a refusal."""
+    gives_up = invoker.should_giveup
+    invoker.should_giveup = lambda e: not isinstance(e, TimeoutException) and gives_up(e)
+    return invoker

@@ -60,12 +60,12 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting_and_is_cut_off(mon
 
     try:
         with contextlib.ExitStack() as stack:
-            monkeypatch.setattr(module, "_SECONDS", 600.0)
+            monkeypatch.setattr(module._Silent, "timeout", 600.0)
             for _ in range(20):
                 silent()
             answer = httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False, timeout=60)
             assert answer.text == "ok\n"
-            monkeypatch.setattr(module, "_SECONDS", 0.01)
+            monkeypatch.setattr(module._Silent, "timeout", 0.01)
             assert all(is_cut_off(silent()) for _ in range(20))
     finally:
         server.shutdown()
