@@ -51,7 +51,7 @@ def beat(path: Path) -> None:
 
 
 def silence(path: Path, what: str) -> str:
-    """Says ``what``, and for how long a file was not touched; "" for less than a minute."""
+    """Returns ``what`` and for how long a file was not touched; "" for less than a minute."""
     with suppress(OSError):
         seconds = time.time() - path.stat().st_mtime
         return f"{what} for {seconds:.0f} s" if seconds > _SILENT else ""

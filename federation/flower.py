@@ -13,7 +13,8 @@ that
   client/signing.py does, and are made in the order of client/fleet.py;
 - ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its gRPC server
   still has its certificate by ``grpc.ssl_server_credentials``; and its SuperExec still
-  starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
+  starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``, and calls ``reconcile``
+  before it asks for one;
 - nodes still call a SuperLink over HTTP below ``/v1/fleet/`` (server/http_fleet.py), with the
   headers that ``_sender_fault`` reads, and its router calls ``fleet_handlers`` by name;
 - a SuperLink still reports its nodes' activation times and names (``activations``, ``names``), and
@@ -83,7 +84,6 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-from httpx import TimeoutException
 
 from federation.errors import Refused, one_line
 from federation.memory_budget import MemoryBudget
@@ -514,5 +514,5 @@ def run_superexec(start: Callable[..., Any], beat: Callable[[], None]) -> None:
 def _outlast_timeouts(invoker: Any) -> Any:
     """Has calls tried again after any timeout; Flower takes a slow TLS handshake for a refusal."""
     gives_up = invoker.should_giveup
-    invoker.should_giveup = lambda e: not isinstance(e, TimeoutException) and gives_up(e)
+    invoker.should_giveup = lambda e: not type(e).__name__.endswith("Timeout") and gives_up(e)
     return invoker

@@ -61,7 +61,7 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
 
 
 def silent_parts(folder: Path) -> str:
-    """Says which parts of a server's SuperLink show no sign of life; "" if all do."""
+    """Returns a line on the parts of a SuperLink without signs of life; "" if all show some."""
     parts = {STARTER: "what starts runs", FLEET: "what nodes connect to"}
     told = (silence(folder / "flwr" / p, f"no sign of life of {of}") for p, of in parts.items())
     return "; ".join(filter(None, told))

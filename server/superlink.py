@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -117,17 +116,18 @@ def start_watched(
         beat(folder / name)
     ours = [sys.executable, "-P", "-m", "server.superexec", *command[1:]]
     process = subprocess.Popen(ours, **how)
-    ended = list[None]()  # by Flower, when the SuperLink ends
-    vars(process)["terminate"] = lambda: ended.append(process.send_signal(signal.SIGTERM))
+    ended = threading.Event()  # by Flower, when the SuperLink ends
+    vars(process)["terminate"] = lambda: (ended.set(), process.send_signal(signal.SIGTERM))
 
     def watch() -> None:
         silent = 0
         while process.poll() is None and silent < _LOST:
             silent = silent + 1 if silence(folder / STARTER, "silent") else 0
-            if answers(given):
-                beat(folder / FLEET)
-            time.sleep(_LOOK)
-        if not ended:
+            with contextlib.suppress(OSError):  # the certificate cannot be read
+                if answers(given):
+                    beat(folder / FLEET)
+            ended.wait(_LOOK)
+        if not ended.wait(2 * _ENDS):  # both may have been told to end
             _log.error("what starts runs has died (%s): start this server again", process.poll())
             os._exit(1)
 
@@ -140,15 +140,13 @@ def answers(given: Mapping[str, str]) -> bool:
     at = str(parse_address(given.get("--fleet-api-address", _FLEET), "fleet").reached_at)
     options = [("grpc.enable_http_proxy", 0), ("grpc.ssl_target_name_override", "localhost")]
     root = given.get("--ssl-ca-certfile")
-    try:
-        security = root and grpc.ssl_channel_credentials(Path(root).read_bytes())
-        dial = partial(grpc.secure_channel, credentials=security) if root else grpc.insecure_channel
-        with dial(at, options=options) as channel:
+    security = root and grpc.ssl_channel_credentials(Path(root).read_bytes())
+    dial = partial(grpc.secure_channel, credentials=security) if root else grpc.insecure_channel
+    with dial(at, options=options) as channel:
+        try:
             channel.unary_unary("/flwr.proto.Fleet/GetRun")(b"", timeout=_LOOK)
-    except grpc.RpcError as error:
-        return error.code().name not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-    except OSError:  # the certificate cannot be read
-        return False
+        except grpc.RpcError as error:
+            return error.code().name not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     return True
 
 

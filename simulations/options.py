@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -210,16 +211,21 @@ def new_folder(named: Path | None, default: str) -> Iterator[Path]:
     Raises:
         Refused: The named one is used, by another process perhaps, or cannot be made.
     """
+    day = f"{default}-{datetime.now():%Y-%m-%d}"
+    names = (Path("runs") / f"{day}{f'-{number}' * (number > 1)}" for number in count(1))
     with ExitStack() as stack:
         check_unused(named)
-        try:
-            folder = named or _picked(stack, default)
-            if named:
-                _take(stack, folder)
-        except BlockingIOError as error:
-            raise Refused(f"{named} is in use by a process: give out another folder") from error
-        except OSError as error:
-            raise Refused(f"{error.filename} cannot be made: {error.strerror}") from error
+        for folder in [named] if named else names:
+            try:
+                _take(stack, folder, new=not named)
+                break
+            except BlockingIOError as error:
+                if named:
+                    why = f"{named} is in use by a process: give out another folder"
+                    raise Refused(why) from error
+            except OSError as error:
+                if named or not isinstance(error, FileExistsError):
+                    raise Refused(f"{folder} cannot be made: {error.strerror}") from error
         check_unused(folder)
         yield folder
 
@@ -245,25 +251,10 @@ def folder_of_command(named: Path | None, default: str) -> Path:
     return click.get_current_context().with_resource(new_folder(named, default))
 
 
-def _picked(stack: ExitStack, default: str) -> Path:
-    """Takes a folder in runs/ that nobody else has made, named for the day, and returns it."""
-    day = f"{default}-{datetime.now():%Y-%m-%d}"
-    number = 1
-    while True:
-        folder = Path("runs") / f"{day}{f'-{number}' * (number > 1)}"
-        try:
-            _take(stack, folder, new=True)
-        except (FileExistsError, BlockingIOError):
-            number += 1
-        else:
-            return folder
-
-
-def _take(stack: ExitStack, folder: Path, *, new: bool = False) -> None:
+def _take(stack: ExitStack, folder: Path, *, new: bool) -> None:
     """Makes a folder and its parents, and locks it; what was missing is removed if still empty.
 
-    Only who holds the lock removes the folder, and only the folder that has its name is held:
-    otherwise one call could remove what another has just taken.
+    The folder is removed under its lock, lest one call removes what another has just taken.
     """
     missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     for path in reversed(missing[1:]):

@@ -253,12 +253,16 @@ def test_a_token_reaches_the_coordinator_and_nobody_else(tmp_path, monkeypatch):
 
 
 ONCE_KILLED = """
-import os, sys
+import os, sys, time
 from pathlib import Path
+from federation.machine import end_with_parent
 tries = Path(sys.argv[1])
 tries.write_text(tries.read_text() + Path(sys.argv[sys.argv.index("--token-file") + 1]).read_text())
 if len(tries.read_text()) < 12:
     os.kill(os.getpid(), 9)
+end_with_parent()
+time.sleep(0.5)
+tries.write_text(tries.read_text() + "!")
 sys.exit(3)
 """
 
@@ -273,7 +277,7 @@ def test_a_coordinator_that_is_killed_is_started_again_with_its_token(tmp_path, 
     assert process.wait(60) == -9
     while set(threading.enumerate()) - before:
         time.sleep(0.01)
-    assert tries.read_text() == "s3cret" * 2
+    assert tries.read_text() == "s3cret" * 2 + "!"  # it outlives who started it again
     assert caplog.messages == [f"{sys.executable} was killed: it is started again"]
 
 
@@ -348,16 +352,13 @@ def watched(monkeypatch, tmp_path):
     """Starts a script as what starts runs; returns it, and what this process ends with."""
     ends = []
 
-    def end(status):
-        ends.append(status)
-        raise SystemExit
-
-    def begin(script, looks=3):
+    def begin(script, looks=3, patience=0.0):
         silence = iter([""] * looks)
         monkeypatch.setattr(superlink, "silence", lambda path, what: next(silence, "silent"))
         monkeypatch.setattr(superlink, "_LOOK", 0.01)
+        monkeypatch.setattr(superlink, "_ENDS", patience)
         monkeypatch.setattr(superlink, "answers", lambda given: True)
-        monkeypatch.setattr(superlink.os, "_exit", end)
+        monkeypatch.setattr(superlink.os, "_exit", ends.append)
         before = set(threading.enumerate())
         (tmp_path / "python").write_text(f"#!{sys.executable}\n{script}")
         (tmp_path / "python").chmod(0o700)
@@ -393,6 +394,15 @@ def test_a_server_that_ends_by_itself_has_the_status_of_its_end(watched):
     process.terminate()
     thread.join(60)
     assert (process.wait(60), ends) == (-15, [])
+
+
+def test_a_server_that_ends_while_what_starts_runs_was_told_to_as_well_has_its_status(watched):
+    """By whoever signals all processes of a service, as systemd does."""
+    process, thread, ends = watched("", looks=10**6, patience=300.0)
+    assert process.wait(60) == 0
+    process.terminate()
+    thread.join(60)
+    assert (thread.is_alive(), ends) == (False, [])
 
 
 def test_a_server_that_is_to_end_does_not_wait_for_an_endless_answer(tmp_path):
