@@ -116,8 +116,14 @@ def start_watched(
         beat(folder / name)
     ours = [sys.executable, "-P", "-m", "server.superexec", *command[1:]]
     process = subprocess.Popen(ours, **how)
-    ended = threading.Event()  # by Flower, when the SuperLink ends
-    vars(process)["terminate"] = lambda: (ended.set(), process.send_signal(signal.SIGTERM))
+    ended = threading.Event()
+
+    def terminate() -> None:
+        """Ends it, as Flower does when the SuperLink ends."""
+        ended.set()
+        process.send_signal(signal.SIGTERM)
+
+    vars(process)["terminate"] = terminate
 
     def watch() -> None:
         silent = 0

@@ -238,8 +238,8 @@ def check_unused(folder: Path | None) -> None:
         used = any(folder.iterdir())
     except FileNotFoundError:
         return
-    except NotADirectoryError:
-        used = True
+    except NotADirectoryError:  # it, or one of its parents
+        used = os.path.lexists(folder)
     except OSError as error:
         raise Refused(f"{folder} cannot be used: {error.strerror}") from error
     if used:
