@@ -1,6 +1,5 @@
 """A resident node, which stays connected to a SuperLink and answers its messages, for months."""
 
-import contextlib
 import json
 import math
 import random
@@ -18,7 +17,8 @@ from client.audit import AUDIT, Audit
 from client.fleet import Fleet, KeyRefused, Unreachable, Untrusted
 from client.session import Session
 from client.worker import COUNTED, Worker
-from federation.counters import Counters, serve_counters
+from federation.counters import Counters, beat, serve_counters
+from federation.counters import silence as silent_for
 from federation.credentials import NodeCredentials
 from federation.errors import EngramError, Refused
 from federation.files import locked, replace_file, sweep
@@ -28,8 +28,8 @@ _log = getLogger("flwr.engram")
 
 _KEPT = 2**20  # bytes of freed memory that a node keeps
 _NODE = "node.json"  # holds this node's id at the SuperLink
+_ALIVE = "alive"  # is touched whenever it hears of its SuperLink
 _RETRY, _LONGEST = 0.25, 30.0  # seconds until the next attempt, doubled each time up to _LONGEST
-_SILENT = 60.0  # seconds after which a node should have heard of its SuperLink
 _TAKEN = 25.0  # seconds after which a SuperLink notices that a node has died
 
 
@@ -69,7 +69,7 @@ def run_node(
         policy()  # whatever becomes of its file before the first message
         counters = Counters(COUNTED)
         serve_counters(counters, metrics_port, lambda: silence(state))
-        fleet = Fleet(credentials, on_beat=lambda: _touch(state), max_message=max_message)
+        fleet = Fleet(credentials, on_beat=partial(beat, state / _ALIVE), max_message=max_message)
         worker = Worker(node_config, counters, forked=forked)
         try:
             audit = Audit(state / AUDIT)
@@ -176,21 +176,12 @@ def _keep(state: Path, node_id: int) -> None:
         replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
     except OSError as error:  # then a restart waits until the old session expires
         _log.warning("%s cannot be written: %s", state / _NODE, error.strerror)
-    _touch(state)
-
-
-def _touch(state: Path) -> None:
-    """Updates the file that health checks look at."""
-    with contextlib.suppress(OSError):  # go on if the disk is full
-        (state / "alive").touch()
+    beat(state / _ALIVE)
 
 
 def silence(state: Path) -> str:
     """Returns how long a node has heard nothing of its SuperLink, if too long; "" if not."""
-    with contextlib.suppress(OSError):
-        seconds = time.time() - (state / "alive").stat().st_mtime
-        return f"nothing heard of the SuperLink for {seconds:.0f} s" if seconds > _SILENT else ""
-    return "nothing heard of the SuperLink yet"
+    return silent_for(state / _ALIVE, "nothing heard of the SuperLink")
 
 
 def last_node_id(state: Path) -> int | None:

@@ -1,8 +1,12 @@
-"""Counters of a long-lived process and its health, served for Prometheus on loopback."""
+"""Counters of a long-lived process, and its signs of life, served for Prometheus on loopback."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -10,6 +14,7 @@ from federation.errors import Refused
 
 _HOST: Final = "127.0.0.1"
 _PACKAGE: Final = "prometheus_client"
+_SILENT: Final = 60.0  # seconds without a sign of life after which something is wrong
 
 
 class Counters:
@@ -39,9 +44,35 @@ class Counters:
             yield CounterMetricFamily(f"engram_{name}", self._meanings[name], value=value)
 
 
+def beat(path: Path) -> None:
+    """Touches a file that health checks look at."""
+    with suppress(OSError):  # go on if the disk is full
+        path.touch()
+
+
+def silence(path: Path, what: str) -> str:
+    """Returns ``what`` and for how long a file was not touched; "" for less than a minute."""
+    with suppress(OSError):
+        seconds = time.time() - path.stat().st_mtime
+        return f"{what} for {seconds:.0f} s" if seconds > _SILENT else ""
+    return f"{what} yet"
+
+
 class _Silent(WSGIRequestHandler):
+    timeout = 5.0  # seconds without a word after which a connection is cut off
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called
         """Logs nothing: a scrape is no event."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, so that nobody waits for another."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs nothing: whoever is silent, or has gone, is cut off."""
 
 
 def serve_counters(
@@ -83,7 +114,7 @@ def serve_counters(
         return [f"{said or 'ok'}\n".encode()]
 
     try:
-        server = make_server(_HOST, port, answer, handler_class=_Silent)
+        server = make_server(_HOST, port, answer, _Server, _Silent)
     except OSError as error:
         raise Refused(f"--metrics-port {port} cannot be used: {error.strerror}") from error
     threading.Thread(target=server.serve_forever, daemon=True).start()

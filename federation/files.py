@@ -152,23 +152,27 @@ def sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Holds the lock of a folder, or of a file, which is made if it is missing.
+def locked(path: Path, *, folder: bool = False, wait: bool = False) -> Iterator[None]:
+    """Holds the lock of a file, which is made if it is missing, or of a folder, which is not.
 
     Args:
         path: The folder or file.
+        folder: Whether it is a folder.
         wait: Whether to wait for another process that holds it.
 
     Raises:
         BlockingIOError: Another process holds it.
+        FileNotFoundError: Whoever held the folder before has removed it.
         OSError: It cannot be opened.
     """
-    how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
+    how = os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
     handle = os.open(path, how | os.O_NOFOLLOW, 0o600)
     try:
         if stat.S_ISFIFO(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        if not os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         yield
     finally:
         os.close(handle)

@@ -13,7 +13,8 @@ that
   client/signing.py does, and are made in the order of client/fleet.py;
 - ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its gRPC server
   still has its certificate by ``grpc.ssl_server_credentials``; and its SuperExec still
-  starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
+  starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``, and calls ``reconcile``
+  before it asks for one;
 - nodes still call a SuperLink over HTTP below ``/v1/fleet/`` (server/http_fleet.py), with the
   headers that ``_sender_fault`` reads, and its router calls ``fleet_handlers`` by name;
 - a SuperLink still reports its nodes' activation times and names (``activations``, ``names``), and
@@ -340,7 +341,10 @@ def runtime_client(grid: Grid) -> Any:
     """Returns the client with which a grid calls its SuperLink over HTTP; None for other grids."""
     from flwr.superlink.grid import HttpGrid  # noqa: PLC0415 - brings a database; nodes need none
 
-    return grid._runtime_client if isinstance(grid, HttpGrid) else None
+    if not isinstance(grid, HttpGrid):
+        return None
+    _outlast_timeouts(grid._retry_invoker)
+    return grid._runtime_client
 
 
 def local_run(run_id: int = 1) -> Run:
@@ -371,7 +375,7 @@ def run_superlink(
     arguments: Sequence[str],
     *,
     serve: Callable[..., None],
-    superexec: Sequence[str],
+    superexec: Callable[..., Any],
     fleet: Callable[[Any], Any],
     http_fleet: Callable[[Any, Callable[[Mapping[str, str]], str]], Any],
     authentication: Callable[[Any], Any],
@@ -385,7 +389,7 @@ def run_superlink(
     Args:
         arguments: The command's arguments.
         serve: Called instead of ``uvicorn.run`` with its arguments.
-        superexec: The command that starts a SuperExec, without its arguments.
+        superexec: Starts a SuperExec, given Flower's command and the options of ``Popen``.
         fleet: Wraps Flower's Fleet API. Nodes that are served over HTTP, too, as by releases from
             1.40, get the same.
         http_fleet: Wraps the app that serves them, if one does; also given what says, of a call's
@@ -398,8 +402,8 @@ def run_superlink(
     """
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
     database = importlib.import_module("flwr.supercore.sql_mixin")
-    command, servicer = flower._get_superexec_command, flower.FleetServicer
-    interceptor, over_http = flower.NodeAuthServerInterceptor, nodes_over_http()
+    servicer, interceptor = flower.FleetServicer, flower.NodeAuthServerInterceptor
+    over_http = nodes_over_http()
 
     def guarded(**given: Any) -> Any:
         made = fleet(servicer(**given))
@@ -412,7 +416,7 @@ def run_superlink(
 
     changes: dict[str, Any] = {
         "uvicorn": SimpleNamespace(run=run),
-        "_get_superexec_command": lambda *a, **given: [*superexec, *command(*a, **given)[1:]],
+        "subprocess": SimpleNamespace(**vars(subprocess) | {"Popen": superexec}),
         "FleetServicer": guarded,
         "NodeAuthServerInterceptor": lambda *given: authentication(interceptor(*given)),
         "GRPC_MAX_MESSAGE_LENGTH": largest,
@@ -491,8 +495,22 @@ def remove_node(fleet: Any, node_id: int) -> None:
         state.delete_node(node.owner_aid, node_id)
 
 
-def run_superexec(start: Callable[..., Any]) -> None:
-    """Runs ``flower-superexec`` in this process; ``start`` is called instead of ``Popen``."""
+def run_superexec(start: Callable[..., Any], beat: Callable[[], None]) -> None:
+    """Runs ``flower-superexec`` in this process; ``start`` is called instead of ``Popen``.
+
+    ``beat`` is called each time before the SuperLink is asked for what to start.
+    """
     executor = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
     vars(executor)["subprocess"] = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    executor.SubprocessExecutor.reconcile = lambda executor: beat()
+    loop = importlib.import_module("flwr.supercore.superexec.run_superexec")
+    invoker = loop.make_simple_http_retry_invoker
+    vars(loop)["make_simple_http_retry_invoker"] = lambda: _outlast_timeouts(invoker())
     importlib.import_module("flwr.supercore.cli.flower_superexec").flower_superexec()
+
+
+def _outlast_timeouts(invoker: Any) -> Any:
+    """Has calls tried again after any timeout; Flower takes a slow TLS handshake for a refusal."""
+    gives_up = invoker.should_giveup
+    invoker.should_giveup = lambda e: not type(e).__name__.endswith("Timeout") and gives_up(e)
+    return invoker

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,7 @@ _MOUNTED = Path("/sys/fs/cgroup")
 _OWN = 2**28  # bytes that a run takes besides its rows: where they are short, libraries abort
 _SMALL = 2**20  # bytes that are not worth the files that say what is free
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+_PDEATHSIG = 1  # option of Linux's prctl
 _FEWER = "use fewer rows, or a larger machine"
 
 
@@ -68,6 +70,12 @@ def keep_freed(size: int, largest: int) -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, largest)
         mallopt(_TRIM_THRESHOLD, size)
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process once the thread that started it has ended; needs Linux."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def check_room(

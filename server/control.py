@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from federation.addresses import CONTROL
@@ -14,7 +16,7 @@ from federation.errors import RunStopped, one_line
 from federation.launch import Launch
 from server.launch import flwr_command
 
-_PATIENCE = 60.0
+_PATIENCE, _SAY = 60.0, 8.0  # seconds for an answer; until it is said that one is waited for
 _COLOR = re.compile(r"\x1b\[[\d;]*m")  # which FORCE_COLOR asks for, as notebooks set it
 _CODE = re.compile(r"\[code: (\d+)\]")
 _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines, down to the lower edge
@@ -76,6 +78,9 @@ def reason(said: str) -> str:
 
 
 def _run(launch: Launch, what: str) -> dict[str, Any]:
+    waits = f"engram: {what}: waiting for the SuperLink to answer"
+    told = Timer(_SAY, print, [waits], {"file": sys.stderr})
+    told.start()
     try:
         done = subprocess.run(
             launch.argv,
@@ -93,4 +98,6 @@ def _run(launch: Launch, what: str) -> dict[str, Any]:
     except ValueError as error:
         said = " ".join((done.stdout + done.stderr).split())
         raise Declined(f"{what}: {said}") from error
+    finally:
+        told.cancel()
     return answer

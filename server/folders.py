@@ -58,7 +58,7 @@ def replace_file(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def changing(folder: Path) -> Iterator[None]:
     """Has commands that change a server's folder take turns; a missing one is not locked."""
-    with locked(folder, wait=True) if folder.is_dir() else contextlib.nullcontext():
+    with locked(folder, folder=True, wait=True) if folder.is_dir() else contextlib.nullcontext():
         yield
 
 
@@ -68,7 +68,7 @@ def _beside(folder: Path) -> Iterator[Path]:
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
     try:
         new.chmod(0o700)
-        with locked(new):
+        with locked(new, folder=True):
             yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -77,7 +77,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Removes what killed calls left; calls still running hold a lock on their folders."""
     for left in folder.parent.glob(f".{folder.name}.*.new"):
-        with contextlib.suppress(OSError), locked(left):
+        with contextlib.suppress(OSError), locked(left, folder=True):
             shutil.rmtree(left)
 
 

@@ -1,5 +1,6 @@
 """The beginning of every ServerApp: its log, its plug-ins, its settings, its folder."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
@@ -13,7 +14,9 @@ from federation.experiment import Experiment
 from federation.flower import simulated
 from federation.hosting import run_folder
 from federation.logs import VERDICT, begin_log
+from federation.machine import end_with_parent
 from federation.plugins import load_plugins
+from server.run_folder import Taken
 
 _log = getLogger("flwr.engram")
 
@@ -31,10 +34,15 @@ def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
     """
     if not simulated(grid):
         begin_log()
+        if "--parent-pid" in sys.argv:  # of a SuperLink's child
+            end_with_parent()
     try:
         load_plugins()
         experiment = Experiment.from_run_config(context.run_config)
         yield experiment, run_folder(experiment, context.run_id)
+    except Taken as error:  # whoever watches the run goes on with the other coordinator
+        _log.warning("%s", error)
+        raise
     except EngramError as error:
         _log.error("%s%s", VERDICT, error)
         raise

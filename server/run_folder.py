@@ -22,7 +22,12 @@ from server.contents import Config
 _log = getLogger("flwr.engram")
 
 _FORMAT = 2  # of run folders; raised when columns or checkpoints change their meaning
+_PATIENCE = 2.0  # s; whoever reads ``held`` locks the run for a moment, too
 _CONFIG, _LOCK = "config.json", "lock"
+
+
+class Taken(Refused):
+    """A folder in which another process runs this run, or has begun it."""
 
 
 class RunFolder:
@@ -57,9 +62,8 @@ class RunFolder:
     def _refuse_used(self) -> None:
         """Refuses a folder in which there is anything but what a killed process may leave."""
         if any(p.name != _LOCK and not p.name.startswith(NEW) for p in self.folder.iterdir()):
-            raise Refused(
-                f"{self.folder} is not empty: name another folder, or resume the run in it"
-            )
+            kind = Taken if (self.folder / _CONFIG).is_file() else Refused
+            raise kind(f"{self.folder} is not empty: name another folder, or resume the run in it")
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -155,23 +159,20 @@ class RunFolder:
         return config
 
     @contextlib.contextmanager
-    def hold(self, *, patience: float = 2.0) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Locks the run, so that no other process runs it at the same time.
 
-        Args:
-            patience: Seconds to try: whoever reads ``held`` locks the run for a moment, too.
-
         Raises:
-            Refused: If another process runs it.
+            Taken: If another process runs it.
         """
-        end = time.monotonic() + patience
+        end = time.monotonic() + _PATIENCE
         with contextlib.ExitStack() as stack:
             while True:
                 with contextlib.suppress(BlockingIOError):
                     stack.enter_context(locked(self.folder / _LOCK))
                     break
                 if time.monotonic() >= end:
-                    raise Refused(f"{self.folder} is being run by another process at this moment")
+                    raise Taken(f"{self.folder} is being run by another process at this moment")
                 time.sleep(0.02)
             yield
 

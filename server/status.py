@@ -5,9 +5,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from federation.counters import silence
 from federation.credentials import read_server
 from server.control import ask
 from server.registration import names
+
+STARTER, FLEET = "superexec.alive", "fleet.alive"  # files in ``FLWR_HOME``, touched as they answer
 
 
 class Member(NamedTuple):
@@ -56,6 +59,13 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
         when = str(node.get(times.get(status, ""), "N/A"))
         found.append(Member(called.get(number, ""), number, status, "" if when == "N/A" else when))
     return sorted(found)
+
+
+def silent_parts(folder: Path) -> str:
+    """Returns a line on the parts of a SuperLink without signs of life; "" if all show some."""
+    parts = {STARTER: "what starts runs", FLEET: "what nodes connect to"}
+    told = (silence(folder / "flwr" / p, f"no sign of life of {of}") for p, of in parts.items())
+    return "; ".join(filter(None, told))
 
 
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:

@@ -3,16 +3,22 @@
 Run as ``python -m server.superexec`` with the arguments of ``flower-superexec``.
 """
 
+import os
 import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from functools import partial
 from logging import getLogger
+from pathlib import Path
 from typing import Any
 
+from federation.counters import beat
 from federation.flower import run_superexec
 from federation.logs import begin_log
+from federation.machine import end_with_parent
+from server.status import STARTER
 
 _TOKEN = "--token"
 _AGAIN = 5  # times that an app is started again: whatever kills it then kills it always
@@ -42,7 +48,7 @@ def start(
     def start_again_if_killed() -> None:
         if process.wait() == -signal.SIGKILL and again:
             _log.warning("%s was killed: it is started again", command[0])
-            start(arguments, again=again - 1, **options)
+            start(arguments, again=again - 1, **options).wait()  # which ends with this thread
 
     threading.Thread(target=start_again_if_killed, daemon=True).start()
     return process
@@ -50,4 +56,5 @@ def start(
 
 if __name__ == "__main__":
     begin_log()
-    run_superexec(start)
+    end_with_parent()
+    run_superexec(start, partial(beat, Path(os.environ["FLWR_HOME"]) / STARTER))

@@ -7,18 +7,25 @@ bounded size, a renewed certificate is shown without a restart, and its database
 
 import argparse
 import contextlib
+import os
+import signal
 import sqlite3
+import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+import grpc
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from federation.counters import Counters, serve_counters
+from federation.addresses import parse_address
+from federation.counters import Counters, beat, serve_counters, silence
 from federation.errors import Refused
 from federation.flower import run_superlink
 from federation.logs import begin_log, uvicorn_log
@@ -29,12 +36,16 @@ from server.http_fleet import HttpFleet
 from server.launch import ReplyLimits
 from server.live import grpc_credentials, live_announcement, live_certificate, ssl_context
 from server.replies import COUNTED, GuardedFleet
+from server.status import FLEET, STARTER, silent_parts
 
 _log = getLogger("flwr.engram")
 _LARGEST = (
     2**24
 )  # bytes of a message to or from a node: app bundles have 10 MB, pieces of models less
 _KEPT = 2**20  # bytes of freed memory that a SuperLink keeps
+_FLEET = "0.0.0.0:9092"  # where Flower's command listens unless it is told otherwise
+_ENDS = 5  # s; a SuperLink that is to end waits so long for answers, which may be streams
+_LOOK, _LOST = 5.0, 60  # s between looks at the parts; silent looks after which one has died
 _BEGINS = 120.0  # s; a coordinator on a busy machine has not loaded its libraries in Flower's 30
 _DATABASE = {  # for each connection, of which a SuperLink has some ten
     "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
@@ -57,13 +68,12 @@ def main(arguments: Sequence[str]) -> None:
     begin_log()
     keep_freed(_KEPT, largest=_KEPT)  # a thread for each call would keep the largest that it had
     compact(own.database)
-    counters = Counters(COUNTED)
-    serve_counters(counters, own.metrics_port)
-    folder = own.database.parent
+    counters, folder = Counters(COUNTED), own.database.parent
+    serve_counters(counters, own.metrics_port, partial(silent_parts, folder))
     run_superlink(
         ["--database", str(own.database), *others],
         serve=serve_anyone if own.open_control else serve,
-        superexec=[sys.executable, "-P", "-m", "server.superexec"],
+        superexec=partial(start_watched, folder / "flwr", dict(pairwise(others))),
         fleet=lambda fleet: GuardedFleet(
             fleet, ReplyLimits(own.max_records, own.max_reply), counters, folder
         ),
@@ -87,10 +97,63 @@ def serve(app: Any, **options: Any) -> None:
 def serve_anyone(app: Any, **options: Any) -> None:
     """Serves an app to whoever connects, without a line in the log for each call."""
     options |= {"log_config": uvicorn_log(), "access_log": False}
+    options |= {"timeout_graceful_shutdown": _ENDS}
     if options.get("ssl_certfile"):
         files = [Path(options["ssl_certfile"]), Path(options["ssl_keyfile"])]
         options["ssl_context_factory"] = lambda config, made: ssl_context(files, made)
     uvicorn.run(app, **options)
+
+
+def start_watched(
+    folder: Path, given: Mapping[str, str], command: Sequence[str], **how: Any
+) -> subprocess.Popen[bytes]:
+    """Starts a SuperExec; this server ends with status 1 if that dies, or is silent for minutes.
+
+    It is ours, with the arguments of Flower's ``command``. ``folder`` is where the SuperLink's
+    parts leave signs of life, and ``given`` its options; ``how``, those of ``subprocess.Popen``.
+    """
+    for name in (STARTER, FLEET):
+        beat(folder / name)
+    ours = [sys.executable, "-P", "-m", "server.superexec", *command[1:]]
+    process = subprocess.Popen(ours, **how)
+    ended = threading.Event()
+
+    def terminate() -> None:
+        """Ends it, as Flower does when the SuperLink ends."""
+        ended.set()
+        process.send_signal(signal.SIGTERM)
+
+    vars(process)["terminate"] = terminate
+
+    def watch() -> None:
+        silent = 0
+        while process.poll() is None and silent < _LOST:
+            silent = silent + 1 if silence(folder / STARTER, "silent") else 0
+            with contextlib.suppress(OSError):  # the certificate cannot be read
+                if answers(given):
+                    beat(folder / FLEET)
+            ended.wait(_LOOK)
+        if not ended.wait(2 * _ENDS):  # both may have been told to end
+            _log.error("what starts runs has died (%s): start this server again", process.poll())
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return process
+
+
+def answers(given: Mapping[str, str]) -> bool:
+    """Whether the Fleet API answers a call, if only by a refusal, since nobody has signed it."""
+    at = str(parse_address(given.get("--fleet-api-address", _FLEET), "fleet").reached_at)
+    options = [("grpc.enable_http_proxy", 0), ("grpc.ssl_target_name_override", "localhost")]
+    root = given.get("--ssl-ca-certfile")
+    security = root and grpc.ssl_channel_credentials(Path(root).read_bytes())
+    dial = partial(grpc.secure_channel, credentials=security) if root else grpc.insecure_channel
+    with dial(at, options=options) as channel:
+        try:
+            channel.unary_unary("/flwr.proto.Fleet/GetRun")(b"", timeout=_LOOK)
+        except grpc.RpcError as error:
+            return error.code().name not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+    return True
 
 
 def compact(database: Path) -> None:

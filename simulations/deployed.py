@@ -19,7 +19,7 @@ from typing import Any
 from federation.errors import EngramError, RunStopped
 from federation.experiment import Experiment
 from federation.logs import VERDICT, read_said
-from server.control import reason
+from server.control import Declined, ask, reason
 from server.launch import flwr_command
 from server.record import RunRecord
 from simulations.app_folder import write_app
@@ -27,6 +27,7 @@ from simulations.app_folder import write_app
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
 _FRUITLESS = 10  # attempts in a row without a new round, after which the run is given up
+_SAY = 30.0  # seconds after which it is said what a run waits for
 _STARTED = re.compile(r"started run (\d+)")
 
 
@@ -60,27 +61,29 @@ def run_deployed(
     """
     folder, server = folder.absolute(), server.absolute()
     wait, fruitless, heard, furthest = _RETRY, 0, time.monotonic(), _recorded(folder)
+    attempt: Attempt | None = None
     while not _finished(folder, experiment):
         if _held(folder):  # by a coordinator that outlived the process that watched it
             _watch(folder, on_round, lambda: _held(folder))
             continue
-        attempt = Attempt(experiment, folder, server, control, on_word)
-        try:
-            attempt.follow(on_round)
-        finally:
-            attempt.end(finished=_finished(folder, experiment))
-        if _finished(folder, experiment):
-            return
-        if attempt.verdict:
-            raise RunStopped(attempt.verdict)
-        if _recorded(folder) > furthest:
-            wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
-        elif attempt.run_id is not None:
-            fruitless += 1
-        if attempt.run_id is not None:
-            heard = time.monotonic()
-        if fruitless >= _FRUITLESS:
-            raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
+        if attempt is None or attempt.stop():  # else its coordinator may begin, and meet the next
+            attempt = Attempt(experiment, folder, server, control, on_word)
+            try:
+                attempt.follow(on_round)
+            finally:
+                attempt.end(finished=_finished(folder, experiment))
+            if _finished(folder, experiment):
+                return
+            if attempt.verdict:
+                raise RunStopped(attempt.verdict)
+            if _recorded(folder) > furthest:
+                wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
+            elif attempt.run_id is not None:
+                fruitless += 1
+            if attempt.run_id is not None:
+                heard = time.monotonic()
+            if fruitless >= _FRUITLESS:
+                raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
         if time.monotonic() - heard > patience:
             raise RunStopped(f"{attempt.trouble} (for {patience:g} s)")
         on_trouble(f"{attempt.trouble}; going on in {wait:.0f} s")
@@ -116,6 +119,7 @@ class Attempt:
         lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items())
         self._config.write_text("".join(lines), encoding="utf-8")
         self.run_id: int | None = None
+        self._awaited = "the SuperLink to take the run"
         self.verdict = ""  # why the coordinator itself stopped the run
         self.trouble = "the SuperLink did not take the run"
         self._said: list[str] = []
@@ -140,7 +144,9 @@ class Attempt:
             if match := _STARTED.search(line):
                 self.run_id = int(match[1])
                 self._on_word(f"run {self.run_id}: its coordinator is starting")
-            said = read_said(line)
+                self._awaited = f"the run's coordinator: see `engram doctor {self._server}`"
+            if (said := read_said(line)) is not None:
+                self._awaited = ""  # from now on the coordinator says whom it waits for
             if said is None or not said.is_warning:
                 continue
             if said.message.startswith(VERDICT):
@@ -157,10 +163,13 @@ class Attempt:
 
     def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
         """Returns when the run has ended, or the process that ran it has died."""
-        alive = False
+        alive, told, begun = False, "", time.monotonic()
 
         def goes_on() -> bool:
-            nonlocal alive
+            nonlocal alive, told
+            if self._awaited not in ("", told) and time.monotonic() - begun > _SAY:
+                told = self._awaited
+                self._on_word(f"waiting for {told}")
             died, alive = alive and not _held(self._folder), _held(self._folder)
             return self._process.poll() is None and not self.verdict and not died
 
@@ -189,19 +198,20 @@ class Attempt:
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
-        if finished or self.run_id is None or self._process.returncode == 0:
-            return
-        launch = flwr_command(self._server, "stop", str(self.run_id), control=self._control)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                launch.argv,
-                env=launch.env,
-                cwd=launch.cwd,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=30,
-                check=False,
-            )
+        self._over = finished or self.run_id is None or self._process.returncode == 0
+        self.stop()
+
+    def stop(self) -> bool:
+        """Stops the run, so that no coordinator begins or goes on; returns whether that is sure."""
+        if not self._over:
+            try:
+                ask(self._server, "stop", str(self.run_id), control=self._control, what="the run")
+                self._over = True
+            except Declined as error:  # it is over already; without a number, something else failed
+                self._over = bool(error.codes)
+            except RunStopped as error:
+                self.trouble = str(error)
+        return self._over
 
 
 def _watch(

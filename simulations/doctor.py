@@ -23,7 +23,7 @@ from federation.files import is_locked
 from federation.keys import read_certificates
 from federation.proxies import direct
 from server.registration import roll
-from server.status import members
+from server.status import members, silent_parts
 from simulations.console import out
 from simulations.options import Json
 
@@ -186,6 +186,8 @@ def _superlink(folder: Path, control: str | None) -> str:
     known = members(folder, control=control)
     if unknown := _unregistered(folder, {member.name for member in known}):
         raise Refused(f"the SuperLink does not know {unknown}: engram register {folder}")
+    if fault := silent_parts(folder):
+        raise Refused(f"the SuperLink answers, but {fault}: start it again; its log says why")
     by_status = {
         status: [member.name or str(member.node_id) for member in known if member.status == status]
         for status in dict.fromkeys(member.status for member in known)

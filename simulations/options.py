@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,6 +31,7 @@ from simulations.tracking.sending import TRACKERS
 if TYPE_CHECKING:
     from client.hosts import Engine
 
+_REMOVED: Final = 100  # times that others may remove a folder while it is being taken
 _LONGEST: Final = 60  # characters of a data set's name in a folder's name
 
 
@@ -204,21 +206,26 @@ def new_folder(named: Path | None, default: str) -> Iterator[Path]:
     """Yields an unused folder, the named one or a new one in runs/, made and locked at once.
 
     No two calls get the same one, in this process or in others. What is still empty when the block
-    ends, because nothing was begun in it, is removed if the call has made it.
+    ends, because nothing was begun in it, is removed if it was missing before the call.
 
     Raises:
         Refused: The named one is used, by another process perhaps, or cannot be made.
     """
+    day = f"{default}-{datetime.now():%Y-%m-%d}"
+    names = (Path("runs") / f"{day}{f'-{number}' * (number > 1)}" for number in count(1))
     with ExitStack() as stack:
         check_unused(named)
-        folder = named or _picked(stack, default)
-        try:
-            _make(stack, folder, exist_ok=True)
-            stack.enter_context(locked(folder))
-        except BlockingIOError as error:
-            raise Refused(f"{folder} is in use by a process: give out another folder") from error
-        except OSError as error:
-            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+        for folder in [named] if named else names:
+            try:
+                _take(stack, folder, new=not named)
+                break
+            except BlockingIOError as error:
+                if named:
+                    why = f"{named} is in use by a process: give out another folder"
+                    raise Refused(why) from error
+            except OSError as error:
+                if named or not isinstance(error, FileExistsError):
+                    raise Refused(f"{folder} cannot be made: {error.strerror}") from error
         check_unused(folder)
         yield folder
 
@@ -228,7 +235,11 @@ def check_unused(folder: Path | None) -> None:
     if folder is None:
         return
     try:
-        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        used = any(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:  # it, or one of its parents
+        used = os.path.lexists(folder)
     except OSError as error:
         raise Refused(f"{folder} cannot be used: {error.strerror}") from error
     if used:
@@ -240,35 +251,24 @@ def folder_of_command(named: Path | None, default: str) -> Path:
     return click.get_current_context().with_resource(new_folder(named, default))
 
 
-def _picked(stack: ExitStack, default: str) -> Path:
-    """Makes a folder in runs/ that nobody else has made, named for the day, and returns it."""
-    day = f"{default}-{datetime.now():%Y-%m-%d}"
-    number = 1
-    while True:
-        folder = Path("runs") / f"{day}{f'-{number}' * (number > 1)}"
+def _take(stack: ExitStack, folder: Path, *, new: bool) -> None:
+    """Makes a folder and its parents, and locks it; what was missing is removed if still empty.
+
+    The folder is removed under its lock, lest one call removes what another has just taken.
+    """
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    for path in reversed(missing[1:]):
+        stack.callback(_remove_empty, path)
+    removed = FileNotFoundError if new else (FileNotFoundError, FileExistsError)
+    for last in [False] * _REMOVED + [True]:
         try:
-            _make(stack, folder, exist_ok=False)
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
-        else:
-            return folder
-
-
-def _make(stack: ExitStack, folder: Path, *, exist_ok: bool) -> None:
-    """Makes a folder, and its parents; what is still empty in the end is removed."""
-    missing = [path for path in folder.parents if not os.path.lexists(path)]
-    for path in reversed(missing):
-        with suppress(FileExistsError):  # another has made it, and will remove it
-            path.mkdir(parents=True)
-            stack.callback(_remove_empty, path)
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        if not (exist_ok and folder.is_dir()):
-            raise
-    else:
+            folder.mkdir(parents=True, exist_ok=not new)
+            stack.enter_context(locked(folder, folder=True))
+            break
+        except removed:  # the folder or a parent, by another call that ends
+            if last:
+                raise
+    if folder in missing:
         stack.callback(_remove_empty, folder)
 
 

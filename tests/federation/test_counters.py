@@ -1,5 +1,6 @@
 """Counters of a process and its health, as Prometheus scrapes them."""
 
+import contextlib
 import socket
 
 import httpx
@@ -37,6 +38,35 @@ def test_counts_and_health_are_served_on_loopback_alone():
             assert client.get("/other").status_code == 404
         with pytest.raises(Refused, match=rf"--metrics-port {port} cannot be used"):
             serve_counters(counters, port)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nX: "])
+def test_who_connects_and_says_nothing_keeps_no_other_waiting_and_is_cut_off(monkeypatch, sent):
+    server = serve_counters(Counters({}), port := free_port())
+
+    def silent():
+        one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        with contextlib.suppress(ConnectionError):
+            one.sendall(sent)
+        return one
+
+    def is_cut_off(one):
+        with contextlib.suppress(ConnectionError):
+            return one.recv(1) == b""
+        return True
+
+    try:
+        with contextlib.ExitStack() as stack:
+            monkeypatch.setattr(module._Silent, "timeout", 600.0)
+            for _ in range(20):
+                silent()
+            answer = httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False, timeout=60)
+            assert answer.text == "ok\n"
+            monkeypatch.setattr(module._Silent, "timeout", 0.01)
+            assert all(is_cut_off(silent()) for _ in range(20))
     finally:
         server.shutdown()
         server.server_close()

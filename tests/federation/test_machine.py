@@ -1,6 +1,8 @@
 """Cores and memory that a process may use, by control groups as different machines have them."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -107,3 +109,25 @@ def test_more_threads_than_cores_are_told_once(host, warnings_of_engram):
     machine.check_threads.cache_clear()
     told = ["cpu-threads=4 share the cores that may be used, 3"]
     assert [record.getMessage() for record in warnings_of_engram.records] == told
+
+
+ENDS = """
+import subprocess, sys, time
+if len(sys.argv) == 1:
+    subprocess.Popen([sys.executable, __file__, "child"])
+else:
+    from federation.machine import end_with_parent
+    end_with_parent()
+    print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux's kernel does it")
+def test_a_process_ends_with_its_parent_however_that_ends(tmp_path):
+    (tmp_path / "ends.py").write_text(ENDS)
+    words = [sys.executable, str(tmp_path / "ends.py")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        assert process.stdout.read() == ""  # closed by both

@@ -52,3 +52,23 @@ def test_an_answer_may_be_colored(tmp_path, monkeypatch):
     launch = Launch([sys.executable, "-c", program], dict(os.environ), tmp_path)
     monkeypatch.setattr(control, "flwr_command", lambda *words, control: launch)
     assert control.ask(tmp_path, "supernode", "list", what="the nodes") == {"success": True}
+
+
+@pytest.mark.parametrize(("patience", "says"), [(0.0, True), (600.0, False)])
+def test_a_command_that_waits_for_an_answer_says_so(tmp_path, monkeypatch, capsys, patience, says):
+    """It is answered once it has said so, or at once."""
+    go = tmp_path / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+    program = (wait if says else "") + "print('{\"success\": true}')"
+    launch = Launch([sys.executable, "-c", program], dict(os.environ), tmp_path)
+    monkeypatch.setattr(control, "flwr_command", lambda *words, control: launch)
+    monkeypatch.setattr(control, "_SAY", patience)
+
+    def note(line, **options):
+        print(line, **options)
+        go.touch()
+
+    monkeypatch.setattr(control, "print", note, raising=False)
+    assert control.ask(tmp_path, "list", what="the runs") == {"success": True}
+    told = "engram: the runs: waiting for the SuperLink to answer\n"
+    assert capsys.readouterr().err == told * says

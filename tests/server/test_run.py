@@ -24,6 +24,7 @@ from server import checkpoints
 from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
+from server.run_folder import Taken
 from server.status import participation
 from simulations.comparison import find_runs
 from simulations.grid import InProcessGrid
@@ -306,7 +307,7 @@ def test_a_run_is_one_processes_at_a_time(tmp_path):
     assert not record.held
     with record.hold():
         assert record.held
-        with pytest.raises(Refused, match="is being run by another process at this moment"):
+        with pytest.raises(Taken, match="is being run by another process at this moment"):
             run(tmp_path / "run", num_rounds=3, resume=str(tmp_path / "run"))
     assert record.config == before
     run(tmp_path / "run", num_rounds=3, resume=str(tmp_path / "run"))

@@ -1,5 +1,6 @@
 """The SuperLink's own entry: its arguments, its database, and how it starts the coordinator."""
 
+import contextlib
 import importlib
 import os
 import sqlite3
@@ -10,6 +11,7 @@ import time
 from datetime import timedelta
 
 import grpc
+import httpx
 import pytest
 
 from federation.bundle import PIECE
@@ -19,8 +21,10 @@ from server import superlink
 from server.dated import Dated
 from server.launch import ReplyLimits
 from server.replies import GuardedFleet
+from server.status import FLEET, STARTER
 from server.superexec import start
-from server.superlink import compact, main, serve, serve_anyone
+from server.superlink import compact, main, serve, serve_anyone, start_watched
+from tests.network.support import free_port
 
 FLOWER = "flwr.superlink.cli.flower_superlink"
 TASKS = "flwr.supercore.corestate.sql_corestate"
@@ -42,7 +46,8 @@ def given(monkeypatch):
 def test_flowers_arguments_are_handed_on(given, tmp_path):
     main(["--max-records", "5", "--database", "some.db", "--host", "127.0.0.1", "--insecure"])
     assert given["words"] == ["--database", "some.db", "--host", "127.0.0.1", "--insecure"]
-    assert given["superexec"] == [sys.executable, "-P", "-m", "server.superexec"]
+    assert given["superexec"].func is start_watched
+    assert given["superexec"].args[1]["--host"] == "127.0.0.1"
     assert given["serve"] is serve
     assert given["authentication"] is Dated
     assert given["largest"] > 2 * PIECE
@@ -91,7 +96,7 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch, flower):
     run_superlink(
         ["--some", "words"],
         serve=lambda app, **options: served.append((app, options)),
-        superexec=["ours"],
+        superexec=lambda command, **options: ("watched", command, options),
         fleet=lambda fleet: ("guarded", fleet),
         http_fleet=lambda app, fault: ("bounded", app),
         authentication=lambda flower: ("dated", flower.state_factory),
@@ -102,7 +107,12 @@ def test_flower_has_what_is_replaced_in_it(monkeypatch, flower):
     )
     assert run == [["flower-superlink", "--some", "words"]]
     command = flower._get_superexec_command("here:1", None, None, 7, False)
-    assert command[:4] == ["ours", "--insecure", "--runtime-api-address", "here:1"]
+    assert command[1:4] == ["--insecure", "--runtime-api-address", "here:1"]
+    assert flower.subprocess.Popen(command, close_fds=True) == (
+        *("watched", command),
+        {"close_fds": True},
+    )
+    assert flower.subprocess.TimeoutExpired is subprocess.TimeoutExpired
     made = {"state_factory": 1, "objectstore_factory": 2, "enable_supernode_auth": True}
     kind, fleet = flower.FleetServicer(**made)
     assert (kind, vars(fleet).items() >= made.items()) == ("guarded", True)
@@ -243,12 +253,16 @@ def test_a_token_reaches_the_coordinator_and_nobody_else(tmp_path, monkeypatch):
 
 
 ONCE_KILLED = """
-import os, sys
+import os, sys, time
 from pathlib import Path
+from federation.machine import end_with_parent
 tries = Path(sys.argv[1])
 tries.write_text(tries.read_text() + Path(sys.argv[sys.argv.index("--token-file") + 1]).read_text())
 if len(tries.read_text()) < 12:
     os.kill(os.getpid(), 9)
+end_with_parent()
+time.sleep(0.5)
+tries.write_text(tries.read_text() + "!")
 sys.exit(3)
 """
 
@@ -263,7 +277,7 @@ def test_a_coordinator_that_is_killed_is_started_again_with_its_token(tmp_path, 
     assert process.wait(60) == -9
     while set(threading.enumerate()) - before:
         time.sleep(0.01)
-    assert tries.read_text() == "s3cret" * 2
+    assert tries.read_text() == "s3cret" * 2 + "!"  # it outlives who started it again
     assert caplog.messages == [f"{sys.executable} was killed: it is started again"]
 
 
@@ -282,7 +296,7 @@ def test_what_is_always_killed_and_what_is_ended_is_left(tmp_path, sign, times):
     assert (tmp_path / "tries").read_text() == "." * times
 
 
-def test_flowers_superexec_starts_it_so(monkeypatch):
+def test_flowers_superexec_starts_it_so_and_waits_for_a_slow_server(monkeypatch):
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import ExecutionSpec, subprocess_executor
 
@@ -300,14 +314,140 @@ def test_flowers_superexec_starts_it_so(monkeypatch):
         suppress_output=True,
         task_id=1,
     )
-    monkeypatch.setattr(
-        command, "flower_superexec", lambda: subprocess_executor.SubprocessExecutor().launch(spec)
+    loop = importlib.import_module("flwr.supercore.superexec.run_superexec")
+    monkeypatch.setattr(loop, "make_simple_http_retry_invoker", loop.make_simple_http_retry_invoker)
+    kind, beats, slow = subprocess_executor.SubprocessExecutor, [], []
+    monkeypatch.setattr(kind, "reconcile", kind.reconcile)
+
+    def superexec():
+        kind().reconcile()
+        kind().launch(spec)
+        invoker = loop.make_simple_http_retry_invoker()
+        invoker.wait_function = lambda seconds: None
+        invoker.invoke(answer_late)
+        with pytest.raises(httpx.ConnectError):
+            invoker.invoke(refuse)
+
+    def answer_late():
+        if len(slow) < 9:
+            slow.append(1)
+            raise httpx.ConnectTimeout("_ssl.c:999: The handshake operation timed out")
+
+    def refuse():
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+
+    monkeypatch.setattr(command, "flower_superexec", superexec)
+    run_superexec(
+        lambda words, **options: started.append((words, options)), lambda: beats.append(1)
     )
-    run_superexec(lambda words, **options: started.append((words, options)))
     ((words, options),) = started
+    assert (beats, len(slow)) == ([1], 9)
     assert words[words.index("--token") + 1] == "s3cret"
     assert words[0] == "flwr-serverapp"
     assert options == {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+@pytest.fixture
+def watched(monkeypatch, tmp_path):
+    """Starts a script as what starts runs; returns it, and what this process ends with."""
+    ends = []
+
+    def begin(script, looks=3, patience=0.0):
+        silence = iter([""] * looks)
+        monkeypatch.setattr(superlink, "silence", lambda path, what: next(silence, "silent"))
+        monkeypatch.setattr(superlink, "_LOOK", 0.01)
+        monkeypatch.setattr(superlink, "_ENDS", patience)
+        monkeypatch.setattr(superlink, "answers", lambda given: True)
+        monkeypatch.setattr(superlink.os, "_exit", ends.append)
+        before = set(threading.enumerate())
+        (tmp_path / "python").write_text(f"#!{sys.executable}\n{script}")
+        (tmp_path / "python").chmod(0o700)
+        with monkeypatch.context() as patch:
+            patch.setattr(superlink.sys, "executable", str(tmp_path / "python"))
+            process = start_watched(tmp_path, {}, ["flower-superexec", "--some", "words"])
+        (thread,) = set(threading.enumerate()) - before
+        return process, thread, ends
+
+    return begin
+
+
+@pytest.mark.parametrize("status", [0, 1, -9])
+def test_a_server_ends_with_status_1_after_what_starts_runs(watched, status, caplog):
+    end = f"sys.exit({status})" if status >= 0 else f"os.kill(os.getpid(), {-status})"
+    script = f"import os, sys; {end}"
+    process, thread, ends = watched(script, looks=10**6)
+    thread.join(60)
+    assert (process.returncode, ends) == (status, [1])
+    assert caplog.messages == [f"what starts runs has died ({status}): start this server again"]
+
+
+def test_a_server_ends_with_status_1_when_what_starts_runs_has_been_silent_for_long(watched):
+    process, thread, ends = watched("import time; time.sleep(600)")
+    thread.join(60)
+    assert (process.poll(), ends) == (None, [1])
+    process.kill()
+    process.wait()
+
+
+def test_a_server_that_ends_by_itself_has_the_status_of_its_end(watched):
+    process, thread, ends = watched("import time; time.sleep(600)", looks=10**6)
+    process.terminate()
+    thread.join(60)
+    assert (process.wait(60), ends) == (-15, [])
+
+
+def test_a_server_that_ends_while_what_starts_runs_was_told_to_as_well_has_its_status(watched):
+    """By whoever signals all processes of a service, as systemd does."""
+    process, thread, ends = watched("", looks=10**6, patience=300.0)
+    assert process.wait(60) == 0
+    process.terminate()
+    thread.join(60)
+    assert (thread.is_alive(), ends) == (False, [])
+
+
+def test_a_server_that_is_to_end_does_not_wait_for_an_endless_answer(tmp_path):
+    (tmp_path / "server.py").write_text(ENDLESS)
+    words = [sys.executable, str(tmp_path / "server.py"), str(port := free_port())]
+    with (
+        subprocess.Popen(words, env={**os.environ, "PYTHONSAFEPATH": "1"}) as process,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        while True:
+            with contextlib.suppress(httpx.ConnectError):
+                with client.stream("GET", f"http://127.0.0.1:{port}") as answer:
+                    assert next(answer.iter_raw()) == b"on and on"
+                    process.terminate()
+                    assert process.wait(25) == -15
+                break
+
+
+ENDLESS = """
+import asyncio, sys
+from server.superlink import serve_anyone
+
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while True:
+        await send({"type": "http.response.body", "body": b"on and on", "more_body": True})
+        await asyncio.sleep(1)
+
+serve_anyone(app, host="127.0.0.1", port=int(sys.argv[1]), lifespan="off")
+"""
+
+
+def test_health_is_that_of_all_parts(given, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(superlink, "serve_counters", lambda *words: asked.append(words))
+    main(["--database", str(tmp_path / "some.db"), "--metrics-port", "7"])
+    ((_, port, fault),) = asked
+    assert port == 7
+    assert fault() == (
+        "no sign of life of what starts runs yet; no sign of life of what nodes connect to yet"
+    )
+    (tmp_path / "flwr").mkdir()
+    (tmp_path / "flwr" / STARTER).touch()
+    (tmp_path / "flwr" / FLEET).touch()
+    assert fault() == ""
 
 
 def test_a_busy_machines_database_is_waited_for():

@@ -1,6 +1,8 @@
 """The process that watches a run on a federation; Flower's command is a script here."""
 
+import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -10,6 +12,7 @@ import pytest
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.launch import Launch
+from server.control import Declined
 from server.record import RunRecord
 from simulations import deployed, deployed_cli
 from simulations.deployed import run_deployed
@@ -72,6 +75,129 @@ def test_warnings_of_the_coordinator_are_passed_on_and_its_verdict_ends_the_run(
     with pytest.raises(RunStopped, match=r"^round 2 diverged$"):
         run(tmp_path, on_word=words.append)
     assert words == ["run 7: its coordinator is starting", "node 5 is busy: a", "node 6 is busy"]
+
+
+def stopping(monkeypatch, answers):
+    """Puts answers, or errors, in the place of those to `flwr stop`; returns what was asked."""
+    asked = []
+
+    def ask(folder, *words, control=None, what):
+        asked.append(words)
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(deployed, "ask", ask)
+    return asked
+
+
+def declined(*codes):
+    error = Declined("the run: it is over")
+    error.codes = codes
+    return error
+
+
+DIES = """
+import os, sys
+sys.stdout.write("Successfully started run 7\\n")
+os.write(os.open(WHERE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"success": True}],
+        [declined("18")],
+        [RunStopped("no SuperLink answers"), {"success": True}],
+        [declined(), RunStopped("no SuperLink answers"), declined("18")],
+    ],
+    ids=("stopped", "over", "away", "away for long"),
+)
+def test_no_run_is_submitted_before_the_one_before_is_over(flwr, tmp_path, monkeypatch, answers):
+    # Its coordinator could begin later, and meet the next.
+    monkeypatch.setattr(deployed, "_RETRY", 0.01)
+    monkeypatch.setattr(deployed, "_FRUITLESS", 2)
+    runs, troubles = tmp_path / "runs", []
+    flwr(DIES.replace("WHERE", repr(str(runs))))
+    asked = stopping(monkeypatch, given := [*answers, {"success": True}])
+
+    def trouble(line):
+        troubles.append((line, len(runs.read_text()), len(asked)))
+
+    with pytest.raises(RunStopped, match="2 times without a new round"):
+        run(tmp_path, on_trouble=trouble)
+    assert given == []
+    assert asked == [("stop", "7")] * (len(answers) + 1)
+    assert [submitted for _, submitted, _ in troubles] == [1] * len(troubles)
+    assert [stops for *_, stops in troubles] == [*range(1, max(2, len(answers)))]
+
+
+@pytest.mark.parametrize(
+    ("said", "waits_for"),
+    [
+        ("", "the SuperLink to take the run"),
+        ("Successfully started run 7", r"the run's coordinator: see `engram doctor .*server`"),
+    ],
+)
+def test_what_a_run_waits_for_is_said_and_it_is_stopped_if_interrupted(
+    flwr, tmp_path, monkeypatch, said, waits_for
+):
+    flwr(f"print({said!r}, flush=True)\nimport time\ntime.sleep(600)")
+    asked = stopping(monkeypatch, [{"success": True}])
+    monkeypatch.setattr(deployed, "_SAY", 0.0)
+
+    def note(line):
+        if re.fullmatch(f"waiting for {waits_for}", line):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, on_word=note)
+    assert asked == [("stop", "7")] * bool(said)
+
+
+def test_a_coordinator_that_has_begun_is_not_said_to_be_waited_for(flwr, tmp_path, monkeypatch):
+    flwr(COORDINATOR.replace("say(", "import time; time.sleep(0.3); say(", 1))
+    monkeypatch.setattr(deployed, "_SAY", 0.0)
+    words = []
+    with pytest.raises(RunStopped, match=r"^round 2 diverged$"):
+        run(tmp_path, on_word=words.append)
+    assert words[-2:] == ["node 5 is busy: a", "node 6 is busy"]
+
+
+def test_a_run_whose_folder_another_coordinator_has_goes_on_with_that_one(
+    flwr, tmp_path, monkeypatch
+):
+    folder, tries, told = tmp_path / "run", tmp_path / "tries", []
+    experiment = Experiment.from_config({"num-rounds": 5})
+    flwr(MEETS.replace("WHERE", repr(str(tries))))
+    monkeypatch.setattr(deployed, "_RETRY", 0.01)
+    monkeypatch.setattr(deployed, "_LOOK", 0.01)
+    stopping(monkeypatch, [{"success": True}] * 9)
+    other = RunRecord.create(folder, experiment, engine="flower", training="x")
+    holding = contextlib.ExitStack()
+
+    def begin(line):
+        holding.enter_context(other.hold())
+        other.append({"round": 1})
+
+    def end(row):
+        told.append(row["round"])
+        monkeypatch.setattr(deployed, "_finished", lambda folder, experiment: True)
+        holding.close()
+
+    run(tmp_path, on_trouble=begin, on_round=end)
+    assert (tries.read_text(), told) == (".", [1])
+
+
+MEETS = """
+import os
+print("Successfully started run 7", flush=True)
+os.write(os.open(WHERE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
+print("2026-11-26T01:48:40.123Z WARNING [engram] run is being run by another process", flush=True)
+raise SystemExit(1)
+"""
 
 
 PROGRESS = """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections import namedtuple
@@ -17,7 +18,7 @@ from client.fleet import KeyRefused, Unreachable
 from client.node import only_one
 from federation.errors import RunStopped
 from server.invitations import invite
-from server.status import Member
+from server.status import FLEET, STARTER, Member
 from simulations import doctor
 from simulations.doctor import look_over
 from tests.server.federations import make
@@ -35,7 +36,14 @@ def _fed(tmp_path, monkeypatch):
     make(days=90)
     there = [Member("client-0", 7, "online", ""), Member("client-1", 8, "offline", "")]
     monkeypatch.setattr(doctor, "members", lambda folder, control: there)
+    show_life(SERVER)
     monkeypatch.setattr(greeting.Greeting, "greet", lambda self, known: timedelta(seconds=1))
+
+
+def show_life(server):
+    (server / "flwr").mkdir()
+    for name in (STARTER, FLEET):
+        (server / "flwr" / name).touch()
 
 
 def found(folder, **options):
@@ -86,6 +94,7 @@ def test_a_folder_of_neither_is_refused(engram):
 
 def test_a_certificate_that_ends_soon_is_told_of_with_its_renewal():
     make("old", days=20)
+    show_life(Path("old/server"))
     about, text = wrong(Path("old/server"))
     assert about == "keys"
     assert text.endswith("engram renew old/server")
@@ -153,6 +162,21 @@ def test_clients_that_the_superlink_does_not_know_are_named(monkeypatch):
 
     monkeypatch.setattr(doctor, "members", silent)
     assert wrong(SERVER) == ("superlink", "no SuperLink answers: start it")
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(STARTER, "what starts runs"), (FLEET, "what nodes connect to")]
+)
+def test_a_superlink_that_answers_though_a_part_of_it_is_silent_is_wrong(name, part):
+    alive = SERVER / "flwr" / name
+    os.utime(alive, (time.time() - 90, time.time() - 90))
+    about, text = wrong(SERVER)
+    assert about == "superlink"
+    assert re.fullmatch(
+        rf"the SuperLink answers, but no sign of life of {part} for 9\d s: start it again; .*", text
+    )
+    alive.unlink()
+    assert f"no sign of life of {part} yet" in wrong(SERVER)[1]
 
 
 @pytest.mark.parametrize(
