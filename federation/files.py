@@ -5,8 +5,10 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,7 +21,9 @@ NEW = ".new-"
 
 _LARGEST: Final = 2**28  # bytes of a file of JSON
 _SMALL: Final = 2**24  # bytes for which there is always room
-_DEEPEST: Final = 32  # arrays and objects of JSON in each other
+_DEEPEST: Final = 32  # arrays and objects of JSON, or tables of TOML, in each other
+_PART: Final = r"""[ \t]*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*"""  # of a key of TOML
+_DEEP_KEY: Final = re.compile(rf"(?:^[ \t]*\[{{1,2}}|^|[{{,])(?:{_PART}\.){{{_DEEPEST}}}", re.M)
 
 
 def open_file(path: Path, *, links: bool = True) -> BinaryIO:
@@ -99,6 +103,21 @@ def parse_json(data: bytes) -> Any:
         if not level:
             return contents
     raise ValueError(f"it nests more than {_DEEPEST} levels deep")
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """Returns the contents of TOML of foreign origin.
+
+    Raises:
+        ValueError: If it is none, or nests too deeply: a key takes the square of its parts.
+    """
+    text = data.decode()
+    if _DEEP_KEY.search(text):
+        raise ValueError(f"a key has more than {_DEEPEST} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
 
 
 def _parts(of: Any) -> Iterable[Any]:

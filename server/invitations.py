@@ -8,7 +8,6 @@ fingerprint, and can compare it.
 
 import base64
 import hashlib
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from cryptography import x509
 from federation.addresses import parse_address
 from federation.credentials import read_server
 from federation.errors import Refused, brief
-from federation.files import read_file
+from federation.files import parse_toml, read_file
 from federation.keys import public_key_of
 from federation.settings.files import to_toml
 from server.certificates import node_key_files
@@ -136,7 +135,7 @@ def fingerprint_of(public: bytes) -> str:
 
 def _read(path: Path, kinds: dict[str, type], what: str) -> dict[str, Any]:
     try:
-        found = tomllib.loads(read_file(path, most=_LARGEST).decode())
+        found = parse_toml(read_file(path, most=_LARGEST))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # no TOML, or no text
