@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 
-from client.admission import check, check_place, of_sources
+from client.admission import check, of_servers_choice, of_sources
 from client.policy import Policy
 from federation.data.describing import describe_table
 from federation.data.values import Columns
@@ -60,15 +60,17 @@ def visited(message: Message, context: Context, config: NodeConfig, policy: Poli
     visit = read_visit(message.content, config, own_settings(context.node_config, config))
     check_visit(visit)
     check(of_sources(policy, visit.experiment, own=bool(config.data)))
-    if config.state is not None and not config.data:
-        check_place(visit.experiment)
     try:
-        return score_visit(visit, message.content)
+        with of_servers_choice(visit.experiment, config, policy):
+            return score_visit(visit, message.content)
     except DataError as error:
         _log.error("%s", error)
         raise Refused("this node's data cannot be used: its log says why") from error
 
 
 def own_settings(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
-    """Returns the machine's own settings; the coordinator must not choose which files it reads."""
-    return {"data-dir": str(config.state), **own} if config.state is not None else own
+    """Returns the machine's own settings; the coordinator must not choose which files it reads.
+
+    By default, data sets are in a folder of the state that has nothing else of it.
+    """
+    return {"data-dir": str(config.state / "data"), **own} if config.state is not None else own

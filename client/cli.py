@@ -181,10 +181,12 @@ def _set_up(
         "identity": str(folder.absolute()),
         **own,
     }
-    # The machine, not the coordinator, chooses where downloads go.
-    config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
-    if "data-dir" in own and not Path(config["data-dir"]).is_dir():
-        raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
+    if "data-dir" in own:
+        config["data-dir"] = str(Path(own["data-dir"]).absolute())
+        if not Path(config["data-dir"]).is_dir():
+            raise Refused(
+                f"data-dir {config['data-dir']} is not there: name the folder of the data"
+            )
     read_policy(policy or folder)
     return credentials, config
 
