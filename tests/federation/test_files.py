@@ -12,8 +12,8 @@ from federation.data.frames import read_frame
 from federation.data.npz import read_npz
 from federation.errors import DataError, Refused
 from federation.files import parse_toml, read_file, read_json
-from federation.keys import read_certificate
 from federation.fingerprint import source_root
+from federation.keys import read_certificate
 from federation.settings.files import read_settings
 
 
