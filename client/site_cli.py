@@ -10,7 +10,7 @@ import typer
 from client.approvals import APPROVALS, Answer, Request, answer, requests
 from client.audit import AUDIT, Audit
 from federation.credentials import read_node
-from federation.errors import Refused, RunStopped, printable
+from federation.errors import Refused, RunStopped, say
 
 __all__ = ["app", "asked_by", "described", "state_of"]
 
@@ -51,16 +51,16 @@ def approve(
         waiting = [one for one in requests(where / APPROVALS) if not one.answer]
         who = asked_by(folder)
         for one in waiting:
-            print("\n".join(map(printable, described(one, who))))
+            say(*described(one, who))
         command = f"engram approve {shlex.quote(str(folder))} RUN"
-        print(f"next: {command}, or with --refuse" if waiting else "no training waits for approval")
+        say(f"next: {command}, or with --refuse" if waiting else "no training waits for approval")
         return
     given: Answer = "refused" if refuse else "approved"
     one = answer(where / APPROVALS, run, given)
     about = {"run": one.run, "training": one.training, "method": one.method}
     Audit(where / AUDIT).append({"kind": given, **about}, trained=False)
     asks = "the run goes on within seconds, if it still waits" if not refuse else "it is told so"
-    print(f"{one.training}: {given} ({one.method}, {one.rounds} rounds); {asks}")
+    say(f"{one.training}: {given} ({one.method}, {one.rounds} rounds); {asks}")
 
 
 def described(request: Request, who: str) -> list[str]:
@@ -105,11 +105,11 @@ def log(
         if as_json:
             print(json.dumps(line))
         elif line:
-            print(printable(f"{line['time']} {in_words(line)}"))
+            say(f"{line['time']} {in_words(line)}")
     if found.fault:
         raise RunStopped(found.fault)
     if not as_json:
-        print(f"{len(found.lines)} lines, none changed; the last one's hash is {found.last}")
+        say(f"{len(found.lines)} lines, none changed; the last one's hash is {found.last}")
 
 
 def state_of(folder: Path, state: Path | None) -> Path:

@@ -13,7 +13,7 @@ import typer
 
 from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
-from federation.errors import Refused
+from federation.errors import Refused, say
 from federation.logs import VARIABLE
 from federation.registry import REGISTRY
 from server.certificates import DAYS
@@ -106,13 +106,13 @@ def init(
             print(invite(folder).decode(), end="")
             return
         _refuse({"--invite": invites}, "--join")
-        print(_joined(folder, join(invitation, folder)))
+        say(*_joined(folder, join(invitation, folder)).split("\n"))
     elif add:
         _refuse(others | {"--new-key": new_key is not None}, "--add-client")
-        print(_added(folder, add_client(folder)))
+        say(*_added(folder, add_client(folder)).split("\n"))
     elif new_key is not None:
         _refuse(others, "--new-key")
-        print(_with_new_key(folder, new_client_key(folder, new_key)))
+        say(*_with_new_key(folder, new_client_key(folder, new_key)).split("\n"))
     else:
         if clients is None:
             raise Refused("--clients must say how many clients the federation has")
@@ -127,7 +127,7 @@ def init(
                 days=DAYS if days is None else days,
                 insecure=insecure,
             )
-        print(_made(folder))
+        say(*_made(folder).split("\n"))
 
 
 @app.command("superlink")
@@ -186,7 +186,7 @@ def start(
     for line in warnings(credentials, at, open_control=open_control):
         _log.warning(line)
     name = credentials.settings.federation
-    print(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}", flush=True)
+    say(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}")
     os.chdir(launch.cwd)
     env = launch.env | ({VARIABLE: "json"} if log_json else {})
     os.execve(launch.argv[0], [*launch.argv, "--metrics-port", str(metrics_port)], env)
@@ -204,9 +204,9 @@ def register(
     """Register all clients' keys with the running SuperLink; known ones stay."""
     if request is not None:
         name, fingerprint = admit(server, request)
-        print(f"{name}: its key is {fingerprint}")
+        say(f"{name}: its key is {fingerprint}")
     for client, node in register_clients(server, control=control):
-        print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
+        say(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
 
 
 @app.command()
@@ -220,9 +220,9 @@ def remove(
     """Remove a client from a federation: its key is refused, and no run counts on it."""
     name, node = remove_client(server, client, control=control)
     number = name.removeprefix("client-")
-    print(
-        f"{name}: its key (node {node}) is refused from now on\n"
-        f"To admit the client again: engram init-federation FOLDER --new-key {number}"
+    say(
+        f"{name}: its key (node {node}) is refused from now on",
+        f"To admit the client again: engram init-federation FOLDER --new-key {number}",
     )
 
 
@@ -254,13 +254,13 @@ def renew(
     if address is not None and (folder / "node.toml").is_file():
         _refuse({"--host": host, "--new-authority": authority}, "a client's folder")
         move_node(folder, address)
-        print(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
+        say(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
         return
     tls = renew_server(folder, host or [], days, superlink=address, authority=authority)
-    print(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
+    say(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
     if registry := sign_registry(folder):
-        print(f"{folder / REGISTRY}: {registry}, by which sites know each other")
-    print(_renewed(folder, moved=address is not None, authority=authority))
+        say(f"{folder / REGISTRY}: {registry}, by which sites know each other")
+    say(*_renewed(folder, moved=address is not None, authority=authority).split("\n"))
 
 
 @app.command()
@@ -275,7 +275,7 @@ def stop(
     control: _Control = None,
 ) -> None:
     """Stop a run on a federation after its current round; it can be resumed."""
-    print(f"run {stop_run(server, run, control=control)}: it ends after its current round")
+    say(f"run {stop_run(server, run, control=control)}: it ends after its current round")
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:

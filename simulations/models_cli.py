@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from federation.addresses import CONTROL
-from federation.errors import Refused, one_line, printable
+from federation.errors import Refused, one_line, say
 from federation.interrupts import end_at_once
 from simulations.console import out as console
 from simulations.options import Json, find_run
@@ -224,7 +224,7 @@ def _show(found: "Sequence[Visited]") -> None:
         console.print(table)
     for each in found:
         if not each.rows:
-            print(printable(f"{Path(each.model).name} at client-{each.client}: {each.why}"))
+            say(f"{Path(each.model).name} at client-{each.client}: {each.why}")
 
 
 def _cell(scored: "Visited", metric: str) -> str:
