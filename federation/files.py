@@ -124,16 +124,14 @@ def _parts(of: Any) -> Iterable[Any]:
     return [*of, *of.values()] if isinstance(of, dict) else of if isinstance(of, list) else [of]
 
 
-def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = False) -> None:
+def replace_file(path: Path, data: bytes | Sequence[bytes]) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 
-    Its folder must exist.
+    Its folder must exist. Only its owner may read it.
 
     Args:
         path: The file.
         data: Its contents, or parts of them in their order.
-        shared: Whether others may read it, as far as the process's mask allows; else, only its
-            owner may.
 
     Raises:
         OSError: If the bytes could not be written; the old file stays.
@@ -146,8 +144,6 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = Fa
         with os.fdopen(handle, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
-            if shared:
-                os.fchmod(file.fileno(), readable())
             os.fsync(file.fileno())
         Path(new).replace(path)
     except BaseException:
@@ -155,13 +151,6 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = Fa
             Path(new).unlink()
         raise
     sync(path.parent)
-
-
-def readable() -> int:
-    """Returns the mode of files that others may read, as far as this process's mask allows."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def sweep(folder: Path) -> None:

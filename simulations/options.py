@@ -261,10 +261,10 @@ def _make(stack: ExitStack, folder: Path, *, exist_ok: bool) -> None:
     missing = [path for path in folder.parents if not os.path.lexists(path)]
     for path in reversed(missing):
         with suppress(FileExistsError):  # another has made it, and will remove it
-            path.mkdir(parents=True)
+            path.mkdir(mode=0o700, parents=True)
             stack.callback(_remove_empty, path)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         if not (exist_ok and folder.is_dir()):
             raise
@@ -280,7 +280,7 @@ def _remove_empty(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from error
 
