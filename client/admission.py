@@ -7,20 +7,23 @@ data are read, and rows and the sizes of models before a model is made.
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from flwr.app import MessageType
 
-from client.policy import Policy, is_allowed, is_open
+from client.policy import Policy, is_allowed, is_open, policy_file
 from engram.core.slots import flat
 from engram.types import Params
 from federation.calibration import noise_multiplier
 from federation.data.federated import model_for, parameters_for
+from federation.data.loading import without_downloads
 from federation.data.source import HUB, Source
 from federation.errors import Refused, few
 from federation.experiment import Experiment
+from federation.hosting import NodeConfig
 from federation.learning import shapes_on
 from federation.methods.network import NetworkMethod
 from federation.schema import Kind
@@ -40,22 +43,43 @@ def check(objections: Iterator[str]) -> None:
         raise Refused(f"this site's policy is against it: {'; '.join(found)} ({_ADVICE})")
 
 
-def check_place(experiment: Experiment) -> None:
-    """Refuses data sets that a coordinator must not make a node's machine read, or download.
+@contextmanager
+def of_servers_choice(e: Experiment, node: NodeConfig, policy: Policy) -> Iterator[None]:
+    """Context in which a run's data sets are read, where a node outlives its process.
+
+    A coordinator must not make its machine read files of others, or of its own state, nor download.
+    Data sets of the site's own choice, by ``--data``, have no such limits.
 
     Raises:
-        Refused: One of them is on the Hugging Face Hub, or outside of the node's ``data-dir``.
+        Refused: One of them is on the Hugging Face Hub, outside of the node's ``data-dir``, or
+            among the node's own files.
     """
-    allowed = Path(experiment.data_dir).resolve()
-    for source in experiment.own.sources(experiment):
+    if node.state is None or node.data:
+        yield
+        return
+    policy_of = node.policy and policy_file(node.policy)
+    own = [
+        path.resolve() for path in (node.state, node.identity, policy_of, node.memory_key) if path
+    ]
+    _check_place(e, Path(e.data_dir).resolve(), own)
+    with nullcontext() if policy.downloads else without_downloads():
+        yield
+
+
+def _check_place(e: Experiment, allowed: Path, own: Sequence[Path]) -> None:
+    inside = [path for path in own if path.is_relative_to(allowed)]
+    for source in e.own.sources(e):
         plain = source.unpermuted
         if plain.kind == HUB:
             raise Refused(f"{source} is not this node's: start it with --data {source}")
-        if plain.is_file and not plain.path.resolve().is_relative_to(allowed):
+        place = plain.path.resolve()
+        if plain.is_file and not place.is_relative_to(allowed):
             raise Refused(
                 f"{source} is not in this node's data-dir, {allowed}: other files are opened only "
                 "if the node is started with them by --data"
             )
+        if plain.is_file and any(map(place.is_relative_to, inside)):
+            raise Refused(f"{source} is among the node's own files: keep data in another folder")
 
 
 def of_settings(

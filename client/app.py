@@ -15,13 +15,13 @@ from flwr.clientapp import ClientApp
 from client.accepted import keep_policy
 from client.admission import (
     check,
-    check_place,
     least_drawn,
     of_bytes,
     of_models,
     of_now,
     of_rows,
     of_scores,
+    of_servers_choice,
     of_settings,
     of_size,
     of_unaccounted,
@@ -296,20 +296,24 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         size = chain(of_bytes(policy, received), of_size(policy, received))
         check(chain(unaccounted, of_scores(policy), as_a_round, size))
         return _Asked(config, policy, received, None)
-    experiment = Experiment.from_run_config(context.run_config)
-    check_settings(message.content, experiment)
-    experiment = experiment.on_machine(own_settings(context.node_config, config))
-    if config.data and config.partition_id >= experiment.num_clients:  # it came later
-        experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
+    # Names of metrics are looked up for those alone that the policy lets in.
+    experiment = Experiment.from_run_config({**context.run_config, "metrics": ""})
     own, kind = bool(config.data), message.metadata.message_type
+    alone = kind == MessageType.EVALUATE and not isinstance(experiment.own, NetworkMethod)
     check(
         chain(
             of_settings(policy, experiment, own=own, plugins=plugins()),
             of_now(policy, kind, rounds, now()),
-            of_scores(policy) if kind == MessageType.EVALUATE and not scores_of(experiment) else (),
+            of_scores(policy) if alone else (),
             of_bytes(policy, received),
         )
     )
+    if context.run_config.get("metrics"):
+        experiment = Experiment.from_run_config(context.run_config)
+    check_settings(message.content, experiment)
+    experiment = experiment.on_machine(own_settings(context.node_config, config))
+    if config.data and config.partition_id >= experiment.num_clients:  # it came later
+        experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
     training, counts = str(config_of(message.content).get(TRAINING, "")), None
     if policy.approval and (training or kind != ROSTER_QUERY):  # a check names no training
         folder = memory_folder(config, experiment, context.run_id, training)
@@ -373,8 +377,6 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         prune(folder, days=config.memory_days or None)
         own = experiment.own.on_a_node()
         experiment = experiment.model_copy(update={"own": own})
-    if config.state is not None and not config.data:
-        check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
@@ -436,11 +438,12 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         least_drawn=least_drawn(policy, experiment),
     )
     try:
-        return host_of(opening)
+        with of_servers_choice(experiment, config, policy):
+            return host_of(opening)
     except DataError as error:
         source = opening.own or experiment.source
-        by_function = config.state is not None and source.function is not None
-        if not (experiment.own.tables or opening.own.has_columns or by_function):
+        named = config.state is not None and (source.has_columns or source.function is not None)
+        if not (experiment.own.tables or opening.own.has_columns or named):
             raise
         # The message may quote values of a row, which must not reach the coordinator.
         raise kept_here(error) from error

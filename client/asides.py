@@ -48,5 +48,8 @@ def kept_here(error: DataError) -> Refused:
 
 
 def own_settings(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
-    """Returns the machine's own settings; the coordinator must not choose which files it reads."""
-    return {"data-dir": str(config.state), **own} if config.state is not None else own
+    """Returns the machine's own settings; the coordinator must not choose which files it reads.
+
+    By default, data sets are in a folder of the state that has nothing else of it.
+    """
+    return {"data-dir": str(config.state / "data"), **own} if config.state is not None else own

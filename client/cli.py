@@ -25,7 +25,7 @@ from federation.console import console
 from federation.credentials import NodeCredentials, read_node
 from federation.data.source import Source
 from federation.described import read_schema
-from federation.errors import Refused, printable
+from federation.errors import Refused, say
 from federation.proxies import direct
 from federation.settings.fields import wrong_values
 from federation.settings.machine import MachineSettings
@@ -183,10 +183,12 @@ def _set_up(
         "identity": str(folder.absolute()),
         **own,
     }
-    # The machine, not the coordinator, chooses where downloads go.
-    config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
-    if "data-dir" in own and not Path(config["data-dir"]).is_dir():
-        raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
+    if "data-dir" in own:
+        config["data-dir"] = str(Path(own["data-dir"]).absolute())
+        if not Path(config["data-dir"]).is_dir():
+            raise Refused(
+                f"data-dir {config['data-dir']} is not there: name the folder of the data"
+            )
     in_force(policy or folder, state or folder / "state")  # or it is refused
     read_schema(folder)
     return credentials, config
@@ -217,9 +219,9 @@ def leave(folder: _Folder, state: _State = None) -> None:
     from client.leaving import leave as give_up_key
 
     give_up_key(credentials, (state or folder / "state").absolute())
-    print(
-        f"client-{credentials.partition_id}: its key is refused from now on\n"
-        f"Its memories stay here, until: engram memory forget {shlex.quote(str(folder))}"
+    say(
+        f"client-{credentials.partition_id}: its key is refused from now on",
+        f"Its memories stay here, until: engram memory forget {shlex.quote(str(folder))}",
     )
 
 
@@ -324,7 +326,7 @@ def export(
         memory = _newest(folder, state, training, client, memory_key)
         _audit(folder, state).append(line, trained=False)
         _write_memory(out, memory)
-        print(f"{out}: memory of client {client}")
+        say(f"{out}: memory of client {client}")
         return
     from client.disk import DiskStore
     from client.noted import read_training
@@ -340,7 +342,7 @@ def export(
     package = remembered_package(read_training(place), client, store)
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
-    print(f"{out}: model of client {client}; next: engram predict {out} ROWS")
+    say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
 
 
 def _write_memory(out: Path, memory: dict[str, Any]) -> None:
@@ -377,12 +379,12 @@ def forget(
         removed = list(there.values()) if training is None else [there[training]]
         for path in removed:
             shutil.rmtree(path)
-    names = printable(", ".join(path.name for path in removed))
-    print(f"forgotten: {names or 'nothing'}")
+    names = ", ".join(path.name for path in removed)
+    say(f"forgotten: {names or 'nothing'}")
     forgotten = {path.name for path in removed}
     for line in _audit(folder, state).read().lines:
         if line.get("kind") == EXPORTED and line.get("training") in forgotten:
-            print(printable(f"exported from {line['training']}, delete it, too: {line['folder']}"))
+            say(f"exported from {line['training']}, delete it, too: {line['folder']}")
 
 
 @memory.command()
@@ -404,7 +406,7 @@ def encrypt(
         for store in stores:
             store.unencrypted()  # before anything is encrypted
         count = sum(store.encrypt() for store in stores)
-    print(f"encrypted: {count} memories")
+    say(f"encrypted: {count} memories")
 
 
 @memory.command("new-key")
@@ -413,7 +415,7 @@ def make_key(
 ) -> None:
     """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
     new_key(out)
-    print(f"{out}: keep a copy elsewhere")
+    say(f"{out}: keep a copy elsewhere")
 
 
 def _audit(folder: Path, state: Path | None) -> Audit:

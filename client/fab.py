@@ -1,6 +1,5 @@
 """Reads a run's settings from an untrusted app bundle (FAB): a zip with a pyproject.toml."""
 
-import tomllib
 import zipfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -8,6 +7,7 @@ from io import BytesIO
 from typing import Any, Final
 
 from federation.errors import Refused, one_line
+from federation.files import parse_toml
 from federation.flower import flatten_dict, fuse_dicts
 
 _PROJECT: Final = "pyproject.toml"
@@ -58,7 +58,7 @@ def read_run_config(project: bytes, overrides: Mapping[str, Any]) -> dict[str, A
 @lru_cache(maxsize=1)  # a worker answers many messages of one run
 def _read_run_config(project: bytes, overrides: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     try:
-        table = tomllib.loads(project.decode())["tool"]["flwr"]["app"].get("config", {})
+        table = parse_toml(project)["tool"]["flwr"]["app"].get("config", {})
         return dict(fuse_dicts(flatten_dict(table), dict(overrides)))
     except Exception as error:  # too deep, for one, or a table that is a number
         reason = f"the run's {_PROJECT} cannot be read: {one_line(repr(error))}"

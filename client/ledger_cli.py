@@ -15,7 +15,7 @@ from client.ledger import LEDGER, OTHERS, Books, Ledger
 from client.policy import Policy
 from client.site_cli import state_of
 from federation.console import console
-from federation.errors import Refused, RunStopped, one_line
+from federation.errors import Refused, RunStopped, one_line, say
 
 __all__ = ["app"]
 
@@ -58,7 +58,7 @@ def ledger(
         _accept(book)
     elif others:
         book.declare_others()
-        print("the next data that this node has not served yet get an account of their own")
+        say("the next data that this node has not served yet get an account of their own")
     else:
         _show(book, folder, rules, as_json=as_json)
 
@@ -66,14 +66,14 @@ def ledger(
 def _accept(book: Ledger) -> None:
     aside = book.accept()
     if aside is None:
-        print("the ledger is whole, and stays as it is")
+        say("the ledger is whole, and stays as it is")
         return
     why = f"it was damaged, and its site has accepted what is known of it: see {aside.name}"
     Audit(book.folder.parent / AUDIT).append({"kind": "ledger", "why": why}, trained=False)
     was = f"damaged ledger is kept as {aside}" if aside.suffix != ".jsonl" else "ledger was gone"
-    print(f"the {was}; a new one has what is known of it:")
+    say(f"the {was}; a new one has what is known of it:")
     for text in book.in_words(book.read()):
-        print(text)
+        say(text)
 
 
 def _show(book: Ledger, folder: Path, rules: Policy, *, as_json: bool) -> None:

@@ -46,6 +46,9 @@ class Policy(Settings):
     datasets: tuple[str, ...] = Field(
         ("*",), description="data sets that a run may name, where the site has no --data"
     )
+    downloads: bool = Field(
+        False, description="whether such a data set is downloaded, if it is not there"
+    )
     model_mib: Float = Field(1024, gt=0, description="largest model that is received or sent, MiB")
     steps: Int = Field(100_000, ge=1, description="most steps of a client in a round")
     seconds: Float = Field(86400, gt=0, description="most seconds of work for a round")

@@ -11,7 +11,7 @@ from client.accepted import in_force, keep_policy
 from client.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from client.audit import AUDIT, Audit
 from federation.credentials import read_node
-from federation.errors import Refused, RunStopped, printable
+from federation.errors import Refused, RunStopped, say
 
 __all__ = ["app", "asked_by", "described", "state_of"]
 
@@ -54,16 +54,16 @@ def approve(
             raise Refused("--refuse wants the digest of a request, or the name of a training")
         waits, who = waiting(where), asked_by(folder)
         for one in waits:
-            print("\n".join(map(printable, described(one, given(where, one).beyond, who))))
+            say(*described(one, given(where, one).beyond, who))
         command = f"engram approve {shlex.quote(str(folder))} REQUEST"
-        print(f"next: {command}, or with --refuse" if waits else "no training waits for approval")
+        say(f"next: {command}, or with --refuse" if waits else "no training waits for approval")
         return
     chosen: Answer = "refused" if refuse else "approved"
     asks = "the run goes on within seconds, if it still waits" if not refuse else "it is told so"
     for one in answer(where, request, chosen):
         about = {"run": one.run, "training": one.training, "method": one.method}
         Audit(where.parent / AUDIT).append({"kind": chosen, **about}, trained=False)
-        print(f"{one.terms}: {chosen} ({one.method}, {one.rounds} rounds); {asks}")
+        say(f"{one.terms}: {chosen} ({one.method}, {one.rounds} rounds); {asks}")
 
 
 def described(request: Request, beyond: str, who: str) -> list[str]:
@@ -118,7 +118,7 @@ def policy(
     told = ", ".join(f"{key}={value}" for key, value in given.items()) or "the defaults"
     if accept:
         Audit(where / AUDIT).append({"kind": "policy", "why": told}, trained=False)
-    print(printable(f"in force: {told}"))
+    say(f"in force: {told}")
     if waits:
         command = f"engram policy {shlex.quote(str(folder))} --accept"
         raise RunStopped(f"{'; '.join(waits)}: {command} puts them in force")
@@ -138,11 +138,11 @@ def log(
         if as_json:
             print(json.dumps(line))
         elif line:
-            print(printable(f"{line['time']} {in_words(line)}"))
+            say(f"{line['time']} {in_words(line)}")
     if found.fault:
         raise RunStopped(found.fault)
     if not as_json:
-        print(f"{len(found.lines)} lines, none changed; the last one's hash is {found.last}")
+        say(f"{len(found.lines)} lines, none changed; the last one's hash is {found.last}")
 
 
 def state_of(folder: Path, state: Path | None) -> Path:

@@ -20,7 +20,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import nn
 
-from client.admission import check, check_place, of_sources
+from client.admission import check, of_servers_choice, of_sources
 from client.approvals import Request
 from client.card import ScoreEstimate
 from client.coefficients import Coefficients
@@ -116,11 +116,10 @@ def score_visit(visit: Visit, policy: Policy) -> RecordDict:
     training, module = known or (_drawn(visit), rebuilt(visit.exported, visit.parameters))
     e, least = training.experiment, max(_FEWEST, policy.least_count)
     check(of_sources(policy, e, own=training.own))
-    if not training.own:
-        check_place(e)
     score = _network if isinstance(e.own, NetworkMethod) else _coefficients
     clients = hosted_clients(e.num_clients, visit.config)
-    found = {client: score(training, module, client) for client in clients}
+    with of_servers_choice(e, visit.config, policy):
+        found = {client: score(training, module, client) for client in clients}
     rows = {client: count for client, (count, _) in found.items() if count >= least}
     if not rows:
         raise Refused(f"this node's clients have too few test rows: a score is of {least} or more")

@@ -108,7 +108,7 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
     def _write(self, name: str, content: Callable[[], bytes]) -> None:
         path = self._known.private_key.parent / name
         try:
-            replace_file(path, content(), shared=True)
+            replace_file(path, content())
         except (Refused, OSError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             _log.warning(

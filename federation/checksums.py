@@ -59,6 +59,7 @@ class Journal:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, and waits until it is on the disk."""
+        self.path.touch(0o600)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
             file.flush()

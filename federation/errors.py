@@ -25,6 +25,7 @@ __all__ = [
     "one_line",
     "printable",
     "refusals",
+    "say",
     "together",
     "told_with",
 ]
@@ -151,6 +152,11 @@ def one_line(text: str, *, longest: int = _LONGEST) -> str:
 def printable(text: str) -> str:
     """Returns a text whose unprintable characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(*lines: str) -> None:
+    """Prints lines; whatever in one is unprintable, as a name may have it, is escaped."""
+    print(*map(printable, lines), sep="\n", flush=True)
 
 
 def _in_one_line(record: LogRecord) -> bool:

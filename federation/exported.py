@@ -153,11 +153,11 @@ class Exported(NamedTuple):
         }
         text_of_about = json.dumps(summed(about), indent=2).encode()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_file(folder / FORMATS[format_], data, shared=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(folder / FORMATS[format_], data)
             for name, text in beside.items():
-                replace_file(folder / name, text.encode(), shared=True)
-            replace_file(folder / _ABOUT, text_of_about, shared=True)
+                replace_file(folder / name, text.encode())
+            replace_file(folder / _ABOUT, text_of_about)
         except OSError as error:
             raise Refused(f"{folder} cannot be written: {error.strerror}") from error
 

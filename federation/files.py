@@ -5,8 +5,10 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,7 +21,9 @@ NEW = ".new-"
 
 _LARGEST: Final = 2**28  # bytes of a file of JSON
 _SMALL: Final = 2**24  # bytes for which there is always room
-_DEEPEST: Final = 32  # arrays and objects of JSON in each other
+_DEEPEST: Final = 32  # arrays and objects of JSON, or tables of TOML, in each other
+_PART: Final = r"""[ \t]*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*"""  # of a key of TOML
+_DEEP_KEY: Final = re.compile(rf"(?:^[ \t]*\[{{1,2}}|^|[{{,])(?:{_PART}\.){{{_DEEPEST}}}", re.M)
 
 
 def open_file(path: Path, *, links: bool = True) -> BinaryIO:
@@ -101,20 +105,33 @@ def parse_json(data: bytes) -> Any:
     raise ValueError(f"it nests more than {_DEEPEST} levels deep")
 
 
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """Returns the contents of TOML of foreign origin.
+
+    Raises:
+        ValueError: If it is none, or nests too deeply: a key takes the square of its parts.
+    """
+    text = data.decode()
+    if _DEEP_KEY.search(text):
+        raise ValueError(f"a key has more than {_DEEPEST} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
+
+
 def _parts(of: Any) -> Iterable[Any]:
     return [*of, *of.values()] if isinstance(of, dict) else of if isinstance(of, list) else [of]
 
 
-def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = False) -> None:
+def replace_file(path: Path, data: bytes | Sequence[bytes]) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 
-    Its folder must exist.
+    Its folder must exist. Only its owner may read it.
 
     Args:
         path: The file.
         data: Its contents, or parts of them in their order.
-        shared: Whether others may read it, as far as the process's mask allows; else, only its
-            owner may.
 
     Raises:
         OSError: If the bytes could not be written; the old file stays.
@@ -127,8 +144,6 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = Fa
         with os.fdopen(handle, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
-            if shared:
-                os.fchmod(file.fileno(), readable())
             os.fsync(file.fileno())
         Path(new).replace(path)
     except BaseException:
@@ -136,13 +151,6 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, shared: bool = Fa
             Path(new).unlink()
         raise
     sync(path.parent)
-
-
-def readable() -> int:
-    """Returns the mode of files that others may read, as far as this process's mask allows."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def sweep(folder: Path) -> None:

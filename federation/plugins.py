@@ -7,7 +7,6 @@ find the names, and the folders of the modules, in their environment.
 
 import os
 import sys
-import tomllib
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from typing import Any, Final
 from engram.checks import must
 from engram.rooms import ROOMS
 from federation.errors import Refused, one_line
-from federation.files import read_file
+from federation.files import parse_toml, read_file
 from federation.settings.files import flat
 
 VARIABLE: Final = "ENGRAM_PLUGINS"
@@ -69,8 +68,8 @@ def _tool() -> dict[str, Any]:
     if not _PROJECT.is_file():
         return {}
     try:
-        project = tomllib.loads(read_file(_PROJECT, most=_LARGEST).decode())
-    except (OSError, ValueError, RecursionError) as error:
+        project = parse_toml(read_file(_PROJECT, most=_LARGEST))
+    except (OSError, ValueError) as error:
         raise Refused(f"{_PROJECT} cannot be read: {one_line(str(error))}") from error
     tool = project.get("tool", {})
     return tool if isinstance(tool, dict) else {}

@@ -8,7 +8,6 @@ from safetensors.torch import load, save, save_file
 
 from engram.types import Params
 from federation.errors import one_line
-from federation.files import readable
 
 
 def tensors_to_bytes(params: Params) -> bytes:
@@ -26,7 +25,7 @@ def tensors_to_file(path: Path, params: Params) -> None:
         save_file(_apart(params), path)
     except SafetensorError as error:
         raise OSError(errno.EIO, one_line(str(error)), str(path)) from error
-    path.chmod(readable())  # it is its owner's alone
+    path.chmod(0o600)
 
 
 def _apart(params: Params) -> Params:

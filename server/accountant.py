@@ -71,6 +71,7 @@ class PrivacyAccountant:
         """
         self._within_target(clients)
         if self._file is not None:
+            self._file.touch(0o600)
             with self._file.open("a") as file:
                 file.write(" ".join(map(str, clients)) + "\n")
                 file.flush()

@@ -14,7 +14,7 @@ import typer
 
 from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
-from federation.errors import Refused
+from federation.errors import Refused, say
 from federation.logs import VARIABLE
 from federation.registry import REGISTRY
 from server.certificates import DAYS
@@ -110,13 +110,13 @@ def init(
             print(f"read out to the site: the authority is {authority}", file=sys.stderr)
             return
         _refuse({"--invite": invites}, "--join")
-        print(_joined(folder, *join(invitation, folder)))
+        say(*_joined(folder, *join(invitation, folder)).split("\n"))
     elif add:
         _refuse(others | {"--new-key": new_key is not None}, "--add-client")
-        print(_added(folder, add_client(folder)))
+        say(*_added(folder, add_client(folder)).split("\n"))
     elif new_key is not None:
         _refuse(others, "--new-key")
-        print(_with_new_key(folder, new_client_key(folder, new_key)))
+        say(*_with_new_key(folder, new_client_key(folder, new_key)).split("\n"))
     else:
         if clients is None:
             raise Refused("--clients must say how many clients the federation has, 0 or more")
@@ -131,7 +131,7 @@ def init(
                 days=DAYS if days is None else days,
                 insecure=insecure,
             )
-        print(_made(folder))
+        say(*_made(folder).split("\n"))
 
 
 @app.command("superlink")
@@ -190,7 +190,7 @@ def start(
     for line in warnings(credentials, at, open_control=open_control):
         _log.warning(line)
     name = credentials.settings.federation
-    print(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}", flush=True)
+    say(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}")
     os.chdir(launch.cwd)
     env = launch.env | ({VARIABLE: "json"} if log_json else {})
     os.execve(launch.argv[0], [*launch.argv, "--metrics-port", str(metrics_port)], env)
@@ -208,9 +208,9 @@ def register(
     """Register all clients' keys with the running SuperLink; known ones stay."""
     if request is not None:
         name, fingerprint = admit(server, request)
-        print(f"{name}: its key is {fingerprint}")
+        say(f"{name}: its key is {fingerprint}")
     for client, node in register_clients(server, control=control):
-        print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
+        say(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
 
 
 @app.command()
@@ -224,12 +224,12 @@ def remove(
     """Remove a client from a federation, or take its invitation back."""
     name, node = remove_client(server, client, control=control)
     if node is None:
-        print(f"{name}: its invitation is taken back")
+        say(f"{name}: its invitation is taken back")
         return
     number = name.removeprefix("client-")
-    print(
-        f"{name}: its key (node {node}) is refused from now on\n"
-        f"To admit the client again: engram init-federation FOLDER --new-key {number}"
+    say(
+        f"{name}: its key (node {node}) is refused from now on",
+        f"To admit the client again: engram init-federation FOLDER --new-key {number}",
     )
 
 
@@ -266,17 +266,17 @@ def renew(
         others = {"--host": host, "--new-authority": authority, "--new-key": new_key}
         _refuse(others, "a client's folder")
         move_node(folder, address)
-        print(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
+        say(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
         return
     with changing(folder):
         tls = renew_server(
             folder, host or [], days, superlink=address, authority=authority, another_key=new_key
         )
         registry = sign_registry(folder)
-    print(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
+    say(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
     if registry:
-        print(f"{folder / REGISTRY}: {registry}, by which sites know each other")
-    print(_renewed(folder, moved=address is not None, authority=authority))
+        say(f"{folder / REGISTRY}: {registry}, by which sites know each other")
+    say(*_renewed(folder, moved=address is not None, authority=authority).split("\n"))
 
 
 @app.command()
@@ -291,7 +291,7 @@ def stop(
     control: _Control = None,
 ) -> None:
     """Stop a run on a federation after its current round; it can be resumed."""
-    print(f"run {stop_run(server, run, control=control)}: it ends after its current round")
+    say(f"run {stop_run(server, run, control=control)}: it ends after its current round")
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import secrets
-import tomllib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from federation.addresses import parse_address
 from federation.clock import now
 from federation.credentials import read_server
 from federation.errors import Refused, brief
-from federation.files import read_file
+from federation.files import parse_toml, read_file
 from federation.keys import (
     authority_fingerprint,
     is_authority,
@@ -204,7 +203,7 @@ def _opened(folder: Path, number: int) -> dict[str, Any]:
 
 def _read(path: Path, kinds: _Kinds, what: str) -> dict[str, Any]:
     try:
-        found = tomllib.loads(read_file(path, most=_LARGEST).decode())
+        found = parse_toml(read_file(path, most=_LARGEST))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # no TOML, or no text

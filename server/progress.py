@@ -99,5 +99,6 @@ class RunProgress:
         self._written = time.monotonic()
         new = self._path.with_name(f"{NEW}{self._path.name}")
         with contextlib.suppress(OSError):  # the run goes on without anybody watching
+            new.touch(0o600)
             new.write_text(json.dumps({**self._now, "nodes": self._nodes}), encoding="utf-8")
             new.replace(self._path)

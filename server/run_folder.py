@@ -50,7 +50,7 @@ class RunFolder:
         """
         record = cls(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record._refuse_used()  # before a lock is left in a folder that is none of ours
             with record.hold():
                 record._refuse_used()

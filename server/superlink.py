@@ -159,12 +159,16 @@ def answers(given: Mapping[str, str]) -> bool:
 def compact(database: Path) -> None:
     """Shrinks a SuperLink's database, or makes a new one, and turns on automatic shrinking.
 
+    A new one is its user's alone.
+
     SQLite does not return deleted rows' space to the disk by default, and an existing database
     can only be changed while nobody uses it.
 
     Raises:
         Refused: If the file is not a database.
     """
+    with contextlib.suppress(OSError):  # else SQLite says why it cannot be written
+        database.touch(0o600)
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=1.0)) as connection:
             for statement in ("journal_mode = DELETE", "auto_vacuum = FULL"):

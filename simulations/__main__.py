@@ -21,6 +21,7 @@ _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before exiting; 
 
 def main() -> None:
     """Runs the command; exits with 2 if it was refused, 1 if it failed, 130 after Ctrl-C."""
+    os.umask(0o077)  # runs, exports and databases have clients' scores and models
     _read_names_as_utf8()
     _mend_streams()
     with safe_path():

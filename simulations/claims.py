@@ -19,6 +19,7 @@ from simulations.differences import (
 )
 from simulations.planning import Needed, needed
 from simulations.rows import SELECTED, alone, client_scores, comparable, shown_models
+from strategies.evaluation import average
 
 
 class Claims(NamedTuple):
@@ -112,9 +113,9 @@ def claims_of(
     scores = scores_of(runs, metric, references)
     known = {name: [s[np.isfinite(s)] for s in each] for name, each in scores.items()}
     means = {
-        name: float(np.mean([s.mean() for s in each]))
+        name: mean
         for name, each in known.items()
-        if all(s.size for s in each)
+        if np.isfinite(mean := float(np.mean([average(s, metric) for s in each])))
     }
     by_itself = alone(runs)
     simple = [*references, *(shown_models(by_itself, runs[by_itself]) if by_itself else ())]

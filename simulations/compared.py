@@ -226,5 +226,5 @@ def _written(path: Path, text: str) -> Path:
         raise Refused(f"{path} is there already: give another name")
     if not path.parent.is_dir():
         raise Refused(f"{path} cannot be written: there is no folder {path.parent}")
-    replace_file(path, text.encode(), shared=True)
+    replace_file(path, text.encode())
     return path

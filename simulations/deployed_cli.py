@@ -10,7 +10,7 @@ import typer
 
 from federation.counters import Counters, serve_counters
 from federation.credentials import read_server
-from federation.errors import Refused, few_names
+from federation.errors import Refused, few_names, say
 from federation.experiment import FIRST, Experiment, read_by
 from federation.interrupts import end_at_once
 from federation.plugins import VARIABLE, plugins
@@ -105,7 +105,7 @@ def write(
     make_folder(folder)
     write_app(folder)
     named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
-    print(f"{named}flwr run {shlex.quote(str(folder))}")
+    say(f"{named}flwr run {shlex.quote(str(folder))}")
 
 
 def run_on(

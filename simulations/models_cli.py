@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from federation.addresses import CONTROL
-from federation.errors import Refused, one_line, printable
+from federation.errors import Refused, one_line, say
 from federation.interrupts import end_at_once
 from simulations.console import out as console
 from simulations.options import Json, find_run
@@ -226,7 +226,7 @@ def _show(found: "Sequence[Visited]") -> None:
         console.print("*: rows that the site drew; the model may have learned from some")
     for each in found:
         if not each.rows:
-            print(printable(f"{Path(each.model).name} at client-{each.client}: {each.why}"))
+            say(f"{Path(each.model).name} at client-{each.client}: {each.why}")
 
 
 def _cell(scored: "Visited", metric: str) -> str:

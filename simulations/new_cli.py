@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from engram.checks import must
-from federation.errors import Refused
+from federation.errors import Refused, say
 
 __all__ = ["app"]
 
@@ -46,7 +46,7 @@ def new(
             whole.rename(folder)
     except OSError as error:
         raise Refused(f"{name} cannot be made: {error.strerror}") from error
-    print(f"cd {name} && engram run")
+    say(f"cd {name} && engram run")
 
 
 def _write(folder: Path, name: str) -> None:

@@ -262,7 +262,7 @@ def _take(stack: ExitStack, folder: Path, *, new: bool) -> None:
     removed = FileNotFoundError if new else (FileNotFoundError, FileExistsError)
     for last in [False] * _REMOVED + [True]:
         try:
-            folder.mkdir(parents=True, exist_ok=not new)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=not new)
             stack.enter_context(locked(folder, folder=True))
             break
         except removed:  # the folder or a parent, by another call that ends
@@ -280,7 +280,7 @@ def _remove_empty(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from error
 

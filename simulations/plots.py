@@ -44,7 +44,7 @@ def image_of(figure: Figure, file_format: str = "png") -> bytes:
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure in place of whatever is there; where that is a link, not of its target."""
-    replace_file(path, image_of(figure, path.suffix.removeprefix(".")), shared=True)
+    replace_file(path, image_of(figure, path.suffix.removeprefix(".")))
 
 
 def draw_metric(

@@ -37,5 +37,5 @@ def report(
         from simulations.pages.page import page
     with readable(folder):
         text = page(folder)
-    replace_file(path, text.encode(errors="replace"), shared=True)
+    replace_file(path, text.encode(errors="replace"))
     out.print(f"page: {path}", soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from federation.addresses import CONTROL
 from federation.credentials import read_server
-from federation.errors import Refused, few_names, one_line, printable
+from federation.errors import Refused, few_names, one_line, say
 from simulations.deployed_cli import for_federation, for_server
 from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
 from simulations.terminal import err, out
@@ -52,11 +52,11 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
     rows = found.rows or {}
     for client, count in sorted(rows.items()):
         approval = ", once its site approves the run" if client in found.approving else ""
-        print(f"client-{client}: takes part, with {count} rows to train on{approval}")
+        say(f"client-{client}: takes part, with {count} rows to train on{approval}")
     _tell(told)
     _show_columns(found, experiment.to_config())
     able = f"{len(rows)} of {len(rows) + len(found.absent or {})} sites can take part"
-    print(f"{experiment.method} on {federation}: {able}; nothing was trained")
+    say(f"{experiment.method} on {federation}: {able}; nothing was trained")
     if found.absent or not rows:
         raise SystemExit(1)
 
@@ -111,9 +111,9 @@ def schema(
     path = write_schema(server, settings)
     stopped = sorted({finding.site for finding in told if finding.stops})
     if stopped:
-        print(f"{path}: written; {few_names(stopped)} cannot take part before the above is mended")
+        say(f"{path}: written; {few_names(stopped)} cannot take part before the above is mended")
         raise SystemExit(1)
-    print(f"{path}: written; next: engram run METHOD --federation {server} --check")
+    say(f"{path}: written; next: engram run METHOD --federation {server} --check")
 
 
 @app.command()
@@ -149,12 +149,12 @@ def statistics(
         table.add_row(*map(one_line, row))
     out.print(table)
     if len(rows) > _MOST_SHOWN:
-        print(f"... {len(rows)} rows in all: --csv has them")
+        say(f"... {len(rows)} rows in all: --csv has them")
 
 
 def _tell(told: "Sequence[Finding]") -> None:
     for finding in told:
-        print(printable(str(finding)))
+        say(str(finding))
 
 
 def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:

@@ -145,7 +145,7 @@ def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:
     path = server / SCHEMA
     lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items()]
     try:
-        replace_file(path, "".join([_HEAD, *lines]).encode(), shared=True)
+        replace_file(path, "".join([_HEAD, *lines]).encode())
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
     return path

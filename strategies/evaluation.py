@@ -101,6 +101,27 @@ def center(values: npt.NDArray[np.float64], metric: Metric) -> float:
     return float(known.mean() if metric.center == "mean" else np.median(known))
 
 
+def owners(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Returns the clients that own the mean of some scores, of which none is NaN.
+
+    Such a client alone moves the mean over n clients by more than the median itself, and by more
+    than ten times the median distance from it: its own distance is more than n of the one, and 10 n
+    of the other. (Of few clients, two may be alike by chance.)
+    """
+    median = np.median(values) if values.size else np.nan
+    with np.errstate(invalid="ignore"):  # of infinity less itself, where most have diverged
+        away = np.abs(values - median)
+        usual = np.median(away) if values.size else np.nan
+        return np.asarray(away > values.size * max(_FAR * usual, abs(median)))
+
+
+def average(values: npt.NDArray[np.float64], metric: Metric) -> float:
+    """Returns the mean of some scores; NaN if it is unbounded, and a client owns it."""
+    bounded = np.isfinite(metric.low) and np.isfinite(min(metric.high, metric.most))
+    owned = not values.size or not (bounded or not owners(values).any())
+    return np.nan if owned else float(np.mean(values))
+
+
 def center_key(name: str, metric: Metric) -> str:
     """Returns the name in a summary of ``Metric.center`` of a column."""
     return name + (_MEDIAN if metric.center == "median" else "")
@@ -109,26 +130,16 @@ def center_key(name: str, metric: Metric) -> str:
 def outlying(
     evaluation: Evaluation, metrics: Sequence[Metric], unseen: Collection[int] = ()
 ) -> dict[str, list[int]]:
-    """Returns, by metric, clients that dominate the mean of the served models' scores.
+    """Returns, by metric, the clients that own the mean of the served models' scores.
 
-    Such a client alone moves the mean over n clients by more than the median itself, and by more
-    than ten times the median distance from it: its own distance is more than n of the one, and 10 n
-    of the other. (Of few clients, two may be alike by chance.) A metric whose range has two ends
-    has no such client, and is left out, as is one without any.
+    A metric whose range has two ends has no such client, and is left out, as is one without any.
     """
     seen = np.array([client not in unseen for client in evaluation.clients])
     found: dict[str, list[int]] = {}
     for metric in metrics:
         scores = evaluation.columns[metric.name]
-        known = seen & ~np.isnan(scores)
-        if metric.center == "mean" or not known.any():
-            continue
-        median = np.median(scores[known])
-        with np.errstate(invalid="ignore"):  # of infinity less itself, where most have diverged
-            away = np.abs(scores - median)
-            usual = np.median(away[known])
-            most = known.sum() * max(_FAR * usual, abs(median))
-            far = np.flatnonzero(known & (away > most))
+        known = np.flatnonzero(seen & ~np.isnan(scores))
+        far = known[owners(scores[known])] if metric.center == "median" else known[:0]
         if far.size:
             found[metric.name] = [evaluation.clients[i] for i in far]
     return found
@@ -147,7 +158,8 @@ def summary(
     ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
     of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is
     the number of clients scored. An entry is None if a client's value is infinite, as after
-    divergence, or if no client has one.
+    divergence, or if no client has one; and so are mean and deviation of a metric without bounds
+    where a single client owns them (``owners``).
 
     Scores are self-reported. All clients count alike, however many rows they claim: one liar among
     n clients moves a mean by at most a metric's range over n, and fewer than half cannot move the
@@ -176,8 +188,8 @@ def _figures(
     """Summarizes a metric of each model over some clients, on test or validation rows."""
     tail = 10 if metric.better == "higher" else 90
     figures: dict[str, Callable[..., Any]] = {
-        "": np.mean,
-        "-std": np.std,
+        "": partial(average, metric=metric),
+        "-std": lambda values: np.std(values) if np.isfinite(average(values, metric)) else np.nan,
         _MEDIAN: np.median,
         f"-p{tail}": partial(np.percentile, q=tail),
         "-worst": np.min if metric.better == "higher" else np.max,

@@ -28,7 +28,7 @@ from federation.roster import Roster
 from federation.tensors import difference
 from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies, widened
-from strategies.evaluation import Evaluation, center_key
+from strategies.evaluation import Evaluation, average, center_key
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
 from strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
@@ -424,8 +424,9 @@ class Federated(RunStrategy):
         Returns:
             The next slots that are sent to all clients unchanged, and the round's metrics:
             ``cohort`` (the clients asked), ``train-loss`` and ``train-loss-median`` (mean and
-            median over clients, if they were asked for it), ``clients`` (number that the model
-            learned from), ``left-out`` (number asked, but without a usable reply), ``bounded``
+            median over clients, if they were asked for it; no mean that a single client owns, see
+            ``evaluation.average``), ``clients`` (number that the model learned from),
+            ``left-out`` (number asked, but without a usable reply), ``bounded``
             (clients whose weight was limited by ``max_weight``, if any), ``clip`` (the bound of
             updates, where it is adaptive), and ``rejected-KIND`` (number of rejected replies of
             each kind that occurred).
@@ -456,8 +457,9 @@ class Federated(RunStrategy):
             ways.append(reply.way)
         self._ways = Counter(filter(None, ways))
         if losses:
-            means["train-loss"], median = float(np.mean(losses)), float(np.median(losses))
-            means["train-loss-median"] = median
+            mean = average(np.array(losses), self._scores.scoring.metrics[-1])
+            means |= {} if np.isnan(mean) else {"train-loss": mean}
+            means["train-loss-median"] = median = float(np.median(losses))
             self._watch.see(server_round, median)
         slots = rounds.merged(self.slots, updates, server_round)
         public, others = self._apart(slots)

@@ -6,6 +6,7 @@ and in each of J_2 steps for gradients; its last message says which arm to play.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from logging import getLogger
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -50,8 +51,13 @@ __all__ = ["MetaBanTurns"]
 
 Floats = npt.NDArray[np.float64]
 
+_log = getLogger("flwr.engram")
 _ROUNDING = 1e-6  # of a regret that is 0
 _LARGEST = 100.0  # of the entries of a gradient
+
+
+class _Astray(Exception):
+    """An error of weights at which most sites' gradients are too large to go on."""
 
 
 class _Turn(NamedTuple):
@@ -97,6 +103,7 @@ class MetaBanTurns(SiteStrategy):
         self._start = self._policy.start([generator(experiment.seed, 0, INIT)]).start
         self._theta = network_record(self._start)
         self._played: dict[str, int] = {}
+        self._far: set[int] = set()  # clients whose gradients the turn has found too large
         self._part: set[int] = set()  # clients that the turn has asked anything
         self._last: Mapping[str, Any] | None = None
         self.state: Params = {}
@@ -131,6 +138,7 @@ class MetaBanTurns(SiteStrategy):
         told = ConfigRecord({**config, MEMBERS: sorted(self.sites.nodes)})
         turn = _Turn(server_round, told, grid)
         self.left_out, self._theta, self._played, self._part = {}, arrays, {}, set()
+        self._far = set()
         offer = self._offer(turn)
         self.check_enough(len(self._there()))
         if offer is None:
@@ -303,7 +311,15 @@ class MetaBanTurns(SiteStrategy):
             rngs=[rng],
         )
         x = torch.from_numpy(arms)[None].mT
-        (arm,), meta = learner.choose(meta, groups, x, adapted, [rng])
+        try:
+            (arm,), meta = learner.choose(meta, groups, x, adapted, [rng])
+        except _Astray as error:
+            for client in self._far:
+                self.left_out.pop(client, None)
+            why = "meta-eta is too large, or a site lies"
+            _log.warning("round %d: %s: the server begins anew (%s)", turn.number, error, why)
+            meta = meta._replace(theta=self._start)
+            (arm,), meta = learner.choose(meta, groups, x, lambda thetas, _: thetas, [rng])
         if arm < 0:
             what = f"what the meta-learner has learned by round {turn.number}"
             raise RunStopped(f"{what} {diverged(arms, 'lower meta-eta')}")
@@ -323,25 +339,40 @@ class MetaBanTurns(SiteStrategy):
         return descended(weights, gradients, self._policy.learner.steps, eta, lam)
 
     def _gradients(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
-        """Returns the gradients at these weights, summed over the sites' replies."""
+        """Returns the gradients at these weights, summed over the sites' replies.
+
+        A few sites whose gradient is far larger than most are left out of the turn.
+
+        Raises:
+            _Astray: Others are too large as well, or half of the clients would be left out.
+        """
         whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
-        parts: list[Weights] = []
-        heard: list[int] = []
+        heard: list[tuple[list[int], Weights]] = []
 
         def ask(clients: list[int]) -> Records | None:
             part = question_for(clients, whole)
             return None if part is None else {ARRAYS: question_record(part)}
 
         def read(content: RecordDict, clients: list[int]) -> None:
-            part = self._network(content.array_records[ARRAYS], len(drawn.runs))
-            length = max(float(layer.abs().max()) for layer in part)
-            if length > _LARGEST:
-                raise ValueError(f"its gradient has the impossible entry {length:.3g}")
-            parts.append(part)
-            heard.extend(clients)
+            heard.append((clients, self._network(content.array_records[ARRAYS], len(drawn.runs))))
 
         self._exchange(turn, "gradients", came, ask, read)
-        return summed(weights, whole.drawn, heard, parts)
+        sizes = {
+            client: max(float(layer.abs().max()) for layer in part)
+            for clients, part in heard
+            for client in clients
+        }
+        limit = _LARGEST * max([1.0, *sorted(sizes.values())[: len(sizes) // 2 + 1]])
+        far = {client: size for client, size in sizes.items() if size > limit}
+        largest = max((size for size in sizes.values() if size <= limit), default=0.0)
+        self._far |= far.keys()
+        if largest > _LARGEST or 2 * len(self._far) >= len(came):
+            raise _Astray(f"most gradients are too large, with entries of {largest:.3g}")
+        told = "its gradient has the impossible entry"
+        self.left_out |= {client: f"{told} {size:.3g}" for client, size in far.items()}
+        near = [(clients, part) for clients, part in heard if clients[0] not in far]
+        taken = [client for clients, _ in near for client in clients]
+        return summed(weights, whole.drawn, taken, [part for _, part in near])
 
     def _network(self, record: ArrayRecord, count: int) -> Weights:
         widths = (self._policy.dim, *self._policy.hidden)

@@ -17,7 +17,7 @@ from engram.checks import must
 from engram.molar.site import Rows
 from federation.data.bandits import read_classes
 from federation.data.tables import TableData
-from federation.errors import UNNAMED, DataError, Names
+from federation.errors import UNNAMED, DataError, Names, Refused
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 
@@ -75,7 +75,7 @@ def drawn_environment(experiment: Experiment) -> Environment:
             environment = classes(
                 rows, horizon=e.rounds, seed=e.seed, groups=own.user_groups or None
             )
-    except DataError:
+    except Refused:
         raise
     except ValueError as error:
         raise DataError(f"{e.dataset}: {error}") from error

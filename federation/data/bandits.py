@@ -10,12 +10,15 @@ import numpy.typing as npt
 from engram.bandits.environments.classes import LabeledRows
 from engram.bandits.environments.ratings import Rated, rated
 from engram.bandits.logged import Logged, logged
+from engram.checks import must
 from federation.data.cells import check_there, numbers
 from federation.data.frames import read_frame
+from federation.data.lazy import Lazy
 from federation.data.loading import load
 from federation.data.npz import read_npz
 from federation.data.source import PERMUTED, Source
 from federation.errors import DataError
+from federation.machine import check_rows
 from federation.streams import Stream, generator
 
 
@@ -31,10 +34,10 @@ def read_classes(source: Source, *, data_dir: Path, seed: int = 0, dim: int = 0)
             all data sets with as many features; 0 for those that there are.
 
     Raises:
-        DataError: As ``load`` says, or ``dim`` is not in 0, ..., d.
+        DataError: As ``load`` says; rows are more than one array; or ``dim`` is not in 0, ..., d.
     """
     parts = load(source.unpermuted, data_dir=data_dir, test_fraction=0.0, seed=seed)
-    x = np.concatenate([parts.x_train, parts.x_test])
+    x = np.concatenate([_whole(source, part) for part in (parts.x_train, parts.x_test)])
     x = x.reshape(len(x), -1)
     if source.kind == PERMUTED:
         x = x[:, generator(seed, Stream.PARTITION).permutation(x.shape[1])]
@@ -44,7 +47,21 @@ def read_classes(source: Source, *, data_dir: Path, seed: int = 0, dim: int = 0)
         from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - slow to import, not always needed
 
         x = GaussianRandomProjection(dim, random_state=seed).fit_transform(x.astype(np.float64))
-    return LabeledRows(x, np.concatenate([parts.y_train, parts.y_test]))
+    y = np.concatenate([parts.y_train, parts.y_test])
+    if y.ndim != 1:
+        raise DataError(must("dataset", source, "of one class a row, for a bandit of classes"))
+    return LabeledRows(x, y)
+
+
+def _whole(source: Source, x: Any) -> npt.NDArray[Any]:
+    """Returns the inputs of a part; those of ``Lazy`` rows are read."""
+    like = x.like if isinstance(x, Lazy) else x
+    if not isinstance(like, np.ndarray):
+        raise DataError(must("dataset", source, "of one array of inputs, for a bandit of classes"))
+    if not isinstance(x, Lazy):
+        return like
+    check_rows(f"{source}, read as a whole,", len(x) * like.nbytes)
+    return np.asarray(x.take(np.arange(len(x)))) if len(x) else like[:0]
 
 
 def read_ratings(

@@ -2,7 +2,9 @@
 
 import pickle
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,11 +26,12 @@ from federation.data.shaping import Shaping
 from federation.data.source import DATASETS, FILES, HUB, Source
 from federation.data.table_rows import rows_of
 from federation.data.values import Columns
-from federation.errors import DataError, brief
+from federation.errors import DataError, Refused, brief
 
 _Array = npt.NDArray[Any]
 _PLAIN: Final = Columns()
 _AS_GIVEN: Final = Shaping()
+_OFFLINE: Final = ContextVar("_OFFLINE", default=False)
 _TASKS: Final = frozenset(task_arrays("task"))
 
 
@@ -153,6 +156,16 @@ def _torchvision(dataset: str, data_dir: Path) -> Arrays:
     return Arrays(x_train, y_train, x_test, y_test, None, None, source.classes)
 
 
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """Context in which a data set that is not there is refused, rather than downloaded."""
+    token = _OFFLINE.set(True)
+    try:
+        yield
+    finally:
+        _OFFLINE.reset(token)
+
+
 def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> Any:
     """Returns a part of one of torchvision's data sets, downloaded if it is not there.
 
@@ -165,12 +178,18 @@ def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> 
 
     Raises:
         DataError: If it is not there and cannot be downloaded.
+        Refused: If it is not there and must not be.
     """
     make: Callable[..., Any] = getattr(torchvision().datasets, kind)
     new = not data_dir.exists()
     try:
         return make(root=str(data_dir), download=False, **part)
-    except (RuntimeError, OSError):  # torchvision's words for "not there, or damaged"
+    except (RuntimeError, OSError) as error:  # torchvision's words for "not there, or damaged"
+        if _OFFLINE.get():
+            raise Refused(
+                f"{name} is not in {data_dir}, and this site's policy is against downloads: put "
+                f"{files} there, or set downloads = true in the policy"
+            ) from error
         try:
             return make(root=str(data_dir), download=True, **part)
         except Exception as error:  # whatever a network can do to a download

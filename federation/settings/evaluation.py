@@ -17,9 +17,9 @@ def _metrics(value: object) -> object:
     if not isinstance(names, list | tuple):
         return value
     names = [str(name).strip() for name in names]
+    require(len(set(names)) == len(names) > 0, "metrics", names, "different names, at least one")
     for name in names:
         registered("metrics", METRICS)(name)
-    require(len(set(names)) == len(names) > 0, "metrics", names, "different names, at least one")
     return ",".join(names)
 
 

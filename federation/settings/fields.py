@@ -93,12 +93,12 @@ def registered(
     """
 
     def check(value: str) -> str:
+        if value in known or value in built_in or (empty and not value):
+            return value
         names = [*built_in, *known]
         some = f"one of {', '.join(names)}, or one" if names else "one"
         own = "of your own: a function, in Python, or a plug-in's (--plugin NAME)"
-        fits = value in names or (empty and not value)
-        require(fits, key, value, f"{some} {own}{nearest(value, names)}")
-        return value
+        raise ValueError(must(key, value, f"{some} {own}{nearest(value, names)}"))
 
     return check
 

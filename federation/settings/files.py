@@ -1,14 +1,13 @@
 """Reads settings from TOML files, without validating their values."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from engram.checks import must
 from federation.errors import Refused, one_line
-from federation.files import read_file
+from federation.files import parse_toml, read_file
 
 _LARGEST: Final = 2**20  # bytes of a file of settings
 
@@ -20,10 +19,10 @@ def read_settings(path: Path) -> dict[str, Any]:
         Refused: The file is missing, is not TOML, or has tables in tables.
     """
     try:
-        found = tomllib.loads(read_file(path, most=_LARGEST).decode())
+        found = parse_toml(read_file(path, most=_LARGEST))
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # ValueError: also huge numbers
+    except ValueError as error:  # also of huge numbers
         raise Refused(f"{path} is not TOML: {one_line(str(error))}") from error
     return flat(found, str(path))
 

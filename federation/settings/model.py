@@ -4,22 +4,23 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from engram.checks import require
+from engram.checks import must
 from engram.networks import BUILT_IN, NETWORKS, TORCHVISION, is_known
 from engram.tasks import LOSSES, TASKS
 from federation.settings.fields import Settings, nearest, registered, widths
 
 
 def _network(value: str) -> str:
+    if is_known(value):
+        return value
     known = [*BUILT_IN, f"{TORCHVISION}NAME", *NETWORKS]
-    expected = f"one of {', '.join(known)}{nearest(value, known)}"
-    require(is_known(value), "model", value, expected)
-    return value
+    raise ValueError(must("model", value, f"one of {', '.join(known)}{nearest(value, known)}"))
 
 
 def _task(value: str) -> str:
-    require(value in TASKS, "task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}")
-    return value
+    if value in TASKS:
+        return value
+    raise ValueError(must("task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}"))
 
 
 class ModelSettings(Settings):

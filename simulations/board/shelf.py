@@ -179,11 +179,14 @@ class Shelf:
         """
         records = [record for name in names if is_evaluated(record := self.record(name))]
         settings = [record.config["settings"] for record in records]
+        apart = {
+            method: differing(own for own in settings if own["method"] == method)
+            for method in {own["method"] for own in settings}
+        }
         found: Runs = {}
         for record, own in zip(records, settings, strict=True):
-            like = [one for one in settings if one["method"] == own["method"]]
-            apart = [f"{key}={own.get(key)}" for key in differing(like)]
-            found.setdefault(", ".join([own["method"], *apart]), []).append(record)
+            special = [f"{key}={own.get(key)}" for key in apart[own["method"]]]
+            found.setdefault(", ".join([own["method"], *special]), []).append(record)
         for label, same in found.items():
             found[label] = sorted(same, key=lambda record: record.config["settings"]["seed"])
         return found

@@ -74,7 +74,7 @@ def predict(
         raise Refused(f"{rows} has the columns {few_names(taken)}, which predictions are called")
     table = pd.DataFrame({**found.others, **predicted})
     try:
-        replace_file(out, table.to_csv(index=False).encode(), shared=True)
+        replace_file(out, table.to_csv(index=False).encode())
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
     strange = far_away(exported.ranges, inputs_in(found.x, exported.kind.schema))

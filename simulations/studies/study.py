@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
-from federation.errors import Refused, one_line
+from federation.errors import Refused, one_line, say
 from federation.files import read_json, replace_file
 from federation.settings.fields import wrong_values
 from simulations.comparison import STUDY, read_study
@@ -142,7 +142,7 @@ def _show(report: Report, folder: Path, as_json: bool) -> None:
     names = ", ".join([*report.files, "results.json"])
     console.print(f"recorded in {folder}: {names}", soft_wrap=True)
     if as_json:
-        print(text)
+        say(text)
 
 
 def _plain(found: Any) -> Any:

@@ -207,7 +207,7 @@ class Tuning(NamedTuple):
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         table = pd.DataFrame(trial_rows(trials)).to_csv(index=False)
-        replace_file(folder / "trials.csv", table.encode(), shared=True)
+        replace_file(folder / "trials.csv", table.encode())
         save(draw_trials(name, trials, plan.space, metric), folder / "trials.png")
         self._write_best(folder, [told(best, metric)], plan.settings_with(best.settings))
         return best.settings

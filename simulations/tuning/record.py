@@ -53,6 +53,7 @@ _LARGEST: Final = 2**28  # bytes of a file of trials
 
 def append(folder: Path, trial: Trial) -> None:
     """Writes a trial as it is now."""
+    (folder / TRIALS).touch(0o600)
     with (folder / TRIALS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(trial._asdict()) + "\n")
 

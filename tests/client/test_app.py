@@ -1,6 +1,7 @@
 """The ClientApp as nodes run it: memories and replies that outlive it, data of its own."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +18,13 @@ from client.trainings import kept
 from engram.core.slots import flat
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
+from federation.data.source import FILES
+from federation.errors import Refused
 from federation.fingerprint import fingerprint, source_root
 from federation.flower import local_run, name_message, node_context
 from federation.roster import read_entry
 from federation.schema import Kind
+from federation.settings import evaluation
 from federation.wire import (
     ARRAYS,
     CLIENTS,
@@ -329,8 +333,117 @@ def test_a_coordinator_opens_no_file_of_a_node(tmp_path):
         reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
         assert reply.error.code == REFUSED
         assert "is not in this node's data-dir" in reply.error.reason
-    for node in ({}, {"state": str(tmp_path), "data-dir": str(tmp_path)}):
+    for node in ({}, {"state": str(tmp_path / "s"), "data-dir": str(tmp_path)}):
         assert not ask(ROSTER_QUERY, RecordDict(), node, **settings).has_error()
+
+
+SECRET = "Jane Doe"
+OWN = ["state/node.json", "state/memory/a.npz", "client/client.key", "key", "policy.toml"]
+
+
+@pytest.mark.parametrize("at", ["", "state", "state/memory", "client"])
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("own", OWN)
+def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, own, kind, at, monkeypatch):
+    """Whichever folder its data are in, and whatever they are said to be."""
+    for name in OWN:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{SECRET},x\n1,2\n" * ("/" in name))
+    (tmp_path / "key").write_text("0" * 64)
+    (tmp_path / "key").chmod(0o600)
+    places = {"state": "state", "identity": "client", "memory-key": "key", "policy": "policy.toml"}
+    node = {key: str(tmp_path / place) for key, place in places.items()}
+    node |= {"data-dir": str(tmp_path / at)} if at else {}
+
+    def read(opening):
+        raise Refused(f"{opening.experiment.source} is read")
+
+    monkeypatch.setattr(module, "host_of", read)
+    link = tmp_path / "state" / "data" / "link"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / own)
+    for path in (tmp_path / own, link):
+        settings = {"dataset": f"{kind}:{path}", "partition": "iid", "model": "linear"}
+        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
+        inside = at == "state/memory" and own == "state/memory/a.npz"
+        words = "is not in this node's data-dir|is among the node's own files"
+        assert re.search("is read" if inside else words, str(reply.error)), reply
+
+
+def test_columns_of_a_file_that_a_run_names_stay_on_the_node(tmp_path, warnings_of_engram):
+    (tmp_path / "a.csv").write_text(f"{SECRET},x\n1,2\n")
+    settings = {"dataset": f"csv:{tmp_path / 'a.csv'}", "partition": "iid", "model": "linear"}
+    node = {"state": str(tmp_path / "state"), "data-dir": str(tmp_path)}
+    for method in ("fedavg", "molar", "meta-ban"):
+        own = settings if method == "fedavg" else {"dataset": settings["dataset"]}
+        reply = ask(ROSTER_QUERY, RecordDict(), node, method=method, **own)
+        assert reply.error.reason == "this node's data cannot be used: its log says why"
+    assert SECRET in warnings_of_engram.text
+
+
+@pytest.fixture
+def downloads(monkeypatch):
+    """Whether torchvision is asked to download, call by call; nothing is there."""
+    asked = []
+
+    def none(root, download, **part):
+        asked.append(download)
+        raise RuntimeError("not found")
+
+    kinds = SimpleNamespace(MNIST=none, FashionMNIST=none, CIFAR10=none, CIFAR100=none)
+    torchvision = SimpleNamespace(datasets=kinds)
+    monkeypatch.setattr("federation.data.loading.torchvision", lambda: torchvision)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100", "cifar100-coarse"]
+)
+@pytest.mark.parametrize("method", ["fedavg", "meta-ban"])
+def test_nothing_is_downloaded_unless_the_policy_allows_it(tmp_path, dataset, method, downloads):
+    settings = {"dataset": dataset, "method": method}
+    node = {"state": str(tmp_path), "policy": str(tmp_path)}
+    reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
+    assert f"{dataset} is not in {tmp_path / 'data'}, and this site's policy" in reply.error.reason
+    assert "or set downloads = true in the policy" in reply.error.reason
+    assert downloads == [False]
+    own = node | {"data": dataset}  # which the site has named itself
+    if method == "fedavg":
+        assert (
+            "cannot be downloaded" in ask(ROSTER_QUERY, RecordDict(), own, **settings).error.reason
+        )
+        assert downloads == [False, False, True]
+    downloads.clear()
+    (tmp_path / "policy.toml").write_text("downloads = true")
+    assert ask(ROSTER_QUERY, RecordDict(), node, **settings).has_error()
+    assert downloads == [False, True]
+
+
+def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch):
+    looked = []
+    known = evaluation.registered
+
+    def registered(key, names, *given, **how):
+        looked.append(key)
+        return known(key, names, *given, **how)
+
+    monkeypatch.setattr(evaluation, "registered", registered)
+    node = {"partition-id": 0, "num-partitions": 1}
+    node |= {"state": str(tmp_path), "policy": str(tmp_path)}
+    kinds = (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE)
+    words = {
+        "molar": "method must be molar, got",
+        "local*": "metrics must be",
+    }
+    for allowed, expected in words.items():
+        (tmp_path / "policy.toml").write_text(f'methods = ["{allowed}"]')
+        for kind in kinds:
+            message = Message(RecordDict(), dst_node_id=7, message_type=kind)
+            name_message(message, message.object_id)
+            settings = small().to_config() | {"metrics": "accuracy,nosuch"}
+            reply = app(message, node_context(1, 7, node, settings))
+            assert expected in reply.error.reason
+        assert bool(looked) == (allowed == "local*")
 
 
 def test_a_coordinator_has_nothing_downloaded_by_a_node(tmp_path):

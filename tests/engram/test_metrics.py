@@ -1,5 +1,6 @@
 """Metrics: what they are called, what they are computed from, and how they are shown."""
 
+import difflib
 import math
 
 import numpy as np
@@ -245,6 +246,25 @@ def test_better_outputs_have_better_values():
                 sign = 1 if known.better == "higher" else -1
                 good, bad = score(name, right, targets), score(name, -right, targets)
                 assert sign * good > sign * bad, (name, task.name)
+
+
+@pytest.mark.parametrize("shape", ["one name", "known names", "unknown names", "one of them"])
+def test_many_names_of_metrics_are_few_lookups(monkeypatch, shape):
+    """A server may send 50,000: the first that is not known, or comes twice, ends it."""
+    asked = []
+    monkeypatch.setattr(difflib, "get_close_matches", lambda *given, **how: asked.append(1) or [])
+    numbers, known = range(50_000), list(METRICS)
+    names = {
+        "one name": ["accuracy" for _ in numbers],
+        "known names": [known[number % len(known)] for number in numbers],
+        "unknown names": [f"metric-{number}" for number in numbers],
+        "one of them": ["accuracy", *(f"metric-{number}" for number in numbers)],
+    }
+    with pytest.raises(Refused, match="metrics must be "):
+        small(metrics=",".join(names[shape]))
+    assert len(asked) <= 1
+    assert small(metrics="accuracy,f1").metrics == "accuracy,f1"
+    assert len(asked) <= 1  # nothing is looked for where a name is known
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
+from federation.data.arrivals import drawn_environment
 from federation.data.bandits import read_classes, read_logged, read_ratings
 from federation.data.source import Source
 from federation.errors import DataError
+from federation.experiment import Experiment
 from tests.support import write_npz
 
 # --- Classes -----------------------------------------------------------------------------------
@@ -31,6 +34,49 @@ def test_rows_of_a_file_and_its_parts(tmp_path):
     found = read_classes(Source(name), data_dir=tmp_path)
     assert found.x.tolist() == x.reshape(4, 6).tolist()
     assert found.y.tolist() == [0, 1, 0, 1]
+
+
+TYPES = ["u1", "u2", "i8", "f4", "f8", "?", "gray", "RGB"]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("prefix", ["", "permuted-"])
+def test_images_of_every_type_are_played(tmp_path, kind, prefix):
+    """Whether they are in an array or are read as they are drawn: a bandit needs all of them."""
+    rng, colors = np.random.default_rng(0), (3,) if kind == "RGB" else ()
+    x = rng.integers(0, 2 if kind == "?" else 200, (12, 4, 5, *colors))
+    y = np.arange(12) % 2
+    if kind in ("gray", "RGB"):
+        for number, (pixels, label) in enumerate(zip(x, y, strict=True)):
+            folder = tmp_path / "images" / f"c{label}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype("u1")).save(folder / f"{number:02}.png")
+        x = np.concatenate([x[y == 0], x[y == 1]])  # in the order of the files
+        name = f"images:{tmp_path / 'images'}"
+        x = x.transpose(0, 3, 1, 2) if colors else x
+    else:
+        name = write_npz(tmp_path / "a.npz", x=x.astype(kind), y=y)
+    e = Experiment(
+        method="meta-ban", dataset=f"{prefix}{name}", num_clients=2, num_rounds=5, hidden="4"
+    )
+    turn = drawn_environment(e).round(0)
+    assert turn.arms.shape[0] == 2
+    found = read_classes(Source(prefix + name), data_dir=tmp_path).x.astype(float)
+    whole = x.reshape(12, -1)
+    assert np.array_equal(*(np.sort(rows) if prefix else rows for rows in (found, whole)))
+
+
+@pytest.mark.parametrize("prefix", ["", "permuted-"])
+def test_rows_that_are_no_images_are_refused(tmp_path, prefix):
+    x, y = np.zeros((8, 4, 4)), np.arange(8) % 2
+    two = write_npz(tmp_path / "two.npz", **{"x.a": x, "x.b": x, "y": y})
+    masks = write_npz(tmp_path / "masks.npz", x=x[:, None], y=np.tile([0, 1], (8, 4, 2)))
+    for name, words in ((two, "of one array of inputs"), (masks, "of one class a row")):
+        e = Experiment(
+            method="meta-ban", dataset=prefix + name, num_clients=2, num_rounds=5, hidden="4"
+        )
+        with pytest.raises(DataError, match=f"dataset must be {words}, for a bandit of classes"):
+            drawn_environment(e)
 
 
 def test_projected_features(tmp_path):

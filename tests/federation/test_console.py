@@ -1,5 +1,6 @@
 """Texts from anywhere, shown on a terminal or in a log: they can do nothing but be read."""
 
+import ast
 import io
 from logging import getLogger
 
@@ -8,6 +9,7 @@ from rich.table import Table
 
 from federation import errors
 from federation.console import console
+from federation.fingerprint import source_root
 
 FOREIGN = "\x1b[2J\x1b]52;c;aGk=\u202e\x9b1A [red]:boom: a"
 ESCAPED = r"\x1b[2J\x1b]52;c;aGk=\u202e\x9b1A [red]:boom: a"
@@ -47,6 +49,30 @@ def test_a_log_is_one_printable_line(caplog):
     assert errors.printable("\x1b") == r"\x1b"
     getLogger("flwr.engram").warning("client %s: %d", "a\x1b[2J\nengram: all is well", 3)
     assert caplog.messages == [r"client a\x1b[2J\nengram: all is well: 3"]
+
+
+def test_each_line_that_is_said_is_one_printable_line(capsys):
+    errors.say("a\x1b[2J", "b\nengram: all is well")
+    assert capsys.readouterr().out == "a\\x1b[2J\nb\\nengram: all is well\n"
+
+
+def test_nothing_but_json_is_printed_as_it_is():
+    """Texts of the commands go through ``say`` or a console, both of which escape."""
+    root, bare = source_root(), set()
+    for room in ("client", "federation", "server", "simulations", "strategies", "engram"):
+        for path in (root / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                text = ast.unparse(node) if isinstance(node, ast.Call) else ""
+                if text.startswith("print(") and not text.startswith("print(json.dumps("):
+                    bare.add(str(path.relative_to(root)))
+    assert bare == {
+        "federation/errors.py",  # say
+        "server/cli.py",  # an invitation, for a file
+        "server/superlink.py",  # as the next ones, errors of ours: each is one printable line
+        "engram/__main__.py",
+        "simulations/__main__.py",
+        "simulations/cli.py",  # the version
+    }
 
 
 def figures(rows, columns):

@@ -1,7 +1,9 @@
 """Only regular files are read, and of bounded size; whatever else is there is refused at once."""
 
+import ast
 import os
 import socket
+import tomllib
 
 import pytest
 
@@ -9,7 +11,8 @@ from federation.credentials import read_federation
 from federation.data.frames import read_frame
 from federation.data.npz import read_npz
 from federation.errors import DataError, Refused
-from federation.files import read_file, read_json
+from federation.files import parse_toml, read_file, read_json
+from federation.fingerprint import source_root
 from federation.keys import read_certificate
 from federation.settings.files import read_settings
 
@@ -71,6 +74,40 @@ def test_what_is_not_toml_is_one_short_line(tmp_path, text):
     with pytest.raises(Refused, match="is not TOML: ") as caught:
         read_settings(path)
     assert len(str(caught.value)) < 1000
+
+
+PARTS = ["a", "'a.b'", '"a.b"', r'"\""', " a ", '\t"" ']
+KEYS = ["{} = 1", "[{}]", "[[{}]]", " [ {} ]", "x = {{{} = 1}}", "x = {{y = 1, {} = 1}}"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_takes_no_longer_than_it_is(key, part, monkeypatch):
+    """Python's reader takes the square of its parts: 20,000 of them take six seconds."""
+    deep, deepest = (key.format(".".join([part] * count)).encode() for count in (20_000, 32))
+    assert parse_toml(b"z = 1\n" + deepest) == tomllib.loads("z = 1\n" + deepest.decode())
+    with monkeypatch.context() as patched:
+        patched.setattr(tomllib, "loads", None)  # it is not asked
+        with pytest.raises(ValueError, match="a key has more than 32 parts"):
+            parse_toml(b"z = 1\n" + deep)
+
+
+def test_dots_of_values_are_no_parts():
+    text = "x = '" + "a." * 1000 + "'\ny = [" + "1.5, " * 1000 + ']\nz = "' + "b.c " * 99 + '"'
+    assert parse_toml(text.encode()) == tomllib.loads(text)
+
+
+def test_toml_of_others_is_read_in_one_place():
+    root = source_root()
+    calls = {
+        str(path.relative_to(root))
+        for room in ("client", "federation", "server", "simulations", "strategies", "engram")
+        for path in (root / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("tomllib.loads", "tomllib.load")
+    }
+    assert calls == {"federation/files.py", "simulations/suite/federations.py"}  # the second: ours
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "[]", "{", "\xff"])

@@ -151,6 +151,30 @@ def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(
     assert all("arm" in row for row in rows[number:])
 
 
+@pytest.mark.parametrize(("times", "seed"), [(-1.0, 0), (-1.0, 2), (-100.0, 2)])
+def test_flipped_gradients_of_one_site_leave_no_majority_out(tmp_path, times, seed):
+    """They drive the server's weights to where honest gradients are large, too."""
+    liar = 2
+
+    def flip(node, reply):
+        if reply.metadata.message_type != MessageType.TRAIN or asked_of(reply) != "gradients":
+            return reply
+        if node == liar:
+            record = reply.content.array_records[ARRAYS]
+            flipped = {key: times * torch.from_numpy(record[key].numpy().copy()) for key in record}
+            reply.content.array_records[ARRAYS] = to_record(flipped)
+        return reply
+
+    grid = partial(Odd, change=flip)
+    run(tmp_path / "run", grid=grid, seed=seed, num_rounds=TURNS, group_cap=0)
+    rows = rows_of(tmp_path / "run")
+    assert len(rows) == TURNS
+    assert all(2 * len(row["absent"]) < COUNT for row in rows)
+    honest = sum(len(row["absent"].keys() - {str(liar)}) for row in rows)
+    assert honest == 0
+    assert all("arm" in row for row in rows)
+
+
 def test_in_the_end_a_site_tells_of_its_own_turns_only(tmp_path):
     def lie(node, reply):
         if node == 1 and reply.metadata.message_type == MessageType.EVALUATE:

@@ -11,6 +11,7 @@ from flwr.app import MessageType
 
 import engram
 from client.disk import DiskStore
+from client.hosts import Opening, host_of
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.chunks import score
@@ -20,6 +21,7 @@ from engram.methods.fedavg import FedAvg
 from engram.tree import add_scaled
 from federation.checksums import Journal, summed
 from federation.errors import Refused, RunStopped
+from federation.wire import CLIENTS
 from server import checkpoints
 from server import run as module
 from server.record import RunRecord
@@ -31,6 +33,7 @@ from simulations.grid import InProcessGrid
 from simulations.rows import report_rows
 from strategies.rounds import draw_cohort
 from tests.server.late import Late
+from tests.server.sites import odd
 from tests.support import (
     assert_same,
     grid,
@@ -84,6 +87,32 @@ def test_a_run_is_recorded(tmp_path):
         "round-2",
         "round-4",
     ]
+
+
+@pytest.mark.parametrize("said", [None, 3e38])
+def test_a_training_loss_that_one_client_owns_is_no_mean(tmp_path, said):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3)).astype(np.float32)
+    data = write_npz(tmp_path / "a.npz", x=x, y=x.sum(axis=1))
+    given = {"dataset": data, "task": "regression", "partition": "iid", "model": "linear"}
+    e = small(**given, method="fedavg", num_clients=5, clients_per_round=5, num_rounds=1)
+    seen = []
+
+    def lie(client, reply):
+        details = reply.content.config_records[CLIENTS]
+        if client == 0 and said is not None:
+            details["losses"] = [said]
+        seen.extend(details["losses"])
+        return reply
+
+    store = RamStore()
+    hosts = [range(node, 5, 5) for node in range(5)]
+    g = odd(lie)(host_of(Opening(e, store)), hosts)
+    run_on(g, e, tmp_path / "run", engine="vectorized", memories=store)
+    (row,) = [row for row in RunRecord.open(tmp_path / "run").rows() if row["round"] == 1]
+    assert len(seen) == 5
+    assert row["train-loss-median"] == pytest.approx(np.median(seen))
+    assert row.get("train-loss") == (None if said else pytest.approx(np.mean(seen)))
 
 
 def test_the_same_experiment_gives_the_same_numbers(tmp_path):

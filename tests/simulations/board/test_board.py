@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import threading
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -184,6 +185,20 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
 def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):
     RunRecord.create(tmp_path / "fed", small(), engine="flower", training="a")
     assert "The rows are with the clients" in said(holdings(Shelf(tmp_path), {"name": ["fed"]}))
+
+
+@pytest.mark.parametrize("key", ["run", "name"])
+def test_a_run_that_is_named_a_thousand_times_is_read_once(folder, monkeypatch, key):
+    looks = []
+    stamp = Shelf.stamp
+    monkeypatch.setattr(Shelf, "stamp", lambda self, name: looks.append(name) or stamp(self, name))
+    page = board(Shelf(folder), None).callback_map["..page.children...stamp.data.."]["callback"]
+    page = page.__wrapped__
+    monkeypatch.setattr("simulations.board.app.ctx", SimpleNamespace(triggered_id="address"))
+    once, _ = page("/compare", f"?{key}=both", None, None)
+    few = len(looks)
+    many, _ = page("/compare", "?" + "&".join([f"{key}=both"] * 1000), None, None)
+    assert (len(looks), repr(many)) == (2 * few, repr(once))
 
 
 def test_chosen_rows_are_compared():

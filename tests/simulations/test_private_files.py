@@ -1,0 +1,75 @@
+"""What is written of clients is its owner's alone, whatever the mask of the process."""
+
+import os
+import stat
+
+import numpy as np
+import pytest
+
+import engram
+from server.superlink import compact
+
+QUICK = {"num_rounds": 2, "eval_every": 1, "checkpoint_every": 1, "clients_per_round": 2}
+QUICK |= {"hidden": "4", "local_steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def _open_mask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def check(folder):
+    """The folder and all files in it are for their owner; so nobody enters folders in it."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {path for path in files if stat.S_IMODE(path.stat().st_mode) != 0o600} == set()
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    return {
+        name: (rng.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2) for name in "abc"
+    }
+
+
+def test_runs_and_exports_from_python(tmp_path, data):
+    run = engram.simulate(data, method="ditto", out=tmp_path / "run", progress=False, **QUICK)
+    check(tmp_path / "run")
+    run.export("a", out=tmp_path / "model")
+    check(tmp_path / "model")
+
+
+def test_comparisons_from_python(tmp_path, data):
+    out = tmp_path / "both"
+    engram.compare(data, methods=["fedavg"], seeds=1, out=out, progress=False, **QUICK)
+    check(out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run fedavg --out {} --set num-rounds=2",
+        "compare fedavg --out {} --seeds 1 --set num-rounds=2",
+        "run fedavg --out {0} --set num-rounds=2; report {0}",
+        "run fedavg --out {0} --set num-rounds=2; show {0}",
+        "run ditto --out run --set num-rounds=2; export run --client 0 --out {}",
+    ],
+)
+def test_whatever_commands_write(engram, monkeypatch, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    for each in words.format(tmp_path / "made").split("; "):
+        status, _, err = engram(*each.split())
+        assert status == 0, err
+    check(tmp_path / "made")
+
+
+def test_databases(engram, monkeypatch, tmp_path):
+    """Of the SuperLink, and of others' programs, whose files follow the mask of the command."""
+    compact(tmp_path / "superlink.db")
+    engram("methods")
+    (tmp_path / "other.db").touch()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.db")} == {0o600}
