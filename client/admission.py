@@ -47,12 +47,10 @@ def check(objections: Iterator[str]) -> None:
 def of_servers_choice(e: Experiment, node: NodeConfig, policy: Policy) -> Iterator[None]:
     """Context in which a run's data sets are read, where a node outlives its process.
 
-    A coordinator must not make its machine read files of others, or of its own state, nor download.
-    Data sets of the site's own choice, by ``--data``, have no such limits.
+    Those of the site's own choice, by ``--data``, have no limits.
 
     Raises:
-        Refused: One of them is on the Hugging Face Hub, outside of the node's ``data-dir``, or
-            among the node's own files.
+        Refused: One is to be downloaded, outside of the node's ``data-dir``, or its own file.
     """
     if node.state is None or node.data:
         yield

@@ -19,7 +19,7 @@ from simulations.differences import (
 )
 from simulations.planning import Needed, needed
 from simulations.rows import SELECTED, alone, client_scores, comparable, shown_models
-from strategies.evaluation import average
+from strategies.evaluation import mean_of
 
 
 class Claims(NamedTuple):
@@ -115,7 +115,8 @@ def claims_of(
     means = {
         name: mean
         for name, each in known.items()
-        if np.isfinite(mean := float(np.mean([average(s, metric) for s in each])))
+        if all(s.size for s in each)
+        and not np.isnan(mean := float(np.mean([mean_of(metric)(s) for s in each])))
     }
     by_itself = alone(runs)
     simple = [*references, *(shown_models(by_itself, runs[by_itself]) if by_itself else ())]

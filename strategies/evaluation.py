@@ -115,11 +115,10 @@ def owners(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         return np.asarray(away > values.size * max(_FAR * usual, abs(median)))
 
 
-def average(values: npt.NDArray[np.float64], metric: Metric) -> float:
-    """Returns the mean of some scores; NaN if it is unbounded, and a client owns it."""
+def mean_of(metric: Metric) -> Callable[[npt.NDArray[np.float64]], Any]:
+    """Returns the mean of scores, one at least; NaN if a client owns it, and nothing bounds it."""
     bounded = np.isfinite(metric.low) and np.isfinite(min(metric.high, metric.most))
-    owned = not values.size or not (bounded or not owners(values).any())
-    return np.nan if owned else float(np.mean(values))
+    return np.mean if bounded else lambda v: np.nan if owners(v).any() else np.mean(v)
 
 
 def center_key(name: str, metric: Metric) -> str:
@@ -187,9 +186,10 @@ def _figures(
 ) -> dict[str, float | None]:
     """Summarizes a metric of each model over some clients, on test or validation rows."""
     tail = 10 if metric.better == "higher" else 90
+    mean = mean_of(metric)
     figures: dict[str, Callable[..., Any]] = {
-        "": partial(average, metric=metric),
-        "-std": lambda values: np.std(values) if np.isfinite(average(values, metric)) else np.nan,
+        "": mean,
+        "-std": lambda values: np.nan if np.isnan(mean(values)) else np.std(values),
         _MEDIAN: np.median,
         f"-p{tail}": partial(np.percentile, q=tail),
         "-worst": np.min if metric.better == "higher" else np.max,

@@ -28,7 +28,7 @@ from federation.roster import Roster
 from federation.tensors import difference
 from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies, widened
-from strategies.evaluation import Evaluation, average, center_key
+from strategies.evaluation import Evaluation, center_key, mean_of
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
 from strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
@@ -97,6 +97,7 @@ class Federated(RunStrategy):
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._weights = RowWeights(rounds.merge.by, max_weight)
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
+        self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
         self.meet(roster)
         self._always_losses = losses
         self._loss = loss
@@ -425,7 +426,7 @@ class Federated(RunStrategy):
             The next slots that are sent to all clients unchanged, and the round's metrics:
             ``cohort`` (the clients asked), ``train-loss`` and ``train-loss-median`` (mean and
             median over clients, if they were asked for it; no mean that a single client owns, see
-            ``evaluation.average``), ``clients`` (number that the model learned from),
+            ``evaluation.mean_of``), ``clients`` (number that the model learned from),
             ``left-out`` (number asked, but without a usable reply), ``bounded``
             (clients whose weight was limited by ``max_weight``, if any), ``clip`` (the bound of
             updates, where it is adaptive), and ``rejected-KIND`` (number of rejected replies of
@@ -457,7 +458,7 @@ class Federated(RunStrategy):
             ways.append(reply.way)
         self._ways = Counter(filter(None, ways))
         if losses:
-            mean = average(np.array(losses), self._scores.scoring.metrics[-1])
+            mean = float(self._mean_loss(np.array(losses)))
             means |= {} if np.isnan(mean) else {"train-loss": mean}
             means["train-loss-median"] = median = float(np.median(losses))
             self._watch.see(server_round, median)

@@ -313,11 +313,10 @@ class MetaBanTurns(SiteStrategy):
         x = torch.from_numpy(arms)[None].mT
         try:
             (arm,), meta = learner.choose(meta, groups, x, adapted, [rng])
-        except _Astray as error:
-            for client in self._far:
-                self.left_out.pop(client, None)
-            why = "meta-eta is too large, or a site lies"
-            _log.warning("round %d: %s: the server begins anew (%s)", turn.number, error, why)
+        except _Astray:
+            self.left_out = {c: why for c, why in self.left_out.items() if c not in self._far}
+            told = "round %d: most gradients are too large, since meta-eta is or a site lies: the "
+            _log.warning(told + "server begins anew", turn.number)
             meta = meta._replace(theta=self._start)
             (arm,), meta = learner.choose(meta, groups, x, lambda thetas, _: thetas, [rng])
         if arm < 0:
@@ -357,19 +356,17 @@ class MetaBanTurns(SiteStrategy):
             heard.append((clients, self._network(content.array_records[ARRAYS], len(drawn.runs))))
 
         self._exchange(turn, "gradients", came, ask, read)
-        sizes = {
-            client: max(float(layer.abs().max()) for layer in part)
-            for clients, part in heard
-            for client in clients
+        entries = [max(float(layer.abs().max()) for layer in part) for _, part in heard]
+        limit = _LARGEST * max([1.0, *sorted(entries)[: len(entries) // 2 + 1]])
+        far = {
+            client: f"its gradient has the impossible entry {entry:.3g}"
+            for (clients, _), entry in zip(heard, entries, strict=True)
+            for client in clients * (entry > limit)
         }
-        limit = _LARGEST * max([1.0, *sorted(sizes.values())[: len(sizes) // 2 + 1]])
-        far = {client: size for client, size in sizes.items() if size > limit}
-        largest = max((size for size in sizes.values() if size <= limit), default=0.0)
         self._far |= far.keys()
-        if largest > _LARGEST or 2 * len(self._far) >= len(came):
-            raise _Astray(f"most gradients are too large, with entries of {largest:.3g}")
-        told = "its gradient has the impossible entry"
-        self.left_out |= {client: f"{told} {size:.3g}" for client, size in far.items()}
+        if any(_LARGEST < entry <= limit for entry in entries) or 2 * len(self._far) >= len(came):
+            raise _Astray
+        self.left_out |= far
         near = [(clients, part) for clients, part in heard if clients[0] not in far]
         taken = [client for clients, _ in near for client in clients]
         return summed(weights, whole.drawn, taken, [part for _, part in near])

@@ -58,10 +58,10 @@ def _whole(source: Source, x: Any) -> npt.NDArray[Any]:
     like = x.like if isinstance(x, Lazy) else x
     if not isinstance(like, np.ndarray):
         raise DataError(must("dataset", source, "of one array of inputs, for a bandit of classes"))
-    if not isinstance(x, Lazy):
-        return like
+    if not isinstance(x, Lazy) or not len(x):
+        return like[: len(x)]
     check_rows(f"{source}, read as a whole,", len(x) * like.nbytes)
-    return np.asarray(x.take(np.arange(len(x)))) if len(x) else like[:0]
+    return np.asarray(x.take(np.arange(len(x))))
 
 
 def read_ratings(

@@ -96,7 +96,8 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
 
     def show(path: str, search: str, ticks: int | None, before: Any) -> tuple[Any, Any]:
         del ticks
-        query = _query(search or "")
+        found = parse_qs((search or "").removeprefix("?"))
+        query = {key: [*dict.fromkeys(values)] for key, values in found.items()}
         try:
             now = repr(stamp(path, query))
             if ctx.triggered_id == "tick" and now == before:
@@ -123,12 +124,6 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
         prevent_initial_call=True,
     )(chosen_runs)
     return app
-
-
-def _query(search: str) -> dict[str, list[str]]:
-    """Returns the values of an address by key, each once."""
-    found = parse_qs(search.removeprefix("?"))
-    return {key: [*dict.fromkeys(values)] for key, values in found.items()}
 
 
 def _page(

@@ -6,12 +6,16 @@ import runpy
 import shlex
 import socket
 import time
+import tomllib
+from importlib.metadata import requires
 
 import crossplane
 import jsonschema
 import pathspec
 import pytest
 from check_jsonschema.builtin_schemas import get_builtin_schema
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from federation.fingerprint import ROOMS, source_root
 from tests.docker.compose import (
@@ -97,6 +101,50 @@ def test_no_port_is_published_but_the_fleet_apis():
     assert [port["target"] for port in published] == [FLEET]
     assert dict(instructions())["EXPOSE"] == str(FLEET)
     assert all(service.get("network_mode") != "host" for service in SERVICES.values())
+
+
+def test_the_fleet_api_is_on_the_loopback_unless_told():
+    (port,) = SERVICES["server"]["ports"]
+    assert port["host_ip"] == "127.0.0.1"
+
+
+def test_the_base_image_is_named_by_digest():
+    (base,) = re.findall(r"^ARG BASE_IMAGE=(.*)$", (FOLDER / "Dockerfile").read_text(), re.M)
+    assert re.fullmatch(r"python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    assert SERVICES["init"]["build"]["args"]["BASE_IMAGE"] == base
+
+
+def test_packages_are_held_to_checksums_and_none_is_missing():
+    """All that the project depends on, but PyTorch, and what the image goes without."""
+    lines = (FOLDER / "requirements.txt").read_text().splitlines()
+    pinned = {}
+    for line in (line for line in lines if not line.startswith("#")):
+        pin, *hashes = line.split(" ")
+        assert hashes
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes)
+        name, _, version = pin.partition("==")
+        pinned[canonicalize_name(name)] = version
+    constraints = (source_root() / "constraints.txt").read_text().splitlines()
+    exact = dict(line.split("==") for line in constraints if "==" in line and line[0] != "#")
+    exact = {canonicalize_name(name): version for name, version in exact.items()}
+    assert pinned == {name: exact.get(name, pinned[name]) for name in pinned}
+    assert pinned.keys() - exact.keys() == {"setuptools"}  # which builds the project
+    project = tomllib.loads((source_root() / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["operate"], *extras["privacy"]]
+    needed, aside = set(), {"torch", "torchvision", "ray", "uv"}
+    left = [(Requirement(text), "") for text in wanted]
+    while left:
+        one, extra = left.pop()
+        name = canonicalize_name(one.name)
+        if (one.marker and not one.marker.evaluate({"extra": extra})) or name in aside:
+            continue
+        if (name, *sorted(one.extras)) in needed:
+            continue
+        needed.add((name, *sorted(one.extras)))
+        for text in requires(name) or ():
+            left += [(Requirement(text), each) for each in ("", *one.extras)]
+    assert {name for name, *_ in needed} <= pinned.keys()
 
 
 def test_the_control_api_is_on_the_loopback_of_a_network_without_clients():
