@@ -25,7 +25,8 @@ _log = getLogger("flwr.engram")
 
 _KEPT: Final = "policy.json"  # in a node's state
 _ACCEPT: Final = "engram policy CLIENT_FOLDER --accept"
-_MOST: Final = ("model_mib", "steps", "seconds", "mib", "rounds_a_day", "evaluate", "delta")
+_MOST: Final = ("model_mib", "steps", "seconds", "mib", "rounds_a_day", "delta")
+_ALLOW: Final = ("evaluate", "downloads")
 _MOST_BUT_0: Final = ("clip", "epsilon")  # where 0 is no limit
 _LEAST: Final = ("least_rows", "least_drawn", "least_count", "noise_multiplier", "secure")
 _DAY: Final = [datetime(2000, 1, 1) + timedelta(minutes=minute) for minute in range(1440)]
@@ -85,7 +86,7 @@ def is_looser(rule: str, new: Any, old: Any) -> bool:
         return False
     if rule in _MOST_BUT_0:
         new, old = new or inf, old or inf
-    if rule in (*_MOST, *_MOST_BUT_0):
+    if rule in (*_MOST, *_MOST_BUT_0, *_ALLOW):
         return bool(new > old)
     if rule in (*_LEAST, "approval"):
         return bool(new < old)

@@ -19,7 +19,7 @@ from simulations.differences import (
 )
 from simulations.planning import Needed, needed
 from simulations.rows import SELECTED, alone, client_scores, comparable, shown_models
-from strategies.evaluation import mean_of
+from strategies.screening import mean_of
 
 
 class Claims(NamedTuple):

@@ -11,17 +11,14 @@ from flwr.app import ConfigRecord
 from engram.metrics import Metric
 from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION, Column
 from federation.wire import read_list
+from strategies.reading import Impossible
+from strategies.screening import mean_of, owners
 
 _MOST_ROWS = 2**31  # a client must have fewer
-_FAR = 10  # median deviations by which a single client may move a mean without being named
 _MEDIAN = "-median"  # end of a summary's name
 
 Scored = dict[int, dict[str, float]]
 """By client, its scores by column name."""
-
-
-class Impossible(ValueError):
-    """An error of a node that sent impossible scores."""
 
 
 class Evaluation(NamedTuple):
@@ -99,26 +96,6 @@ def center(values: npt.NDArray[np.float64], metric: Metric) -> float:
     if not known.size:
         return np.nan
     return float(known.mean() if metric.center == "mean" else np.median(known))
-
-
-def owners(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Returns the clients that own the mean of some scores, of which none is NaN.
-
-    Such a client alone moves the mean over n clients by more than the median itself, and by more
-    than ten times the median distance from it: its own distance is more than n of the one, and 10 n
-    of the other. (Of few clients, two may be alike by chance.)
-    """
-    median = np.median(values) if values.size else np.nan
-    with np.errstate(invalid="ignore"):  # of infinity less itself, where most have diverged
-        away = np.abs(values - median)
-        usual = np.median(away) if values.size else np.nan
-        return np.asarray(away > values.size * max(_FAR * usual, abs(median)))
-
-
-def mean_of(metric: Metric) -> Callable[[npt.NDArray[np.float64]], Any]:
-    """Returns the mean of scores, one at least; NaN if a client owns it, and nothing bounds it."""
-    bounded = np.isfinite(metric.low) and np.isfinite(min(metric.high, metric.most))
-    return np.mean if bounded else lambda v: np.nan if owners(v).any() else np.mean(v)
 
 
 def center_key(name: str, metric: Metric) -> str:

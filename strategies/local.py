@@ -28,14 +28,14 @@ from federation.roster import Roster
 from federation.tensors import difference
 from federation.wire import to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies, widened
-from strategies.evaluation import Evaluation, center_key, mean_of
+from strategies.evaluation import Evaluation, center_key
 from strategies.outgoing import outgoing
 from strategies.reading import first_answers
 from strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
 from strategies.score_replies import collect_scores
 from strategies.score_warnings import ScoreWarnings
 from strategies.scorekeeping import Scorekeeper, Scoring
-from strategies.screening import TrainReplies, in_numbers, warn_of
+from strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
 from strategies.selection import is_selection
 from strategies.traffic import Traffic, is_traffic
 from strategies.train_replies import collect_replies
@@ -426,7 +426,7 @@ class Federated(RunStrategy):
             The next slots that are sent to all clients unchanged, and the round's metrics:
             ``cohort`` (the clients asked), ``train-loss`` and ``train-loss-median`` (mean and
             median over clients, if they were asked for it; no mean that a single client owns, see
-            ``evaluation.mean_of``), ``clients`` (number that the model learned from),
+            ``screening.mean_of``), ``clients`` (number that the model learned from),
             ``left-out`` (number asked, but without a usable reply), ``bounded``
             (clients whose weight was limited by ``max_weight``, if any), ``clip`` (the bound of
             updates, where it is adaptive), and ``rejected-KIND`` (number of rejected replies of
@@ -451,7 +451,8 @@ class Federated(RunStrategy):
         updates = rounds.updates(found, server_round, names)
         if not found.complete:
             found.log(server_round, names)
-        losses, clients, ways, means = list[float](), list[int](), list[str](), {}
+        losses, clients, ways = list[float](), list[int](), list[str]()
+        means = dict[str, float]()
         for _, reply in found.accepted:
             losses += reply.losses
             clients += reply.clients

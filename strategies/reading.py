@@ -9,7 +9,6 @@ from flwr.app import Message, RecordDict
 
 from federation.errors import one_line
 from federation.wire import DIVERGED
-from strategies.evaluation import Impossible
 
 _log = getLogger("flwr.engram")
 
@@ -33,6 +32,10 @@ Kind = Literal[
     "replay",
     "stray",
 ]
+
+
+class Impossible(ValueError):
+    """An error of a node that sent impossible scores."""
 
 
 class Rejected(NamedTuple):

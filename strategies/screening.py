@@ -1,12 +1,13 @@
 """Screening of what comes of a round, without messages. Nothing that a client sends is trusted."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from engram.arrays import Array, Bools
 from engram.core.claims import impossible, projected
 from engram.core.method import Method, Slots, Update
 from engram.core.rounds import received_by
@@ -26,6 +27,7 @@ _log = getLogger("flwr.engram")
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
 _FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _ROUNDING: Final = 1e-6  # of the least possible loss
+_OWNS: Final = 10  # median distances from the median, times clients, of who owns a mean
 _TOLD: Final = 10  # most reasons that an error lists
 
 
@@ -233,3 +235,23 @@ def warn_of(others: Counter[Kind], server_round: int) -> None:
     """Warns of replies to no message, in one line a kind, so that they cannot flood the log."""
     for kind, count in sorted(others.items()):
         _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
+
+
+def owners(values: Array) -> Bools:
+    """Returns the clients that own the mean of some scores, of which none is NaN.
+
+    Such a client alone moves the mean over n clients by more than the median itself, and by more
+    than ten times the median distance from it: its own distance is more than n of the one, and 10 n
+    of the other. (Of few clients, two may be alike by chance.)
+    """
+    median = np.median(values) if values.size else np.nan
+    with np.errstate(invalid="ignore"):  # of infinity less itself, where most have diverged
+        away = np.abs(values - median)
+        usual = np.median(away) if values.size else np.nan
+        return np.asarray(away > values.size * max(_OWNS * usual, abs(median)))
+
+
+def mean_of(metric: Metric) -> Callable[[Array], Any]:
+    """Returns the mean of scores, one at least; NaN if a client owns it, and nothing bounds it."""
+    bounded = np.isfinite(metric.low) and np.isfinite(min(metric.high, metric.most))
+    return np.mean if bounded else lambda v: np.nan if owners(v).any() else np.mean(v)

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 import engram
 from client import app as module
+from client.accepted import keep_policy
 from client.app import app
 from client.disk import DiskStore
 from client.hosts.local import LocalHost
@@ -349,6 +350,7 @@ def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, own, kind, at, 
     for name in OWN:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{SECRET},x\n1,2\n" * ("/" in name))
+    (tmp_path / "policy.toml").write_text(f"# {SECRET}\nsteps = 1000\n")
     (tmp_path / "key").write_text("0" * 64)
     (tmp_path / "key").chmod(0o600)
     places = {"state": "state", "identity": "client", "memory-key": "key", "policy": "policy.toml"}
@@ -437,6 +439,7 @@ def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch)
     }
     for allowed, expected in words.items():
         (tmp_path / "policy.toml").write_text(f'methods = ["{allowed}"]')
+        keep_policy(tmp_path, tmp_path, accept=True)
         for kind in kinds:
             message = Message(RecordDict(), dst_node_id=7, message_type=kind)
             name_message(message, message.object_id)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from client import app as module
 from client import audit as audit_module
 from client import described as described_module
+from client.accepted import keep_policy
 from client.app import app
 from client.approvals import answer, requests
 from client.audit import AUDIT, Audit
@@ -312,6 +313,7 @@ def test_what_a_person_writes_is_told_at_once_and_figures_are_not(tmp_path):
     site.says("policy.toml", secure=3)
     assert site.told().columns.keys() == {"age"}
     (tmp_path / "policy.toml").unlink()
+    keep_policy(tmp_path, tmp_path / "state", accept=True)
     assert site.told() == told
     assert site.rounds == 1
 

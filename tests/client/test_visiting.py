@@ -190,7 +190,7 @@ def trained(tmp_path_factory):
 def test_a_model_of_a_training_is_scored_on_the_rows_that_it_has_held_out(trained):
     """0.3 of 40 and of 50 rows, in the order of the training's seed, which is 11."""
     grid, model, folder = trained
-    found = visit(grid, [given_model(model)], 2, patience=0)
+    found = visit(grid, [given_model(model)], range(2), patience=0)
     for each, n in zip(found, (40, 50), strict=True):
         order = np.random.default_rng([11, SPLIT]).permutation(n)
         rows = pd.read_csv(folder / f"{each.client}.csv").iloc[order[: round(0.3 * n)]]
@@ -202,16 +202,16 @@ def test_a_model_of_a_training_is_scored_on_the_rows_that_it_has_held_out(traine
 def test_its_record_says_which_rows_and_which_network_and_not_the_server(trained, chosen):
     grid, model, _ = trained
     given = given_model(model)
-    usual = visit(grid, [given], 2, patience=0)
+    usual = visit(grid, [given], range(2), patience=0)
     told = given._replace(about=given.about | {"settings": given.about["settings"] | chosen})
-    assert visit(grid, [told], 2, patience=0) == usual
+    assert visit(grid, [told], range(2), patience=0) == usual
 
 
 def test_other_parameters_are_no_model_of_the_training_whatever_the_server_says(trained):
     grid, model, _ = trained
     given = given_model(model)
     state = {n: torch.tensor(a.numpy() * 1.01) for n, a in given.state.items()}
-    found = visit(grid, [given._replace(state=to_record(state))], 2, patience=0)
+    found = visit(grid, [given._replace(state=to_record(state))], range(2), patience=0)
     assert [(each.rows, each.held_out) for each in found] == [(16, False), (20, False)]
 
 
@@ -220,7 +220,7 @@ def test_a_training_that_is_forgotten_has_no_model(trained, tmp_path):
     _, model, folder = trained
     e = small(method="fedavg", **GIVEN)
     grid = NodesGrid(e, [f"csv:{folder}/{number}.csv" for number in range(2)], tmp_path)
-    found = visit(grid, [given_model(model)], 2, patience=0)
+    found = visit(grid, [given_model(model)], range(2), patience=0)
     assert [(each.rows, each.held_out) for each in found] == [(16, False), (20, False)]
 
 
