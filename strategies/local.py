@@ -451,8 +451,7 @@ class Federated(RunStrategy):
         updates = rounds.updates(found, server_round, names)
         if not found.complete:
             found.log(server_round, names)
-        losses, clients, ways = list[float](), list[int](), list[str]()
-        means = dict[str, float]()
+        losses, clients, ways, means = list[float](), list[int](), list[str](), dict[str, float]()
         for _, reply in found.accepted:
             losses += reply.losses
             clients += reply.clients

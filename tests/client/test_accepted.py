@@ -37,6 +37,7 @@ RULES = {  # of each rule, values from the loosest to the strictest
     "least_drawn": [1, 2, 20],
     "least_count": [1, 5],
     "evaluate": [True, False],
+    "downloads": [True, False],
     "privacy": [("none", "local", "central", "example"), ("none", "local"), ("local",)],
     "noise_multiplier": [0, 0.5, 4],
     "clip": [0, 5, 1],
