@@ -134,8 +134,8 @@ def evaluate(message: Message, context: Context) -> Message:
     def answer(node: _Node, request: Request) -> _Answered:
         if node.withholds or not isinstance(node.covers, Covers):
             reply = told = _scored(node, request)
-            if node.withholds and reply.has_content():
-                told = Message(withheld_scores(reply.content, node.withholds), reply_to=message)
+            if reply.has_content() and (columns := node.withheld(reply.content)):
+                told = Message(withheld_scores(reply.content, columns), reply_to=message)
             return _Answered(told, rows=rows_of(reply))
         node.covers.check_scores()
         epsilon = node.charge(message, context.run_id)
@@ -202,6 +202,7 @@ class _Node(NamedTuple):
         account: The account that pays for answers, where the site sets a total.
         approval: Whether the site approves each run before it takes part.
         withholds: The columns of scores that stay on the node.
+        least_count: Fewest test rows of a client whose scores are told.
     """
 
     host: Host
@@ -215,6 +216,13 @@ class _Node(NamedTuple):
     account: Account | None = None
     approval: bool = False
     withholds: Sequence[Column] = ()
+    least_count: int = 1
+
+    def withheld(self, scores: RecordDict) -> Sequence[Column]:
+        """Returns the columns of scores that stay on the node: all if a client has too few rows."""
+        rows = scores.config_records[CLIENTS].get("queries", [])
+        few = isinstance(rows, list) and any(int(count) < self.least_count for count in rows)
+        return scores_of(self.experiment) if few else self.withholds
 
     def charge(self, message: Message, run: int) -> float | None:
         """Pays for an answer; returns epsilon after it, None if the site sets no total.
@@ -410,6 +418,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         Account.of(config, policy, experiment, folder.name, rows),
         policy.approval,
         withholds,
+        policy.least_count,
     )
 
 
@@ -436,6 +445,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         covers=config.state is not None,
         admit=admit,
         least_drawn=least_drawn(policy, experiment),
+        least_scored=policy.least_count if config.state is not None else 1,
     )
     try:
         with of_servers_choice(experiment, config, policy):

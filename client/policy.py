@@ -68,7 +68,7 @@ class Policy(Settings):
         5,
         ge=1,
         description="fewest rows behind each figure or value that engram schema is told; and "
-        "behind scores of a given model, of which it is 10 at least",
+        "behind scores, of a given model 10 at least",
     )
     evaluate: bool = Field(True, description="whether scores of its rows are sent")
     privacy: tuple[Literal["none", "local", "central", "example"], ...] = Field(

@@ -57,6 +57,7 @@ class Opening(NamedTuple):
             noise: not even that its training diverged.
         admit: Called with the kind of the data before a network is made; it may refuse.
         least_drawn: Fewest different rows of which a client's update is made.
+        least_scored: Fewest test rows behind a table's scores.
     """
 
     experiment: Experiment
@@ -70,6 +71,7 @@ class Opening(NamedTuple):
     covers: bool = False
     admit: Callable[[Kind], None] = lambda kind: None
     least_drawn: int = 0
+    least_scored: int = 1
 
 
 Open = Callable[[Opening], Host]

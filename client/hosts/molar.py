@@ -50,6 +50,7 @@ class TableSites:
         store: Where personal coefficients are kept.
         noise: Source of the noise where privacy is example.
         covers: Whether then nothing leaves that has no noise.
+        least_scored: Fewest rows behind scores.
 
     Raises:
         DataError: If a column has the name of the intercept.
@@ -63,6 +64,7 @@ class TableSites:
         noise: Noise = secret_noise,
         *,
         covers: bool = False,
+        least_scored: int = 1,
     ) -> None:
         self.own = experiment.of(Molar)
         if self.own.intercept and INTERCEPT in data.columns:
@@ -72,7 +74,7 @@ class TableSites:
         self.data = data
         self._store, self._noise = store, noise
         self._private = experiment.privacy == "example"
-        self.covers = covers and self._private
+        self.covers, self._least_scored = covers and self._private, least_scored
         self._estimates: dict[int, SiteEstimate] = {}
 
     @property
@@ -179,7 +181,8 @@ class TableSites:
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
         self._store.save(client, memory, server_round=server_round, durable=0)
         held_out = self.data.test[client]
-        if held_out is None or self.covers:  # losses have no noise
+        few = held_out is None or len(held_out.y) < self._least_scored
+        if held_out is None or few or self.covers:  # losses have no noise
             return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
         test = held_out.with_ones() if m.intercept else held_out
         loss = FAMILIES[m.family].loss
@@ -216,6 +219,7 @@ def _open(opening: Opening) -> TableSites:
         opening.store,
         opening.noise,
         covers=opening.covers,
+        least_scored=opening.least_scored,
     )
 
 

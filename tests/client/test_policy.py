@@ -8,12 +8,19 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from client import app as module
+from client.accepted import keep_policy
 from client.admission import of_bytes, of_models, of_now, of_rows, of_settings
 from client.app import app
 from client.audit import Audit
+from client.hosts import Opening, host_of
+from client.memory import RamStore
 from client.policy import Policy, is_open, policy_file, read_policy
+from client.training.trainer import Trainer
 from engram.core.slots import flat
+from engram.molar.shrinkage import combine
+from federation.data.dealing import own_data
 from federation.data.federated import Split
+from federation.data.source import Source
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
@@ -402,3 +409,47 @@ def test_the_documented_policy_is_one(tmp_path):
     section = text.partition("## Policies")[2].partition("\n## ")[0]
     for key in Policy.all_keys():
         assert re.search(rf"(?:^|`){key}(?: =|`)", section, flags=re.MULTILINE), key
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3])
+def test_scores_of_a_trainings_few_test_rows_stay_at_the_site(tmp_path, fraction):
+    """A server chooses test-fraction and model: of one row, accuracy would be its label."""
+    rows = {"x": np.random.default_rng(0).normal(size=(20, 3)).astype("f4"), "y": np.arange(20) % 2}
+    np.savez(tmp_path / "rows.npz", **rows)
+    settings = {
+        "method": "fedavg",
+        "dataset": "npz:own",
+        "num_clients": 1,
+        "clients_per_round": 1,
+        "test_fraction": fraction,
+        "hidden": "",
+        "model": "linear",
+    }
+    e = small(**settings)
+    data = own_data(e, Source(f"npz:{tmp_path / 'rows.npz'}"), 0)
+    (tested,), model = data.test.rows, flat(initial_model(Trainer(e, data, RamStore())))
+    for least in (1, len(tested), len(tested) + 1):
+        (tmp_path / "policy.toml").write_text(f"least-count = {least}\n")
+        keep_policy(tmp_path, tmp_path, accept=True)
+        config = {"server-round": 1, "training": "a" * 16, "clients": [0]}
+        content = RecordDict({"arrays": to_record(model), CONFIG: ConfigRecord(config)})
+        message = Message(content, dst_node_id=7, message_type=MessageType.EVALUATE)
+        name_message(message, message.object_id)
+        node = {"partition-id": 0, "num-partitions": 1, "data": f"npz:{tmp_path / 'rows.npz'}"}
+        node |= {"state": str(tmp_path), "policy": str(tmp_path)}
+        reply = app(message, node_context(1, 7, node, e.to_config()))
+        assert reply.has_content(), reply.error
+        details = reply.content.config_records["clients"]
+        assert np.isnan(details["accuracy"][0]) == (least > len(tested))
+        assert details["queries"] == [1 if least > len(tested) else len(tested)]
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_scores_of_a_tables_few_test_rows_stay_at_the_site(rows):
+    e = small(method="molar", dataset="sparse-linear")
+    host = host_of(Opening(e, RamStore(), least_scored=5))
+    test = host.data.test[0]
+    host.data.test[0] = test._replace(x=test.x[:rows], y=test.y[:rows])
+    shared = combine([host.estimate(client)[0] for client in range(8)])
+    found = host.personalize(0, shared, np.zeros(len(host.names)), server_round=1)
+    assert (found["rows"], np.isnan(found["loss-own"])) == ((0, True) if rows < 5 else (5, False))
