@@ -17,7 +17,6 @@ from benchmarks.harness import numbers_table
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
 from benchmarks.scale import time_federations
-from benchmarks.server_step import time_step
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.data.federated import FederatedData, Split
 from simulations.studies.meta_learning.sinewave_tasks import Sinewave
@@ -175,10 +174,6 @@ def test_meta_prints_milliseconds():
     found = {(row["method"], row["runs"]) for row in rows}
     assert found == {("maml", 0), ("maml", 1), ("maml", 2), ("nasa", 1), ("nasa", 2)}
     assert all(math.isfinite(row["ms"]) and row["ms"] > 0 for row in rows)
-
-
-def test_the_time_of_a_servers_step_is_a_number():
-    assert all(0 < ms < 60_000 for ms in time_step(10, turns=2).values())
 
 
 @pytest.fixture
