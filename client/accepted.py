@@ -5,8 +5,9 @@ does, the former rule holds until the site accepts the change.
 """
 
 import json
+import os
+import re
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from logging import getLogger
 from math import inf
@@ -19,7 +20,7 @@ from federation.errors import Refused
 from federation.files import read_json, replace_file
 from federation.settings.fields import key_of
 
-__all__ = ["in_force", "is_looser", "keep_policy"]
+__all__ = ["in_force", "is_looser", "keep_policy", "kept_file"]
 
 _log = getLogger("flwr.engram")
 
@@ -29,6 +30,7 @@ _MOST: Final = ("model_mib", "steps", "seconds", "mib", "rounds_a_day", "delta")
 _ALLOW: Final = ("evaluate", "downloads")
 _MOST_BUT_0: Final = ("clip", "epsilon")  # where 0 is no limit
 _LEAST: Final = ("least_rows", "least_drawn", "least_count", "noise_multiplier", "secure")
+_WILD: Final = re.compile(r"[*?\[]")
 _DAY: Final = [datetime(2000, 1, 1) + timedelta(minutes=minute) for minute in range(1440)]
 
 
@@ -74,7 +76,8 @@ def keep_policy(path: Path | None, state: Path, *, accept: bool = False) -> Poli
         elif accept or (there and policy != _kept(state)):
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
             rules = policy.model_dump(mode="json", by_alias=True)
-            replace_file(place, json.dumps(summed({"rules": rules})).encode())
+            kept = summed({"rules": rules, "file": str(path)})
+            replace_file(place, json.dumps(kept).encode())
     except OSError as error:
         raise Refused(f"{place} cannot be written: {error.strerror}") from error
     return policy
@@ -94,9 +97,16 @@ def is_looser(rule: str, new: Any, old: Any) -> bool:
         return any(is_open(new, at) and not is_open(old, at) for at in _DAY)
     if not isinstance(new, tuple) or (rule == "privacy" and ("example",) in (new, old)):
         return True  # epsilon is of rows then, and no longer of clients, or the reverse
-    # A * stands for whatever a new name has there; other wildcards are not compared.
-    wide = [pattern for pattern in old if not {*"?[]"} & {*pattern}]
-    return not all(name in old or any(fnmatchcase(name, each) for each in wide) for name in new)
+    # Of wildcards, those of old names that begin with some letters and end with * are compared.
+    wide = tuple(name[:-1] for name in old if name[-1:] == "*" and not _WILD.search(name[:-1]))
+    return not all(name in old or _WILD.split(name)[0].startswith(wide) for name in new)
+
+
+def kept_file(state: Path) -> Path | None:
+    """Returns the file or folder of the policy that a node's state keeps; None if it keeps none."""
+    path = state / _KEPT
+    found = checked(read_json(path)) if path.is_file() else None
+    return Path(found["file"]) if found and "file" in found else None
 
 
 @lru_cache(maxsize=64)  # the file is read anew for every message
@@ -106,7 +116,7 @@ def _warn(state: Path, wait: str) -> None:
 
 def _kept(state: Path) -> Policy | None:
     path, known = state / _KEPT, Policy.all_keys()
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     if (found := checked(read_json(path))) is None:
         raise Refused(f"{path} is damaged: its operator accepts the policy by {_ACCEPT}")

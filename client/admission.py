@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from flwr.app import MessageType
 
@@ -133,10 +133,28 @@ def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[
         yield from _of_steps(policy, _factors(e, rows=max(rows.values(), default=1)))
 
 
+def of_sums(policy: Policy, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a policy has against sums of columns in a roster entry (``Told``)."""
+    rows = [int(entry[key]) for key in ("inputs-rows", "targets-rows") if key in entry]
+    if rows and policy.secure:
+        yield (
+            "standardize must be client, or none for regression, where updates leave in sums "
+            f"alone (secure is {policy.secure}): else sums of a site's columns are told"
+        )
+    if rows and min(rows) < policy.least_count:
+        yield (
+            f"sums of columns must be of {policy.least_count} training rows (least-count), got "
+            f"{min(rows)}: standardize client or none tells none"
+        )
+
+
 def least_drawn(policy: Policy, e: Experiment) -> int:
-    """Returns the fewest different rows of which an update is made; 0 where noise hides them."""
-    hidden = not isinstance(e.own, NetworkMethod) or e.privacy in ("local", "example")
-    return 0 if hidden else policy.least_drawn
+    """Returns the fewest different rows of which an update is made; 0 where noise hides them.
+
+    Noise of a smaller multiplier than 1 does not: a run may ask for as little as it likes.
+    """
+    noisy = e.privacy in ("local", "example") and noise_multiplier(e) >= 1
+    return 0 if noisy or not isinstance(e.own, NetworkMethod) else policy.least_drawn
 
 
 def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:

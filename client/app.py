@@ -24,6 +24,7 @@ from client.admission import (
     of_servers_choice,
     of_settings,
     of_size,
+    of_sums,
     of_unaccounted,
 )
 from client.approvals import APPROVALS, Awaited, require
@@ -56,7 +57,7 @@ from federation.learning import server_side
 from federation.methods.network import NetworkMethod
 from federation.plugins import load_plugins, plugins
 from federation.roster import read_entry
-from federation.schema import Kind
+from federation.schema import SUMS, Kind
 from federation.wire import (
     APPROVAL,
     CLIENTS,
@@ -88,8 +89,13 @@ def roster(message: Message, context: Context) -> Message:
         described = node.host.describe(request.hosted)
         if node.covers is not None:
             described = node.covers.roster(described)
-        if node.approval:
-            described.config_records[ROSTER][APPROVAL] = True
+        entry = described.config_records[ROSTER]
+        if node.policy.approval:
+            entry[APPROVAL] = True
+        if node.policy.approval and not config_of(message.content).get(TRAINING):
+            for key in [key for key in entry if key in SUMS]:
+                del entry[key]
+        check(of_sums(node.policy, entry))
         return _Answered(Message(described, reply_to=message))
 
     return _answer(message, context, answer)
@@ -200,9 +206,8 @@ class _Node(NamedTuple):
         covers: Covers what answers tell, under privacy by clients' own noise, of nodes that outlive
             their process.
         account: The account that pays for answers, where the site sets a total.
-        approval: Whether the site approves each run before it takes part.
+        policy: The site's policy.
         withholds: The columns of scores that stay on the node.
-        least_count: Fewest test rows of a client whose scores are told.
     """
 
     host: Host
@@ -214,14 +219,13 @@ class _Node(NamedTuple):
     scores: Replies | None = None
     covers: Covers | RowCovers | None = None
     account: Account | None = None
-    approval: bool = False
+    policy: Policy = UNLIMITED
     withholds: Sequence[Column] = ()
-    least_count: int = 1
 
     def withheld(self, scores: RecordDict) -> Sequence[Column]:
         """Returns the columns of scores that stay on the node: all if a client has too few rows."""
         rows = scores.config_records[CLIENTS].get("queries", [])
-        few = isinstance(rows, list) and any(int(count) < self.least_count for count in rows)
+        few = isinstance(rows, list) and any(int(n) < self.policy.least_count for n in rows)
         return scores_of(self.experiment) if few else self.withholds
 
     def charge(self, message: Message, run: int) -> float | None:
@@ -416,9 +420,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         Replies(folder, name="scores", key=key) if noised else None,
         covers,
         Account.of(config, policy, experiment, folder.name, rows),
-        policy.approval,
+        policy,
         withholds,
-        policy.least_count,
     )
 
 
@@ -444,8 +447,9 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         named=config.state is None,
         covers=config.state is not None,
         admit=admit,
-        least_drawn=least_drawn(policy, experiment),
-        least_scored=policy.least_count if config.state is not None else 1,
+        # Poisson samples are secret, and so is how many rows one has.
+        least_drawn=0 if experiment.privacy == "example" else least_drawn(policy, experiment),
+        least_scored=policy.least_count,
     )
     try:
         with of_servers_choice(experiment, config, policy):

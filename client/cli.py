@@ -24,7 +24,6 @@ from federation.addresses import parse_address
 from federation.console import console
 from federation.credentials import NodeCredentials, read_node
 from federation.data.source import Source
-from federation.described import read_schema
 from federation.errors import Refused, say
 from federation.proxies import direct
 from federation.settings.fields import wrong_values
@@ -189,6 +188,8 @@ def _set_up(
             raise Refused(
                 f"data-dir {config['data-dir']} is not there: name the folder of the data"
             )
+    from federation.described import read_schema
+
     in_force(policy or folder, state or folder / "state")  # or it is refused
     read_schema(folder)
     return credentials, config

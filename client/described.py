@@ -17,7 +17,7 @@ from client.sealed import Damaged, read_key, seal, unseal
 from federation.clock import now
 from federation.data.describing import Schema, describe_table
 from federation.described import SCHEMA, DescribedColumn, DescribedTable, read_schema
-from federation.errors import DataError, Refused, few_names
+from federation.errors import DataError, Refused, printable
 from federation.files import read_file, replace_file
 from federation.hosting import NodeConfig, hosted_clients
 from federation.roster import describe_node
@@ -108,9 +108,10 @@ def described(
     words = {name: _worded(table.columns.get(name, own), own) for name, own in schema.items()}
     table = DescribedTable(table.rows, {**table.columns, **words})
     if policy.approval:
-        terms = hashlib.sha256(table.told().encode()).hexdigest()
-        told = {"columns": few_names(table.columns)}
-        request = Request(terms, terms, context.run_id, "engram schema", 1, {}, 1, told)
+        told = table.told()
+        terms = hashlib.sha256(told.encode()).hexdigest()[:32]
+        settings = {"table": printable(told)}
+        request = Request(terms, terms, context.run_id, "engram schema", 1, {}, 1, settings)
         require(config.state / APPROVALS, request, now())
     reader = config_of(message.content)[COLUMNS]
     try:

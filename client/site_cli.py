@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from client.accepted import in_force, keep_policy
+from client.accepted import in_force, keep_policy, kept_file
 from client.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from client.audit import AUDIT, Audit
 from federation.credentials import read_node
@@ -108,11 +108,13 @@ def policy(
     ] = False,
     state: _State = None,
     file: Annotated[
-        Path | None, typer.Option("--policy", metavar="FILE", help="The node's --policy.")
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="Default: the one that the node keeps."),
     ] = None,
 ) -> None:
     """Show a site's rules in force, and accept those that wait for its answer."""
-    where, path = state_of(folder, state), file or folder
+    where = state_of(folder, state)
+    path = file or kept_file(where) or folder
     rules, waits = (keep_policy(path, where, accept=True), []) if accept else in_force(path, where)
     given = rules.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     told = ", ".join(f"{key}={value}" for key, value in given.items()) or "the defaults"

@@ -15,7 +15,7 @@ from flwr.app import Message, MessageType
 
 from client.approvals import Awaited, Request, Tally, given, write
 from client.requests import durable_of, round_of
-from federation.errors import Refused, one_line
+from federation.errors import Refused, one_line, printable
 from federation.experiment import Experiment, default_config
 from federation.fingerprint import fingerprint
 from federation.guarantee import guarantee
@@ -49,7 +49,7 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
         },
         1 if secure else e.checkpoint_every,
         {
-            key: one_line(value) if isinstance(value, str) else value
+            key: printable(value) if isinstance(value, str) else value
             for key, value in settings.items()
             if value != usual.get(key) and key != "method"
         },

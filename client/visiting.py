@@ -30,6 +30,7 @@ from client.noted import Training, read_training
 from client.policy import Policy
 from client.remembered import remembered_package
 from client.sealed import read_key
+from client.spending import digest_of
 from client.terms import request_of
 from engram.types import Params
 from engram.units import Units
@@ -70,8 +71,9 @@ class Visit(NamedTuple):
     experiment: Experiment
 
     def request(self, run: int) -> Request:
-        """Returns the request for its scores; its terms are description and parameters."""
-        about = json.dumps(self.exported.to_json(), sort_keys=True).encode()
+        """Returns the request for its scores; its terms are the model, and the node's own data."""
+        data = digest_of([self.config.data] if self.config.data else [])
+        about = json.dumps([self.exported.to_json(), data], sort_keys=True).encode()
         terms = hashlib.sha256(about + tensors_to_bytes(self.parameters)).hexdigest()[:32]
         asked = request_of(self.experiment, terms, run)
         what = f"scores of a {asked.method} model"

@@ -1,5 +1,6 @@
 """Counters of a long-lived process, and its signs of life, served for Prometheus on loopback."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -59,7 +60,23 @@ def silence(path: Path, what: str) -> str:
 
 
 class _Silent(WSGIRequestHandler):
-    timeout = 5.0  # seconds without a word after which a connection is cut off
+    timeout = 5.0  # seconds after which a connection is cut off, whatever it says
+
+    def setup(self) -> None:
+        """Begins to answer a connection, and to count its seconds."""
+        super().setup()
+        self._end = threading.Timer(self.timeout, self._cut_off)
+        self._end.daemon = True
+        self._end.start()
+
+    def finish(self) -> None:
+        """Ends the answer."""
+        self._end.cancel()
+        super().finish()
+
+    def _cut_off(self) -> None:
+        with suppress(OSError):  # it has gone
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called
         """Logs nothing: a scrape is no event."""

@@ -219,6 +219,12 @@ class Kind(NamedTuple):
         return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs{named}"
 
 
+SUMS: Final = {
+    f"{of}-{what}" for of in ("inputs", "targets") for what in ("rows", "means", "squares")
+}
+"""Keys of ``Told.to_config``."""
+
+
 class Told(NamedTuple):
     """Moments of a node's training rows, which a run's units are fitted on.
 

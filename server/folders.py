@@ -58,7 +58,8 @@ def replace_file(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def changing(folder: Path) -> Iterator[None]:
     """Has commands that change a server's folder take turns; a missing one is not locked."""
-    with locked(folder, folder=True, wait=True) if folder.is_dir() else contextlib.nullcontext():
+    there = folder.resolve()  # it may be a link
+    with locked(there, folder=True, wait=True) if there.is_dir() else contextlib.nullcontext():
         yield
 
 

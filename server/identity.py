@@ -36,7 +36,7 @@ from server.certificates import (
     node_key_files,
 )
 from server.folders import changing, make_folder, replace_file
-from server.registration import roll
+from server.registration import note_replaced, roll
 from server.registry import sign_registry
 
 NodeSettings = dict[str, Scalar]
@@ -69,8 +69,8 @@ def init_federation(
         Refused: If the folder is in use or cannot be made, or an argument is out of its range.
     """
     name = _federation_name(folder)
-    if clients < 0:
-        raise Refused(f"clients must be at least 0, got {clients}")
+    if clients < insecure:
+        raise Refused(f"clients must be at least {int(insecure)}, got {clients}")
     if clients > MOST_CLIENTS:
         raise Refused(f"clients must be at most {MOST_CLIENTS}, got {brief(clients)}")
     check_days(days)
@@ -145,6 +145,7 @@ def new_client_key(folder: Path, number: int) -> Path:
         else:
             make_folder(own, files)
         public = folder / "server" / "clients" / f"client-{number}.pub"
+        note_replaced(public)
         replace_file(public, files["client.pub"])
         sign_registry(folder / "server")
     return own

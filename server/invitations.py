@@ -99,8 +99,6 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
     )
     parse_address(given["superlink"], f"superlink in {invitation}")
     federation, number = given["federation"], given["client"]
-    if not 0 <= number < MOST_CLIENTS:
-        raise Refused(f"client in {invitation} must lie in 0..{MOST_CLIENTS - 1}, got {number}")
     _check_end(given, invitation)
     try:
         (root,) = x509.load_pem_x509_certificates(given["ca"].encode())
@@ -158,8 +156,9 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
                     "invite the site anew"
                 )
             _check_end(invited, request)
-            if holder:
-                raise Refused(f"{request} must have a new key, got that of {holder}: join anew")
+            if holder or (folder / "clients" / f"{name}.pub").exists():
+                held = f"got that of {holder}" if holder else f"but {name} has one already"
+                raise Refused(f"{request} must have a new key, {held}: invite the site anew")
             replace_file(folder / "clients" / f"{name}.pub", key)
         taken = settings._replace(clients=max(settings.clients, number + 1))
         replace_file(folder / "federation.toml", to_toml(taken._asdict()))
@@ -212,4 +211,6 @@ def _read(path: Path, kinds: _Kinds, what: str) -> dict[str, Any]:
         type(found[key]) is not kind for key, kind in kinds.items()
     ):
         raise Refused(f"{path} must be {what}, with {', '.join(kinds)}")
+    if not 0 <= found["client"] < MOST_CLIENTS:
+        raise Refused(f"client in {path} must lie in 0..{MOST_CLIENTS - 1}, got another number")
     return found

@@ -132,6 +132,13 @@ def note_left(folder: Path, number: int) -> None:
         set_aside(public, number, "left")
 
 
+def note_replaced(public: Path) -> None:
+    """Keeps a registered client's key, which is about to be replaced, as a removed one."""
+    number = _number(public)
+    if number is not None and public.is_file():
+        replace_file(_aside(public, number, "removed"), public.read_bytes())
+
+
 class Roll(NamedTuple):
     """The clients that a federation's folder lists.
 
@@ -204,8 +211,10 @@ def _register(folder: Path, path: Path, control: str | None) -> int | None:
             return None
         raise
     before, node_id = _number(path), int(answer["node-id"])
-    if before is not None and _take(folder, path.stem, before, control):  # a client has one key
-        replace_file(_aside(path, before, "removed"), b"")
+    if before is not None:  # a client has one key
+        gone = _aside(path, before, "removed")
+        if _take(folder, path.stem, before, control) and not gone.exists():
+            replace_file(gone, b"")
     replace_file(path.with_suffix(".node"), str(node_id).encode())
     return node_id
 

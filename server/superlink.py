@@ -128,8 +128,9 @@ def start_watched(
     def watch() -> None:
         silent = 0
         while process.poll() is None and silent < _LOST:
-            silent = silent + 1 if silence(folder / STARTER, "silent") else 0
-            with contextlib.suppress(OSError):  # the certificate cannot be read
+            dead = [name for name in (STARTER, FLEET) if silence(folder / name, "silent")]
+            silent = silent + 1 if dead else 0
+            with contextlib.suppress(Exception):  # whatever fails is no sign of life
                 if answers(given):
                     beat(folder / FLEET)
             ended.wait(_LOOK)

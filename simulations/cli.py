@@ -370,8 +370,7 @@ def _engram(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Import a module with methods of your own; may be repeated. To train or serve, "
-            "what tool.engram.plugin of a pyproject.toml here names is, too.",
+            help="Import a module of methods, as tool.engram.plugin names them; repeatable.",
         ),
     ] = None,
     versions: Annotated[

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +28,7 @@ from simulations.app_folder import write_app
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
 _FRUITLESS = 10  # attempts in a row without a new round, after which the run is given up
+_QUIET = 50.0  # seconds without a word or a round after which it is said that one is waited for
 _SAY = 30.0  # seconds after which it is said what a run waits for
 _STARTED = re.compile(r"started run (\d+)")
 
@@ -64,7 +66,8 @@ def run_deployed(
     attempt: Attempt | None = None
     while not _finished(folder, experiment):
         if _held(folder):  # by a coordinator that outlived the process that watched it
-            _watch(folder, on_round, lambda: _held(folder))
+            quiet = _Quiet(on_word)
+            _watch(folder, on_round, partial(_goes_on_elsewhere, folder, quiet))
             continue
         if attempt is None or attempt.stop():  # else its coordinator may begin, and meet the next
             attempt = Attempt(experiment, folder, server, control, on_word)
@@ -91,6 +94,29 @@ def run_deployed(
         wait = min(_LONGEST, 2 * wait)
 
 
+class _Quiet:
+    """A silence, in which it is said once what is waited for."""
+
+    def __init__(self, on_word: Callable[[str], None]) -> None:
+        self._on_word = on_word
+        self.news()
+
+    def news(self) -> None:
+        """Notes that there was some."""
+        self._since, self._told = time.monotonic(), ""
+
+    def look(self, awaited: str, seconds: float = _SAY) -> None:
+        """Tells what is waited for, if nothing was new for so many seconds."""
+        if awaited != self._told and time.monotonic() - self._since > seconds:
+            self._told = awaited
+            self._on_word(f"waiting for {awaited}")
+
+
+def _goes_on_elsewhere(folder: Path, quiet: _Quiet) -> bool:
+    quiet.look(f"another process that runs {folder}")
+    return _held(folder)
+
+
 class Attempt:
     """One submission of a run, and its outcome."""
 
@@ -104,7 +130,7 @@ class Attempt:
         *,
         serverapp: str = "server.app:app",
     ) -> None:
-        self._on_word = on_word
+        self._on_word, self._quiet = on_word, _Quiet(on_word)
         self._folder = folder
         self._server, self._control = server, control
         begun = (folder / "config.json").is_file()
@@ -147,6 +173,7 @@ class Attempt:
                 self._awaited = f"the run's coordinator: see `engram doctor {self._server}`"
             if (said := read_said(line)) is not None:
                 self._awaited = ""  # from now on the coordinator says whom it waits for
+                self._quiet.news()
             if said is None or not said.is_warning:
                 continue
             if said.message.startswith(VERDICT):
@@ -154,26 +181,36 @@ class Attempt:
             else:
                 self._on_word(said.message)
 
+    def _look(self) -> None:
+        if self._awaited:
+            self._quiet.look(self._awaited)
+        else:
+            usual = "a round, which may take so long: else see"
+            self._quiet.look(f"{usual} `engram doctor {self._server}`", _QUIET)
+
     def await_file(self, path: Path) -> None:
         """Returns when a file is there, or the run has ended without it."""
         while self._process.poll() is None and not self.verdict and not path.is_file():
+            self._look()
             time.sleep(_LOOK)
         if not path.is_file():
             self._conclude()
 
     def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
         """Returns when the run has ended, or the process that ran it has died."""
-        alive, told, begun = False, "", time.monotonic()
+        alive = False
+
+        def row_came(row: dict[str, Any]) -> None:
+            self._quiet.news()
+            on_round(row)
 
         def goes_on() -> bool:
-            nonlocal alive, told
-            if self._awaited not in ("", told) and time.monotonic() - begun > _SAY:
-                told = self._awaited
-                self._on_word(f"waiting for {told}")
+            nonlocal alive
+            self._look()
             died, alive = alive and not _held(self._folder), _held(self._folder)
             return self._process.poll() is None and not self.verdict and not died
 
-        _watch(self._folder, on_round, goes_on)
+        _watch(self._folder, row_came, goes_on)
         if self._process.poll() is None:
             self._reader.join(timeout=1)  # its last words may not be read yet
             self.trouble = "the coordinator died"

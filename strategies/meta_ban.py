@@ -7,6 +7,7 @@ and in each of J_2 steps for gradients; its last message says which arm to play.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
+from statistics import median_low
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -340,10 +341,11 @@ class MetaBanTurns(SiteStrategy):
     def _gradients(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
         """Returns the gradients at these weights, summed over the sites' replies.
 
-        A few sites whose gradient is far larger than most are left out of the turn.
+        Sites whose gradient is far larger than that of most are left out of the turn.
 
         Raises:
-            _Astray: Others are too large as well, or half of the clients would be left out.
+            _Astray: Most gradients, of three at least, are impossibly large; or most clients, and
+                three at least, would be left out.
         """
         whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
         heard: list[tuple[list[int], Weights]] = []
@@ -357,14 +359,15 @@ class MetaBanTurns(SiteStrategy):
 
         self._exchange(turn, "gradients", came, ask, read)
         entries = [max(float(layer.abs().max()) for layer in part) for _, part in heard]
-        limit = _LARGEST * max([1.0, *sorted(entries)[: len(entries) // 2 + 1]])
+        usual = median_low(entries) if len(entries) > 2 else 0.0  # of two, either may be a liar's
+        limit = _LARGEST * max(1.0, usual)
         far = {
             client: f"its gradient has the impossible entry {entry:.3g}"
             for (clients, _), entry in zip(heard, entries, strict=True)
             for client in clients * (entry > limit)
         }
         self._far |= far.keys()
-        if any(_LARGEST < entry <= limit for entry in entries) or 2 * len(self._far) >= len(came):
+        if usual > _LARGEST or len(self._far) > max(2, len(came) // 2):
             raise _Astray
         self.left_out |= far
         near = [(clients, part) for clients, part in heard if clients[0] not in far]

@@ -253,5 +253,5 @@ def owners(values: Array) -> Bools:
 
 def mean_of(metric: Metric) -> Callable[[Array], Any]:
     """Returns the mean of scores, one at least; NaN if a client owns it, and nothing bounds it."""
-    bounded = np.isfinite(metric.low) and np.isfinite(min(metric.high, metric.most))
+    bounded = np.isfinite(metric.low) and np.isfinite(metric.high)
     return np.mean if bounded else lambda v: np.nan if owners(v).any() else np.mean(v)

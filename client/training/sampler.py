@@ -1,6 +1,7 @@
 """Random draws of the rows on which clients train."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,12 +69,18 @@ class Sampler:
         return self._last[1]
 
     def different(self, client: int, server_round: int) -> int:
-        """Returns how many different rows a client draws in the steps of a round."""
+        """Returns the number of different rows in a client's steps of a round.
+
+        Of several phases it is the least one: what the last one trains may be all that is sent.
+        """
         drawn = self.draw([client], server_round)
-        batches = drawn.rows[0, drawn.initial :].reshape(-1, drawn.size).cpu().numpy()
-        sizes = [drawn.size] if drawn.sizes is None else drawn.sizes[0].repeat(drawn.batches)
-        there = np.arange(drawn.size) < np.reshape(sizes, (-1, 1))
-        return len(np.unique(batches[np.broadcast_to(there, batches.shape)]))
+        rows = drawn.rows[0, drawn.initial :].reshape(drawn.steps, drawn.batches, -1).cpu().numpy()
+        sizes = np.full((1, drawn.steps), drawn.size) if drawn.sizes is None else drawn.sizes
+        there = np.arange(drawn.size) < sizes[0][:, None, None]
+        there = np.broadcast_to(there, rows.shape)
+        phases = pairwise([*drawn.starts[0].tolist(), drawn.steps])
+        found = [len(np.unique(rows[a:b][there[a:b]])) for a, b in phases]
+        return min(filter(None, found), default=0)
 
     def _draw(self, clients: Sequence[int], server_round: int) -> Draws:
         e, start = self._experiment, self._client.initial_rows

@@ -23,6 +23,7 @@ from federation.wire import (
     TRAINING,
     read_int,
     read_list,
+    to_params,
     units_entries,
     units_of,
 )
@@ -100,9 +101,9 @@ def digests(content: RecordDict, e: Experiment) -> tuple[str, str]:
     """
     units = json.dumps(units_entries(units_of(content)), sort_keys=True)
     model = hashlib.sha256()
-    for name, array in sorted(content.array_records[ARRAYS].items()):
-        model.update(json.dumps([name, array.dtype, *array.shape]).encode())
-        model.update(array.data)
+    for name, leaf in sorted(to_params(content.array_records[ARRAYS]).items()):
+        model.update(json.dumps([name, str(leaf.dtype), *leaf.shape]).encode())
+        model.update((leaf + 0.0).numpy().tobytes())  # of -0.0, the bits of 0.0
     return hashlib.sha256(_settings(e) + units.encode()).hexdigest(), model.hexdigest()
 
 

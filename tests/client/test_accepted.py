@@ -73,6 +73,7 @@ def test_each_rule_is_tightened_without_a_word_and_loosened_with_one():
         ("methods", ("*a",), ("[*]a",)),
         ("methods", ("[*]a",), ("*]b", "x")),
         ("methods", ("fedavg", "molar"), ("fedavg",)),
+        ("methods", ("[dpx]*",), ("*dp*",)),
         ("privacy", ("example",), ("local", "example")),  # epsilon is of rows then
         ("privacy", ("local",), ("example",)),
         ("unheard_of", 3, 2),  # a rule of which nothing is known here

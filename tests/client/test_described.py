@@ -378,9 +378,9 @@ def test_each_answer_waits_for_approval(tmp_path):
         assert site.ask().error.code == AWAITED
     assert (site.rounds, (tmp_path / "state" / "described").exists()) == (0, False)
     (asked,) = requests(place)
-    assert asked.settings == {"columns": "name, number, ward, age, died"}
     answer(place, asked.terms, "approved")
     told = site.told()
+    assert DescribedTable.from_json(asked.settings["table"]) == told  # all of it was shown
     frame.loc[:3, "age"] = 99.0
     site.write(frame)
     assert site.told() == told  # that is approved

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 
 from client import app as module
 from client.accepted import keep_policy
-from client.admission import of_bytes, of_models, of_now, of_rows, of_settings
+from client.admission import of_bytes, of_models, of_now, of_rows, of_settings, of_sums
 from client.app import app
 from client.audit import Audit
 from client.hosts import Opening, host_of
@@ -18,15 +18,16 @@ from client.policy import Policy, is_open, policy_file, read_policy
 from client.training.trainer import Trainer
 from engram.core.slots import flat
 from engram.molar.shrinkage import combine
+from engram.units import Moments
 from federation.data.dealing import own_data
 from federation.data.federated import Split
 from federation.data.source import Source
-from federation.errors import Refused
+from federation.errors import AWAITED, Refused
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
 from federation.flower import local_run, name_message, node_context
 from federation.roster import read_entry
-from federation.schema import Kind
+from federation.schema import SUMS, Kind, Told
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, to_record
 from tests.support import initial_model, small, trainer
 
@@ -358,7 +359,6 @@ def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):
         {"batch_size": 40, "local_steps": 3},
         {"batch_size": 5, "local_epochs": 2},
         {"batch_size": 7, "local_steps": 3, "order": "stream"},
-        {"method": "fedrep", "batch_size": 3, "local_steps": 4},
     ],
     ids=str,
 )
@@ -380,6 +380,16 @@ def test_different_rows_are_those_that_a_client_trains_on(monkeypatch, settings)
         monkeypatch.undo()
         assert seen <= {*t.data.train.rows[client].tolist()}
         assert told == len(seen) > 1
+
+
+def test_of_phases_the_one_that_draws_fewest_rows_counts():
+    """FedRep's last phase alone trains what is sent: here one step of four, of three rows."""
+    share = {"fedrep.personal_share": 0.75}
+    t = trainer(small(method="fedrep", batch_size=3, local_steps=4, **share))
+    for number in range(1, 40):
+        held = t.data.train.rows[0]
+        drawn = held[np.random.default_rng([0, 6, number, 0]).integers(len(held), size=12)]
+        assert t.sampler.different(0, number) == len({*drawn[9:].tolist()})
 
 
 def test_nothing_leaves_that_the_audit_cannot_have(tmp_path, monkeypatch):
@@ -453,3 +463,35 @@ def test_scores_of_a_tables_few_test_rows_stay_at_the_site(rows):
     shared = combine([host.estimate(client)[0] for client in range(8)])
     found = host.personalize(0, shared, np.zeros(len(host.names)), server_round=1)
     assert (found["rows"], np.isnan(found["loss-own"])) == ((0, True) if rows < 5 else (5, False))
+
+
+def test_sums_of_columns_are_of_enough_rows_and_of_no_site_whose_updates_leave_in_sums_alone():
+    entry = Told(inputs=Moments(4, (1.0,), (2.0,))).to_config()
+    assert entry.keys() <= SUMS
+    (few,) = of_sums(Policy(), entry)
+    assert few.startswith("sums of columns must be of 5 training rows (least-count), got 4")
+    assert [*of_sums(Policy(least_count=4), entry)] == []
+    (alone,) = of_sums(Policy(least_count=1, secure=3), entry)
+    assert "alone (secure is 3)" in alone
+    assert [*of_sums(Policy(secure=3), {"examples": [4]})] == []
+
+
+@pytest.mark.parametrize("asked", [{}, {"training": "a" * 16}])
+def test_sums_of_columns_wait_for_approval(tmp_path, asked):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,y\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    (tmp_path / "policy.toml").write_text("approval = true\n")
+    message = Message(
+        RecordDict({CONFIG: ConfigRecord(asked)}), dst_node_id=7, message_type=ROSTER_QUERY
+    )
+    name_message(message, message.object_id)
+    node = {"partition-id": 0, "num-partitions": 1, "data": f"csv:{path}"}
+    node |= {"state": str(tmp_path), "policy": str(tmp_path)}
+    e = small(
+        method="fedavg", dataset="csv:own", target_column="y", num_clients=1, clients_per_round=1
+    )
+    reply = app(message, node_context(1, 7, node, e.to_config()))
+    if asked:
+        assert reply.error.code == AWAITED
+    else:
+        assert not SUMS & reply.content.config_records["roster"].keys()

@@ -92,7 +92,7 @@ def test_a_node_trusts_a_successor_also_after_its_next_start():
 
 
 def test_a_folder_that_cannot_be_written_is_told_of(monkeypatch, warnings_of_engram):
-    def full(path, data, shared):
+    def full(path, data):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(way, "replace_file", full)

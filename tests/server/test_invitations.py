@@ -146,7 +146,7 @@ def test_a_request_is_for_its_invitation_once(engram, answers):
         ({"proof": "\u00e9"}, "must prove the word of an open invitation of client-1"),
         ({"client": 0}, "must prove the word of an open invitation of client-0 from"),
         ({"client": 7}, "must prove the word of an open invitation of client-7 from"),
-        ({"client": -5}, "must prove the word of an open invitation of client--5 from"),
+        ({"client": -5}, "must lie in 0..999999, got another number"),
         ({"federation": "other"}, "must be of fed, got one of 'other'"),
         ({"proof": None}, "must be a request, as `engram init-federation"),
         ({"key": "ssh-rsa AAAA"}, "holds no OpenSSH public key"),
@@ -240,8 +240,8 @@ def test_an_invitation_ends(engram, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"client": -5}, "must lie in 0..999999, got -5"),
-        ({"client": 10**6}, "must lie in 0..999999, got 1000000"),
+        ({"client": -5}, "must lie in 0..999999, got another"),
+        ({"client": 10**6}, "must lie in 0..999999, got another"),
         ({"client": True}, "must be an invitation"),
         ({"insecure": True}, "must be an invitation"),
         ({"insecure": True, "ca": ""}, "must be an invitation"),

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
@@ -309,7 +310,9 @@ def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet):
 
     with pytest.raises(Answer) as told:
         guarded(fleet, records=1).PushMessages(push(answer(question(), 1)), Told())
-    credentials = SimpleNamespace(superlink="127.0.0.1:9092", private_key="", root_certificate=None)
+    credentials = SimpleNamespace(
+        superlink="127.0.0.1:9092", private_key=Path("client.key"), root_certificate=None
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("client.fleet.read_node_key", lambda _: None)
         node = Node(credentials)

@@ -131,7 +131,7 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
         members=lambda: frozenset(members), is_whole=lambda e: True, clients=4
     )
     grid.get_node_ids = lambda: [client + 1 for client in members]
-    found = survey(grid, e, check=True, patience=1)
+    found = opened(grid, e, check=True)
     assert (found.silent, found.absent) == ({}, {})
     assert tuple(found.rows) == tuple(found.tables) == members
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)

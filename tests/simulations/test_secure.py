@@ -366,6 +366,8 @@ def test_parties_are_bound_to_settings_and_model_and_not_to_their_machines():
     others += [digest(arrays=moved), digest(**{"inputs-mean": [0.0], "inputs-deviation": [2.0]})]
     assert len({whole, *others}) == 6
     assert [other[1] == whole[1] for other in others] == [True, True, False, False, True]
+    zeros = (ArrayRecord({"w": Array(sign * np.zeros(3, dtype=np.float32))}) for sign in (1, -1))
+    assert len({digest(arrays=each) for each in zeros}) == 1  # the same numbers, of other bits
 
 
 def test_parties_are_bound_to_a_number_of_rounds():
