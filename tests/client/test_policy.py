@@ -221,6 +221,9 @@ def test_updates_of_one_row_are_refused_unless_noise_hides_it():
     for settings in ({"batch_size": 2, "local_steps": 1}, {"local_epochs": 1}, one | noisy):
         assert list(of_rows(Policy(), Experiment(**settings), {0: 50})) == []
     assert list(of_rows(Policy(least_drawn=1), Experiment(**one), {0: 50})) == []
+    for privacy in ("local", "example"):  # a run may ask for as little noise as it likes
+        faint = one | {"method": "fedavg", "privacy": privacy, "noise_multiplier": 0.9, "clip": 1.0}
+        assert len(list(of_rows(Policy(), Experiment(**faint), {0: 50}))) == 1
     assert list(of_rows(Policy(), Experiment(method="molar"), {0: 1})) == []
 
 
