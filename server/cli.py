@@ -110,13 +110,13 @@ def init(
             print(f"read out to the site: the authority is {authority}", file=sys.stderr)
             return
         _refuse({"--invite": invites}, "--join")
-        say(*_joined(folder, *join(invitation, folder)).split("\n"))
+        say(*_joined(folder, *join(invitation, folder)))
     elif add:
         _refuse(others | {"--new-key": new_key is not None}, "--add-client")
-        say(*_added(folder, add_client(folder)).split("\n"))
+        say(*_added(folder, add_client(folder)))
     elif new_key is not None:
         _refuse(others, "--new-key")
-        say(*_with_new_key(folder, new_client_key(folder, new_key)).split("\n"))
+        say(*_with_new_key(folder, new_client_key(folder, new_key)))
     else:
         if clients is None:
             raise Refused("--clients must say how many clients the federation has, 0 or more")
@@ -131,7 +131,7 @@ def init(
                 days=DAYS if days is None else days,
                 insecure=insecure,
             )
-        say(*_made(folder).split("\n"))
+        say(*_made(folder))
 
 
 @app.command("superlink")
@@ -276,7 +276,7 @@ def renew(
     say(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
     if registry:
         say(f"{folder / REGISTRY}: {registry}, by which sites know each other")
-    say(*_renewed(folder, moved=address is not None, authority=authority).split("\n"))
+    say(*_renewed(folder, moved=address is not None, authority=authority))
 
 
 @app.command()
@@ -310,7 +310,7 @@ def _tidy() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _made(folder: Path) -> str:
+def _made(folder: Path) -> list[str]:
     server = read_server(folder / "server")
     clients, settings = server.settings.clients, server.settings
     last = f" to client-{clients - 1}" if clients > 1 else ""
@@ -322,39 +322,36 @@ def _made(folder: Path) -> str:
     ]
     if server.tls:
         lines.append(f"{folder}/ca.key: renews certificates; keep it here, and to yourself")
-    return "\n".join(lines)
+    return lines
 
 
-def _added(folder: Path, new: Path) -> str:
-    lines = [
+def _added(folder: Path, new: Path) -> list[str]:
+    return [
         f"{new}: for the new client's machine, and for nobody else",
         f"{folder}/server: for the coordinator's machine again; {_next(folder)}",
         f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
     ]
-    return "\n".join(lines)
 
 
-def _with_new_key(folder: Path, own: Path) -> str:
+def _with_new_key(folder: Path, own: Path) -> list[str]:
     server = folder / "server"
-    lines = [
+    return [
         f"{own}: client.key and client.pub for the client's machine, and for nobody else",
         f"{server}/clients/{own.name}.pub: for the coordinator's machine; engram register "
         f"{shlex.quote(str(server))} admits the new key, and removes the old one",
     ]
-    return "\n".join(lines)
 
 
-def _joined(folder: Path, fingerprint: str, authority: str) -> str:
-    lines = [
+def _joined(folder: Path, fingerprint: str, authority: str) -> list[str]:
+    return [
         f"{folder}: its key is {fingerprint}",
         f"the authority is {authority}, as the server's operator reads out; else stop here",
         f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
         f"then: engram node {shlex.quote(str(folder))}",
     ]
-    return "\n".join(lines)
 
 
-def _renewed(folder: Path, *, moved: bool, authority: bool) -> str:
+def _renewed(folder: Path, *, moved: bool, authority: bool) -> list[str]:
     lines = [
         "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
         f"another machine, bring *.crt, *.toml, server.key and registry of {folder} there"
@@ -369,7 +366,7 @@ def _renewed(folder: Path, *, moved: bool, authority: bool) -> str:
             f"{folder.parent}/ca.key: another one now; nodes that connect while the former "
             "authority is valid trust the new one by themselves"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def _next(folder: Path) -> str:
