@@ -21,7 +21,9 @@ from federation.calibration import noise_multiplier
 from federation.data.federated import model_for, parameters_for
 from federation.data.loading import without_downloads
 from federation.data.source import HUB, Source
-from federation.errors import Refused, few
+from federation.data.values import Values, listed
+from federation.described import SCHEMA, DescribedColumn
+from federation.errors import Refused, brief, few
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig
 from federation.learning import shapes_on
@@ -217,6 +219,30 @@ def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
         yield f"epsilon is {policy.epsilon:g} in all, and {what} have no noise, so are not sent"
     elif "none" not in policy.privacy:
         yield f"privacy must be {_some(policy.privacy)}, and {what} have none"
+
+
+def of_reading(
+    policy: Policy, e: Experiment, schema: Mapping[str, DescribedColumn]
+) -> Iterator[str]:
+    """Yields what a policy has against texts by which a run reads a site's table.
+
+    Whether a table has others than these would tell cells. So where no figure of rows may leave, a
+    run names those alone that a person of the site has written.
+
+    Args:
+        policy: The policy.
+        e: The settings.
+        schema: The site's own schema, by column.
+    """
+    if not (policy.secure or any(of_unaccounted(policy, ""))):
+        return
+    missing = {text for column in schema.values() for text in column.missing_values}
+    if not missing.issuperset(listed(e.missing_values, "|")):
+        yield f"missing-values must be among those in the site's {SCHEMA}"
+    for name, values in Values.parse(e.categories, needed=True).declared.items():
+        written = schema[name].values if name in schema else ()
+        if not (written and {*written} <= {*values}):
+            yield f"categories of {brief(name)} must include those in the site's {SCHEMA}"
 
 
 def of_bytes(policy: Policy, size: int) -> Iterator[str]:

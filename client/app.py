@@ -19,6 +19,7 @@ from client.admission import (
     of_bytes,
     of_models,
     of_now,
+    of_reading,
     of_rows,
     of_scores,
     of_servers_choice,
@@ -50,6 +51,7 @@ from client.trainings import prune
 from federation.bundle import bundle, bundled_size, is_bundled, unbundle
 from federation.clock import now
 from federation.columns import Column
+from federation.described import read_schema
 from federation.errors import AWAITED, DataError, EngramError, Refused, one_line
 from federation.experiment import FIRST, Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -315,6 +317,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     check(
         chain(
             of_settings(policy, experiment, own=own, plugins=plugins()),
+            of_reading(policy, experiment, read_schema(config.identity)) if own else (),
             of_now(policy, kind, rounds, now()),
             of_scores(policy) if alone else (),
             of_bytes(policy, received),

@@ -85,6 +85,13 @@ class Site:
         context = node_context(1, 7, self.config, small(**settings).to_config())
         return app(message, context)
 
+    def run(self, **settings):
+        """Asks which clients could take part in a run."""
+        content = RecordDict({CONFIG: ConfigRecord({"training": "a" * 16})})
+        message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
+        name_message(message, os.urandom(8).hex())
+        return app(message, node_context(1, 7, self.config, small(**settings).to_config()))
+
     def told(self, **settings):
         reply = self.ask(**settings)
         assert reply.has_content(), reply.error.reason
@@ -420,3 +427,42 @@ def test_a_question_without_a_key_is_refused(tmp_path, key):
 
 def test_a_question_of_another_kind_is_not_about_columns(tmp_path):
     assert Site(tmp_path).refusal(kind=SECURE_QUERY).startswith("columns must be asked for by a")
+
+
+# --- What a run's own questions tell ---------------------------------------------------------
+
+
+RESTRICTED = (
+    {"epsilon": 4.0, "privacy": ["local"]},
+    {"secure": 3},
+    {"privacy": ["central"]},
+)
+
+
+@pytest.mark.parametrize("rules", RESTRICTED, ids=str)
+def test_no_run_asks_for_cells_where_no_figure_may_leave(tmp_path, rules):
+    """Refused or not, a roster tells by nothing whether a text or number is in the table."""
+    site = Site(tmp_path)
+    site.says("policy.toml", **rules)
+    protected = {"clip": 0.3, "target_column": "died"}
+    if "secure" in rules:
+        protected |= {"method": "fedavg", "aggregation": "secure"}
+    else:
+        protected |= {"privacy": rules["privacy"][0], "noise_multiplier": 8.0}
+
+    def said(**settings):
+        reply = site.run(**protected | settings)
+        return reply.error.reason if reply.has_error() else ""
+
+    for there, absent in (("north", "nowhere"), ("0", "77"), ("40", "123456")):
+        told = {said(missing_values=text) for text in (there, absent)}
+        assert len(told) == 1
+        assert "missing-values must be among those in the site's schema.toml" in told.pop()
+    told = {said(categories=f"ward={values}") for values in ("north|south", "a|b")}
+    assert len(told) == 1
+    assert "categories of 'ward' must include those in the site's schema.toml" in told.pop()
+    written = '[ward]\nkind = "text"\nvalues = ["north", "south"]\nmissing-values = ["?"]\n'
+    (tmp_path / "schema.toml").write_text(written)
+    fits = {"categories": "ward=north|south|west", "missing_values": "?"}
+    assert "schema.toml" not in said(**fits)
+    assert "categories of 'ward'" in said(**fits | {"categories": "ward=north"})
