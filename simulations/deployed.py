@@ -105,7 +105,7 @@ class _Quiet:
         """Notes that there was some."""
         self._since, self._told = time.monotonic(), ""
 
-    def look(self, awaited: str, seconds: float = _SAY) -> None:
+    def look(self, awaited: str, seconds: float) -> None:
         """Tells what is waited for, if nothing was new for so many seconds."""
         if awaited != self._told and time.monotonic() - self._since > seconds:
             self._told = awaited
@@ -113,7 +113,7 @@ class _Quiet:
 
 
 def _goes_on_elsewhere(folder: Path, quiet: _Quiet) -> bool:
-    quiet.look(f"another process that runs {folder}")
+    quiet.look(f"another process that runs {folder}", _SAY)
     return _held(folder)
 
 
@@ -183,7 +183,7 @@ class Attempt:
 
     def _look(self) -> None:
         if self._awaited:
-            self._quiet.look(self._awaited)
+            self._quiet.look(self._awaited, _SAY)
         else:
             usual = "a round, which may take so long: else see"
             self._quiet.look(f"{usual} `engram doctor {self._server}`", _QUIET)

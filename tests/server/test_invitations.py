@@ -189,6 +189,28 @@ def test_a_removed_key_is_not_admitted_again(engram, answers):
     assert counted() == (2, {0})
 
 
+def test_a_key_that_was_replaced_is_not_admitted_again(engram, answers):
+    said, _ = answers
+    engram("init-federation fed --clients 1")
+    old = Path("fed/client-0/client.pub").read_text()
+    said += [{"success": True, "node-id": 17}]
+    engram("register fed/server")
+    assert engram("init-federation fed --new-key 0")[0] == 0
+    number = invited(engram)["client"]
+    word = tomllib.loads(Path("invitation").read_text())["word"]
+    assert engram("init-federation north --join invitation")[0] == 0
+    proof = invitations._proof(word, old)
+    forged = changed("north/request", client=number, key=old, proof=proof)
+    refused(engram(f"register fed/server {forged}"), "got that of client-0.17.removed")
+
+
+def test_a_folder_that_is_a_link_is_the_folder(engram):
+    engram("init-federation fed --clients 1")
+    Path("fed/server").rename("elsewhere")
+    Path("fed/server").symlink_to(Path("elsewhere").absolute())
+    assert [invited(engram)["client"] for _ in range(2)] == [1, 2]
+
+
 def test_a_removed_key_in_a_former_copy_of_the_folder_is_no_members(engram, answers):
     said, _ = answers
     engram("init-federation fed --clients 2")

@@ -352,12 +352,16 @@ def watched(monkeypatch, tmp_path):
     """Starts a script as what starts runs; returns it, and what this process ends with."""
     ends = []
 
-    def begin(script, looks=3, patience=0.0):
-        silence = iter([""] * looks)
-        monkeypatch.setattr(superlink, "silence", lambda path, what: next(silence, "silent"))
+    def begin(script, looks=3, patience=0.0, answers=lambda given: True, part=STARTER):
+        alive = iter([""] * looks)
+
+        def silence(path, what):
+            return next(alive, what) if path.name == part else ""
+
+        monkeypatch.setattr(superlink, "silence", silence)
         monkeypatch.setattr(superlink, "_LOOK", 0.01)
         monkeypatch.setattr(superlink, "_ENDS", patience)
-        monkeypatch.setattr(superlink, "answers", lambda given: True)
+        monkeypatch.setattr(superlink, "answers", answers)
         monkeypatch.setattr(superlink.os, "_exit", ends.append)
         before = set(threading.enumerate())
         (tmp_path / "python").write_text(f"#!{sys.executable}\n{script}")
@@ -383,6 +387,19 @@ def test_a_server_ends_with_status_1_after_what_starts_runs(watched, status, cap
 
 def test_a_server_ends_with_status_1_when_what_starts_runs_has_been_silent_for_long(watched):
     process, thread, ends = watched("import time; time.sleep(600)")
+    thread.join(60)
+    assert (process.poll(), ends) == (None, [1])
+    process.kill()
+    process.wait()
+
+
+def test_a_server_ends_when_what_nodes_connect_to_has_been_silent_for_long(watched):
+    """Whatever asking it raises: the watch goes on."""
+
+    def answers(given):
+        raise RuntimeError("can't start new thread")
+
+    process, thread, ends = watched("import time; time.sleep(600)", answers=answers, part=FLEET)
     thread.join(60)
     assert (process.poll(), ends) == (None, [1])
     process.kill()

@@ -166,6 +166,32 @@ def test_a_coordinator_that_has_begun_is_not_said_to_be_waited_for(flwr, tmp_pat
     assert words[-2:] == ["node 5 is busy: a", "node 6 is busy"]
 
 
+def test_a_silence_is_said_once_until_there_is_news(monkeypatch):
+    words, now = [], [0.0]
+    monkeypatch.setattr(deployed.time, "monotonic", lambda: now[0])
+    quiet = deployed._Quiet(words.append)
+    for second in range(100):
+        now[0] = float(second)
+        quiet.look("a round", 30.0)
+        if second == 50:
+            quiet.news()
+    assert words == ["waiting for a round"] * 2
+
+
+def test_a_run_that_another_process_holds_says_so(flwr, tmp_path, monkeypatch):
+    folder, experiment = tmp_path / "run", Experiment.from_config({"num-rounds": 5})
+    monkeypatch.setattr(deployed, "_SAY", 0.0)
+    monkeypatch.setattr(deployed, "_LOOK", 0.01)
+
+    def note(line):
+        assert line == f"waiting for another process that runs {folder}"
+        raise KeyboardInterrupt
+
+    held = RunRecord.create(folder, experiment, engine="flower", training="x").hold()
+    with held, pytest.raises(KeyboardInterrupt):
+        run(tmp_path, on_word=note)
+
+
 def test_a_run_whose_folder_another_coordinator_has_goes_on_with_that_one(
     flwr, tmp_path, monkeypatch
 ):
