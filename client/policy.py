@@ -98,7 +98,7 @@ USUAL: Final = Policy.model_validate({})
 UNLIMITED: Final = Policy.model_construct(
     **USUAL.model_dump()
     | dict.fromkeys(("model_mib", "steps", "seconds", "mib", "rounds_a_day"), inf)
-    | {"least_count": 1}
+    | {"least_count": 1, "least_drawn": 1}
 )
 """The policy of a simulation's nodes, whose data are the server's."""
 

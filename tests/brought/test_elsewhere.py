@@ -34,8 +34,9 @@ def test_on_ray(tmp_path):
 def test_on_nodes(tmp_path):
     options = ["--set", f"data-dir={tmp_path}"]
     with LoopbackFederation(tmp_path / "fed", clients=2, options=options) as federation:
-        for number in range(2):  # one client has a single row, which its updates give away
-            (tmp_path / "fed" / f"client-{number}" / "policy.toml").write_text("least-drawn = 1\n")
+        for number in range(2):  # a client has a single row, which updates and scores give away
+            rules = "least-drawn = 1\nleast-count = 1\n"
+            (tmp_path / "fed" / f"client-{number}" / "policy.toml").write_text(rules)
         for name in CASES:
             more = {"min_clients": 4, "timeout": 120.0}
             e = experiment(name, tmp_path).model_copy(update=more)

@@ -94,7 +94,10 @@ def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
 def test_what_cannot_be_read_costs_no_worker(worker):
     deep = answer(worker, work(question(), project="x = " + "[" * 5000))
     assert deep.error.code == REFUSED
-    assert "the run's pyproject.toml cannot be read: RecursionError" in deep.error.reason
+    assert (
+        "the run's pyproject.toml cannot be read: ValueError('it nests too deeply')"
+        in deep.error.reason
+    )
     asked = work(question())
     halved = asked.message._replace(objects=dict(list(asked.message.objects.items())[:1]))
     raised = answer(worker, asked._replace(message=halved))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from client.accepted import keep_policy
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.keys import read_server_key
@@ -71,6 +72,8 @@ def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(t
         (fed / "client-2" / "policy.toml").write_text("secure = 3\n")
         # It answers the first round's message to train, and no other.
         (fed / "client-3" / "policy.toml").write_text("rounds-a-day = 1\n")
+        for place in (fed / "client-2", fed / "client-3"):
+            keep_policy(place, place / "state", accept=True)
         run(tmp_path / "run")
     rows = RunRecord.open(tmp_path / "run").rows()
     assert [row["left-out"] for row in rows if "left-out" in row] == [0, 1]
