@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import LogRecord, getLogger
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, TextIO, TypeVar
 
 from engram.checks import Fault, brief
 
@@ -154,9 +154,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def say(*lines: str) -> None:
+def say(*lines: str, file: TextIO | None = None) -> None:
     """Prints lines; whatever in one is unprintable, as a name may have it, is escaped."""
-    print(*map(printable, lines), sep="\n", flush=True)
+    print(*map(printable, lines), sep="\n", flush=True, file=file)
 
 
 def _in_one_line(record: LogRecord) -> bool:

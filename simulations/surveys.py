@@ -5,11 +5,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from federation.agreement import Finding, findings, proposed
-from federation.errors import Refused, RunStopped, few_names, one_line, printable
+from federation.errors import Refused, RunStopped, few_names, one_line, say
 from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.secure.masks import SEED, public_of
@@ -83,7 +84,8 @@ def answer_of_nodes(asked: Asked, experiment: Experiment, server: Path, control:
         for each, text in asked.given.items():
             (folder / each).write_text(text, encoding="utf-8")
         path = folder / asked.answer
-        attempt = Attempt(experiment, folder, server, control, _say, serverapp=asked.serverapp)
+        on_word = partial(say, file=sys.stderr)
+        attempt = Attempt(experiment, folder, server, control, on_word, serverapp=asked.serverapp)
         try:
             attempt.await_file(path)
         finally:
@@ -91,10 +93,6 @@ def answer_of_nodes(asked: Asked, experiment: Experiment, server: Path, control:
         if not path.is_file():
             raise RunStopped(attempt.verdict or attempt.trouble)
         return path.read_text(encoding="utf-8")
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr)
 
 
 def agreed(
