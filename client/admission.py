@@ -85,7 +85,7 @@ def _check_place(e: Experiment, allowed: Path, own: Sequence[Path]) -> None:
 def of_settings(
     policy: Policy, e: Experiment, *, own: bool, plugins: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yields what a policy has against a run's settings.
+    """Yields the policy rules that a run's settings break.
 
     Args:
         policy: The policy.
@@ -102,7 +102,7 @@ def of_settings(
 
 
 def of_names(policy: Policy, e: Experiment, plugins: Sequence[str]) -> Iterator[str]:
-    """Yields what a policy has against a method, and against plug-ins: NAME, or FOLDER/NAME."""
+    """Yields the policy rules that a method and plug-ins (NAME, or FOLDER/NAME) break."""
     if not is_allowed(e.method, policy.methods):
         yield f"method must be {_some(policy.methods)}, got {e.method}"
     for name in (plugin.rpartition("/")[2] for plugin in plugins):
@@ -111,14 +111,14 @@ def of_names(policy: Policy, e: Experiment, plugins: Sequence[str]) -> Iterator[
 
 
 def of_sources(policy: Policy, e: Experiment, *, own: bool) -> Iterator[str]:
-    """Yields what a policy has against a run's data sets, where the node has none of its own."""
+    """Yields the policy rules that a run's data sets break, on a node without its own."""
     for source in () if own else map(_resolved, e.own.sources(e)):
         if not is_allowed(source, policy.datasets):
             yield f"dataset must be {_some(policy.datasets)}, got {source}"
 
 
 def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[str]:
-    """Yields what a policy has against training on so many rows, by client."""
+    """Yields the policy rules that numbers of training rows, by client, break."""
     small = {client: count for client, count in rows.items() if count < policy.least_rows}
     if small:
         least = min(small.values())
@@ -136,7 +136,7 @@ def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[
 
 
 def of_sums(policy: Policy, entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what a policy has against sums of columns in a roster entry (``Told``)."""
+    """Yields the policy rules that sums of columns in a roster entry (``Told``) break."""
     rows = [int(entry[key]) for key in ("inputs-rows", "targets-rows") if key in entry]
     if rows and policy.secure:
         yield (
@@ -160,7 +160,7 @@ def least_drawn(policy: Policy, e: Experiment) -> int:
 
 
 def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
-    """Yields what a policy has against the models of a run on such data.
+    """Yields the policy rules that a run's models on these data break.
 
     No model is made that is too large by the number of its parameters.
 
@@ -180,13 +180,13 @@ def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
 
 
 def of_size(policy: Policy, size: int) -> Iterator[str]:
-    """Yields what a policy has against a model of so many bytes."""
+    """Yields the policy rules that a model's size, in bytes, breaks."""
     if size > policy.model_mib * _MIB:
         yield f"models must have at most {policy.model_mib:g} MiB, got {size / _MIB:.4g}"
 
 
 def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[str]:
-    """Yields what a policy has against an answer at this time.
+    """Yields the policy rules that a reply at this time breaks.
 
     Args:
         policy: The policy.
@@ -203,13 +203,13 @@ def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[st
 
 
 def of_scores(policy: Policy) -> Iterator[str]:
-    """Yields what a policy has against an answer that is made of nothing but scores."""
+    """Yields the policy rules that a reply of scores alone breaks."""
     if not policy.evaluate:
         yield "scores of its rows are not sent"
 
 
 def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
-    """Yields what a policy has against an answer that has no noise.
+    """Yields the policy rules that a reply without noise breaks.
 
     Args:
         policy: The policy.
@@ -224,7 +224,7 @@ def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
 def of_reading(
     policy: Policy, e: Experiment, schema: Mapping[str, DescribedColumn]
 ) -> Iterator[str]:
-    """Yields what a policy has against texts by which a run reads a site's table.
+    """Yields the policy rules that a run's categories and missing-value texts break.
 
     Whether a table has others than these would tell cells. So where no figure of rows may leave, a
     run names those alone that a person of the site has written.
@@ -246,7 +246,7 @@ def of_reading(
 
 
 def of_bytes(policy: Policy, size: int) -> Iterator[str]:
-    """Yields what a policy has against a round of so many bytes, received and sent together."""
+    """Yields the policy rules that a round's size, in bytes both ways, breaks."""
     if size > policy.mib * _MIB:
         yield f"a round must be of at most {policy.mib:g} MiB, got {size / _MIB:.4g}"
 

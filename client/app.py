@@ -29,7 +29,7 @@ from client.admission import (
     of_unaccounted,
 )
 from client.approvals import APPROVALS, Awaited, require
-from client.asides import kept_here, own_settings, visited
+from client.asides import kept_here, own_settings
 from client.audit import AUDIT, Audit
 from client.covered import Covers, RowCovers, covers_of, scores_of, withheld_scores
 from client.described import described
@@ -355,6 +355,8 @@ def _reply(
         if config_of(message.content).get(COLUMNS):
             found, is_new = described(message, context, config, policy)
             return _Answered(Message(found, reply_to=message), is_new=is_new)
+        from client.visiting import visited  # noqa: PLC0415 - rounds need nothing of what it loads
+
         return _Answered(Message(visited(message, context, config, policy), reply_to=message))
     clients = hosted_clients(experiment.num_clients, config)
     training = str(config_of(message.content).get(TRAINING, ""))
@@ -398,7 +400,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     if experiment.aggregation == "secure" and isinstance(host, LocalHost):
         from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
         from client.parties import of_node  # noqa: PLC0415 - likewise
-        from client.sums import Sums  # noqa: PLC0415 - likewise
+        from client.sums import Sums  # noqa: PLC0415 - plain rounds need none of it
 
         parties, sums = of_node(config, experiment.num_clients), Sums(folder.parents[1])
         host = MaskingHost(host, parties, least=policy.secure, sums=sums)

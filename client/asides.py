@@ -1,41 +1,15 @@
-"""A given model's scores, which are part of no run, and what every answer of a node needs."""
+"""Refusals of unreadable data, and a machine's own settings."""
 
 from collections.abc import Mapping
 from logging import getLogger
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
-
-from client.admission import check, of_names
-from client.approvals import APPROVALS, require
-from client.policy import Policy
-from federation.clock import now
 from federation.errors import DataError, Refused, few_names
 from federation.hosting import NodeConfig
-from federation.plugins import plugins
 
-__all__ = ["kept_here", "own_settings", "visited"]
+__all__ = ["kept_here", "own_settings"]
 
 _log = getLogger("flwr.engram")
-
-
-def visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
-    """Scores a given model on the test rows of the node's clients.
-
-    Raises:
-        Awaited: The site has yet to approve it.
-        Refused: The site does not score it, or its rows cannot be read.
-    """
-    from client.visiting import read_visit, score_visit  # noqa: PLC0415 - rounds do not need it
-
-    visit = read_visit(message.content, config, own_settings(context.node_config, config))
-    check(of_names(policy, visit.experiment, plugins()))
-    if policy.approval:
-        require(visit.state / APPROVALS, visit.request(context.run_id), now())
-    try:
-        return score_visit(visit, policy)
-    except DataError as error:
-        raise kept_here(error) from error
 
 
 def kept_here(error: DataError) -> Refused:

@@ -17,11 +17,12 @@ from secrets import randbits
 from typing import Any, Final, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import nn
 
-from client.admission import check, of_servers_choice, of_sources
-from client.approvals import Request
+from client.admission import check, of_names, of_servers_choice, of_sources
+from client.approvals import APPROVALS, Request, require
+from client.asides import kept_here, own_settings
 from client.card import ScoreEstimate
 from client.coefficients import Coefficients
 from client.disk import DiskStore
@@ -34,14 +35,16 @@ from client.spending import digest_of
 from client.terms import request_of
 from engram.types import Params
 from engram.units import Units
+from federation.clock import now
 from federation.data.tables import own_table, table_data
-from federation.errors import EngramError, Refused, few_names, one_line
+from federation.errors import DataError, EngramError, Refused, few_names, one_line
 from federation.experiment import Experiment
 from federation.exported import Exported, rebuilt
 from federation.files import parse_json, read_json, replace_file
 from federation.hosting import NodeConfig, hosted_clients
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
+from federation.plugins import plugins
 from federation.schema import Kind
 from federation.tensors import tensors_to_bytes
 from federation.wire import ARRAYS, CLIENTS, HELD_OUT, MODEL, config_of, to_params
@@ -103,6 +106,23 @@ def read_visit(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) 
     if not isinstance(e.own, NetworkMethod) and e.own.plug_in != Molar.plug_in:
         raise Refused(f"models of {e.method} are not scored on test rows")
     return Visit(exported, parameters, config, config.state, e)
+
+
+def visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
+    """Scores a given model on test rows of the node's clients.
+
+    Raises:
+        Awaited: The site has yet to approve it.
+        Refused: The site does not score it, or its rows cannot be read.
+    """
+    visit = read_visit(message.content, config, own_settings(context.node_config, config))
+    check(of_names(policy, visit.experiment, plugins()))
+    if policy.approval:
+        require(visit.state / APPROVALS, visit.request(context.run_id), now())
+    try:
+        return score_visit(visit, policy)
+    except DataError as error:
+        raise kept_here(error) from error
 
 
 def score_visit(visit: Visit, policy: Policy) -> RecordDict:

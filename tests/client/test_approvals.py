@@ -74,7 +74,7 @@ def test_a_damaged_request_is_asked_for_again(tmp_path):
 
 @pytest.mark.parametrize("names", [99, 100, 101, 250])
 def test_made_up_names_shut_nobody_out(tmp_path, names):
-    """Of requests without an answer, the newest hundred are kept; the others give way."""
+    """The newest hundred unanswered requests are kept; older ones are removed."""
 
     def name(number):
         return replace(ASKED, terms=f"{number:032x}")

@@ -1,4 +1,4 @@
-"""What a node tells of its table: by its own schema, of enough rows, and by its policy's rules."""
+"""Descriptions of a node's table: its own schema, enough rows, its policy's rules."""
 
 import json
 import os

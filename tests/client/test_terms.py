@@ -1,4 +1,4 @@
-"""What an approval covers: all that a run asks for, also one that dies, and not much beyond."""
+"""Coverage of approvals: a run with restarts of its coordinator, and no more."""
 
 from itertools import count as numbers
 from random import Random

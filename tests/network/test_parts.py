@@ -1,4 +1,4 @@
-"""What a running SuperLink needs besides itself: it is watched, asked for, and ended with it."""
+"""Parts of a running SuperLink: they are watched, probed, and end with it."""
 
 import os
 import signal
