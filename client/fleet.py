@@ -139,6 +139,7 @@ class Fleet:
         self._key = read_node_key(credentials.private_key)
         self._node = node_pb2.Node()
         self._stop = threading.Event()
+        self._channel: grpc.Channel | None = None
 
     @property
     def _public_key(self) -> bytes:
@@ -206,7 +207,7 @@ class Fleet:
             self._check_certificate()
             raise
         finally:
-            self._channel.close()
+            self.close()
 
     def _dial(self) -> None:
         self.close()
@@ -227,6 +228,7 @@ class Fleet:
         if self._node.node_id and not self._stop.is_set():
             self._stop.set()
             self._log_out(self._node.node_id)
+        if self._channel is not None:
             self._channel.close()
 
     def _check_certificate(self) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -43,11 +44,12 @@ def opened(tmp_path, monkeypatch):
         server.start()
         servers.append(server)
         key = tmp_path / "key"
-        Fleet(NodeCredentials("ward", address, 0, 1, True, key, key, None)).open(None)
+        with closing(Fleet(NodeCredentials("ward", address, 0, 1, True, key, key, None))) as node:
+            node.open(None)
 
     yield opened
     for server in servers:
-        server.stop(None)
+        server.stop(None).wait()
 
 
 @pytest.mark.parametrize(

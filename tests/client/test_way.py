@@ -3,6 +3,7 @@
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,14 +137,15 @@ def serve():
 
     yield serve
     for server in servers:
-        server.stop(None)
+        server.stop(None).wait()
 
 
 def accepts(address):
     """Whether a node trusts the server at an address, which then says that it can do nothing."""
     node = Fleet(read_node(NODE)._replace(superlink=address))
     try:
-        node.open(None)
+        with closing(node):
+            node.open(None)
     except KeyRefused:  # "not implemented"
         return True
     except (Unreachable, Untrusted):

@@ -1,5 +1,6 @@
 """Processes that train chunks beside each other: the same bits, errors and memories as one."""
 
+import gc
 import logging
 import os
 import signal
@@ -29,6 +30,12 @@ from tests.support import initial_model, own_of, small_of_any, train_clients, tr
 pytestmark = pytest.mark.skipif(workers.sys.platform != "linux", reason="forks on Linux only")
 CLIENTS = list(range(12))
 PAYS = workers._PAYS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_threads_of_grpc():
+    """Those of earlier tests last as long as their servers and channels, which may be in cycles."""
+    gc.collect()
 
 
 def rounds_of(e, cores, *, block=4, combine=10, store=None):
