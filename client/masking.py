@@ -155,7 +155,7 @@ class MaskingHost:
         told = records[SECURE].get(REGISTRY) if SECURE in records else None
         self._parties.learn(told if isinstance(told, bytes) else b"")
         self._parties.check(session)
-        self._sums.check_later(own.party, session)
+        self._sums.check(own.party, session)
         if session.threshold < self._least:
             raise Refused(
                 f"this site's policy is against it: sums must be of {self._least} sites or more, "
@@ -222,7 +222,7 @@ class MaskingHost:
             twice = few([party for party, times in Counter(named).items() if times > 1])
             raise Refused(f"survivors must be named once each, got parties {twice} more often")
         summed = Summed(asked.clients, frozenset(named))
-        self._sums.check_alike(own.party, asked.session, summed)
+        self._sums.check(own.party, asked.session, summed)
         agreed, signature = agree(state, summed.survivors, own.key)
         self._states[own.party] = asked, agreed
         return to_entries({own.party: signature})

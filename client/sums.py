@@ -37,11 +37,17 @@ class Sums:
         self._folder = folder
         self._texts: dict[tuple[int, str], str] = {}
 
-    def check_later(self, party: int, session: Session) -> None:
-        """Refuses a round of a training of which this one's sum, or a later one's, is unmasked.
+    def check(self, party: int, session: Session, summed: Summed | None = None) -> None:
+        """Refuses a sum that tells more beside those that are unmasked.
+
+        Args:
+            party: The party.
+            session: The round's terms.
+            summed: What the sum is over; None while that is open.
 
         Raises:
-            Refused: It is such a round, or what is known cannot be read.
+            Refused: The training's sum of this round or a later one is unmasked, or a sum over
+                others of updates from this model; or what is known cannot be read.
         """
         last = self._read(party, _of_training(session)) or "0"
         try:
@@ -53,15 +59,8 @@ class Sums:
                 f"round must be above {last}, whose sum client-{party} has helped to unmask, "
                 f"got {session.number}: who sums a round twice, over other sites, learns more"
             )
-
-    def check_alike(self, party: int, session: Session, summed: Summed) -> None:
-        """Refuses a sum of updates from a model of which another sum is unmasked.
-
-        Raises:
-            Refused: The other sum is over others, or what is known cannot be read.
-        """
-        before = self._read(party, _of_model(session))
-        if before and before != _digest(session, summed):
+        before = summed and self._read(party, _of_model(session))
+        if summed and before and before != _digest(session, summed):
             raise Refused(
                 f"sites of a sum must be those of the first sum of updates from this model, got "
                 f"{few(sorted(summed.survivors))} in round {session.number}: the difference may be "
@@ -72,11 +71,10 @@ class Sums:
         """Notes a sum, before this party helps to unmask it.
 
         Raises:
-            Refused: As both checks, of what another process of the site has noted; or the disk
+            Refused: As ``check``, of what another process of the site has noted; or the disk
                 cannot be written.
         """
-        self.check_later(party, session)
-        self.check_alike(party, session, summed)
+        self.check(party, session, summed)
         self._write(party, _of_training(session), str(session.number))
         self._write(party, _of_model(session), _digest(session, summed))
 

@@ -43,11 +43,11 @@ def test_a_node_remembers_sums_after_a_restart(tmp_path):
     summed = Summed([0], frozenset({0, 1}))
     Sums(tmp_path).note(0, session, summed)
     later = session._replace(training="2" * 16, number=7)
-    Sums(tmp_path).check_alike(0, later, summed)
+    Sums(tmp_path).check(0, later, summed)
     weights = later._replace(most=6)
     clients = later._replace(asked=((0, 1), (1, 2), (2, 1)))
     absent = later._replace(asked=((0, 1), (1, 1), (2, 3)))  # whose number of clients is not summed
-    Sums(tmp_path).check_alike(0, absent, summed)
+    Sums(tmp_path).check(0, absent, summed)
     for terms, one in (
         (weights, summed),
         (clients, summed),
@@ -56,9 +56,9 @@ def test_a_node_remembers_sums_after_a_restart(tmp_path):
         (later, Summed([0], frozenset({0, 2}))),
     ):
         with pytest.raises(Refused, match="sites of a sum must be those of the first"):
-            Sums(tmp_path).check_alike(0, terms, one)
+            Sums(tmp_path).check(0, terms, one)
         with pytest.raises(Refused, match="sites of a sum must be those of the first"):
             Sums(tmp_path).note(0, terms, one)
-    Sums(tmp_path).check_alike(0, later._replace(model="b" * 64), Summed([0], frozenset({0, 2})))
+    Sums(tmp_path).check(0, later._replace(model="b" * 64), Summed([0], frozenset({0, 2})))
     with pytest.raises(Refused, match="round must be above 1, whose sum client-0 has helped"):
-        Sums(tmp_path).check_later(0, session)
+        Sums(tmp_path).check(0, session)
