@@ -43,7 +43,8 @@ class FedAs:
         an estimate of the Fisher information's trace. The paper takes the prototypes in a pass over
         all rows before the round, and the trace in one after it, which would cost as much as two
         epochs: here both are of the rows that steps draw, each by the network before its step, and
-        prototypes are of the client's last round. Before it has trained, nothing is aligned.
+        prototypes are of the client's last round. Before it has trained, nothing is aligned. The
+        authors' code sums distances over classes, and t_i over batches: with it, rows count, too.
 
         Raises:
             ValueError: If the network has no representation, or nothing below its head.

@@ -43,7 +43,8 @@ class Floco:
         A client's functions draw no random numbers: a is from the recurrence R_d (Roberts
         2018), which fills the simplex evenly, too. After tau, a is ``p_i + rho / 2 (a' - p_i)``
         with a' in the simplex, which lies in the paper's part and, other than draws around p_i in
-        all directions, in the simplex.
+        all directions, in the simplex. The authors' code has one common bias, and all clients train
+        once more to be projected; here heads have biases, and those of round tau are projected.
 
         Raises:
             ValueError: If the network has nothing below its head, or its head is personal.

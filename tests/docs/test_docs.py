@@ -264,7 +264,8 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
         for line in block.splitlines()
         if line.startswith("$ engram ")
     ]
-    + [line for page in TUTORIALS for line in commands_of(page)],
+    + [line for page in TUTORIALS for line in commands_of(page)]
+    + re.findall("`engram (.+?)`", text_of(ROOT / "docs" / "papers.md")),
     ids=str,
 )
 def test_commands_for_other_machines_are_valid(line):

@@ -220,6 +220,51 @@ def test_v2s_adaptive_steps():
         torch.testing.assert_close(state.shrink, shrink)
 
 
+# --- Both, of a loss that is not quadratic -------------------------------------------------
+
+
+def curved(params, batch):
+    """A loss whose Hessian depends on the parameters."""
+    x, y = batch
+    return (torch.tanh(x @ params["w"]) - y).square().mean()
+
+
+def slope(w, batch):
+    return torch.func.grad(lambda v: curved({"w": v}, batch))(w)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_three_steps_have_the_hessian_at_the_model_and_not_at_the_memory(version):
+    steps = constant_steps(beta=BETA, eta=ETA)
+    if version == 1:
+        rule = moml_v1(stacked_loss(curved), **SIZES, alpha=ALPHA, beta=BETA, eta=ETA)
+    else:
+        rule = moml_v2(stacked_loss(curved), **SIZES, alpha=ALPHA, steps=steps)
+    state, w = rule.init(start()), start()["w"]
+    u = [{} if version == 1 else dict.fromkeys(range(N), w[r]) for r in range(R)]
+    eye = torch.eye(DIM, dtype=torch.float64)
+    for t in range(3):
+        drawn = episodes(rule, t)
+        moved, shown = drawn[0], drawn[-1]
+        for r in range(R):
+            if version == 2:
+                u[r] = {i: (1 - BETA) * v + BETA * w[r] for i, v in u[r].items()}
+            for j, i in enumerate(moved.tasks[r].tolist()):
+                fresh = w[r] - ALPHA * slope(w[r], of(moved, r, j)[0])
+                if version == 1:
+                    u[r][i] = (1 - BETA) * u[r].get(i, fresh) + BETA * fresh
+                else:
+                    u[r][i] = u[r][i] + BETA * (N / B) * (fresh - w[r])
+            deltas = []
+            for j, i in enumerate(shown.tasks[r].tolist()):
+                *_, second, third = of(shown, r, j)
+                hessian = torch.func.hessian(lambda v, b=second: curved({"w": v}, b))(w[r])
+                deltas.append((eye - ALPHA * hessian) @ slope(u[r][i], third))
+            w[r] = w[r] - ETA * torch.stack(deltas).mean(0)
+        state = rule.step(state, drawn)
+        torch.testing.assert_close(state.w["w"], w)
+
+
 # --- The others --------------------------------------------------------------------------
 
 

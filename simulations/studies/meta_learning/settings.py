@@ -63,7 +63,7 @@ class MetaLearningSettings(StudySettings):
 
 @dataclass(frozen=True)
 class SinewaveSettings(MetaLearningSettings):
-    """Sinewave regression: Table 3 and Figures 1 and 2 of the MOML paper (Sec. 6.1).
+    """Sinewave regression: Table 3 and Figures 1 to 3 of the MOML paper (Sec. 6.1).
 
     METHOD is maml, bsgd, reptile, nasa, bspiderboost, moml-v1, moml-v2 or local-moml.
 

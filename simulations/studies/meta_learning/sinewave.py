@@ -1,4 +1,4 @@
-"""Sinewave regression: Table 3 and Figures 1 and 2 of the MOML paper, with published values."""
+"""Sinewave regression: Table 3 and Figures 1 to 3 of the MOML paper, with published values."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -93,7 +93,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw_fits(runs: Sequence[Row]) -> bytes:
-    """Plots the first seed's fits of the unseen tasks (Figure 2)."""
+    """Plots the first seed's fits of the unseen tasks (Figures 2 and 3)."""
     figure, all_axes = panels(len(UNSEEN), size=(3.2 * len(UNSEEN), 3.4), sharex=True)
     x = np.linspace(-5, 5, len(runs[0]["fits"][0]))
     for task, axes in enumerate(all_axes):
