@@ -42,5 +42,5 @@ class Greeting(Fleet):
                 raise refusal from error
             return None if server is None else now() - server
         finally:
-            self._channel.close()
+            self.close()
         return None
