@@ -400,10 +400,9 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     if experiment.aggregation == "secure" and isinstance(host, LocalHost):
         from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
         from client.parties import of_node  # noqa: PLC0415 - likewise
-        from client.sums import Sums  # noqa: PLC0415 - plain rounds need none of it
 
-        parties, sums = of_node(config, experiment.num_clients), Sums(folder.parents[1])
-        host = MaskingHost(host, parties, least=policy.secure, sums=sums)
+        parties = of_node(config, experiment.num_clients)
+        host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])
     if config.state is None:
         return _Node(host, experiment)
     hosted = hosted_clients(experiment.num_clients, config)

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -80,7 +81,7 @@ class MaskingHost:
         host: Trains them.
         parties: The parties that its clients are.
         least: Fewest parties whose sum may leave.
-        sums: The sums that the parties have helped to unmask.
+        state: The node's state, which remembers sums; None to keep them in memory.
         noise: Returns the source of a party's noise in a round; a secret one by default.
     """
 
@@ -90,12 +91,12 @@ class MaskingHost:
         parties: Parties,
         *,
         least: int = 0,
-        sums: Sums | None = None,
+        state: Path | None = None,
         noise: Callable[[int, int], Entropy] = lambda server_round, party: os.urandom,
     ) -> None:
         self._host, self._parties = host, parties
         self._identity, self._registry = parties.identity, parties.registry
-        self._least, self._sums, self._noise = least, sums or Sums(), noise
+        self._least, self._sums, self._noise = least, Sums(state), noise
         self._states: dict[int, tuple[_Asked, Any]] = {}
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:

@@ -59,7 +59,7 @@ class Sums:
                 f"round must be above {last}, whose sum client-{party} has helped to unmask, "
                 f"got {session.number}: who sums a round twice, over other sites, learns more"
             )
-        before = summed and self._read(party, _of_model(session))
+        before = self._read(party, _of_model(session))
         if summed and before and before != _digest(session, summed):
             raise Refused(
                 f"sites of a sum must be those of the first sum of updates from this model, got "

@@ -13,7 +13,6 @@ from client.masking import MaskingHost
 from client.memory import RamStore
 from client.parties import Identity, Parties, learn, of_node, registered
 from client.policy import USUAL
-from client.sums import Sums
 from federation.clock import now
 from federation.errors import Refused
 from federation.hosting import NodeConfig
@@ -158,7 +157,7 @@ def test_a_node_refuses_rounds_that_it_has_helped_to_unmask_after_a_restart_too(
     inner, noted = host_of(Opening(secure(), RamStore())), tmp_path / "memory" / "t" / "unmasked"
 
     def host():
-        return MaskingHost(inner, Parties(*of_key(key)), least=3, sums=Sums(tmp_path))
+        return MaskingHost(inner, Parties(*of_key(key)), least=3, state=tmp_path)
 
     assert keys_of(host()) == ""
     noted.parent.mkdir(parents=True)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 
 from client import way
@@ -168,6 +169,14 @@ def test_a_stolen_key_is_refused_once_a_node_has_heard_of_the_next(serve):
         call(Way(read_node(NODE)))
         assert (accepts(true), accepts(thief)) == (True, False)
     assert Way(read_node(NODE)).key_host == "key-2.invalid"
+
+
+def test_a_refused_session_leaves_no_channel(serve):
+    node = Fleet(read_node(NODE)._replace(superlink=serve(SERVER)))
+    with pytest.raises(KeyRefused), closing(node):
+        node.open(None)
+    with pytest.raises(ValueError, match="closed channel"):
+        node._stub.ActivateNode(ActivateNodeRequest())
 
 
 def test_a_node_does_not_go_back_to_an_earlier_key():
