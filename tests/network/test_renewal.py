@@ -57,11 +57,12 @@ def test_a_run_goes_on_while_everything_is_renewed(tmp_path):
         written = ("ca.crt", new), ("least.crt", there.server / "least.crt")
 
         def knows():
-            texts = [(node / n).read_bytes() == path.read_bytes() for n, path in written]
-            return all(texts) and read_node(node).superlink == moved
+            texts = [(node / n).is_file() and (node / n).read_bytes() for n, _ in written]
+            same = texts == [path.read_bytes() for _, path in written]
+            return same and read_node(node).superlink == moved
 
         wait_for(knows, 30, "the authority, the key and the address")
-        assert [word for word in words if "starting" in word] == words[:1]  # no coordinator died
+        assert len([word for word in words if "starting" in word]) == 1  # no coordinator died
         renew_server(there.server)  # which a coordinator of before may have to begin anew
         assert (there.server / "ca.crt").read_bytes() == new.read_bytes()  # the former has ended
         there.kill("client-0")
