@@ -15,8 +15,7 @@ from typing import Any, Final
 from flwr.app import MessageType
 
 from client.policy import Policy, is_allowed, is_open, policy_file
-from engram.core.slots import flat
-from engram.types import Params
+from engram.core.shapes import nbytes
 from federation.calibration import noise_multiplier
 from federation.data.federated import model_for, parameters_for
 from federation.data.loading import without_downloads
@@ -175,7 +174,7 @@ def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
         raise Refused(str(error)) from error
     if size <= policy.model_mib * _MIB:
         shapes = shapes_on(e, model_for(e, kind), kind.outputs)
-        size = max(_bytes(flat(shapes.received)), _bytes(flat(shapes.sent)))
+        size = max(nbytes(shapes.received), nbytes(shapes.sent))
     yield from of_size(policy, size)
 
 
@@ -295,7 +294,3 @@ def _resolved(source: Source) -> str:
     """Returns a data set's name, of files by their real place."""
     plain = source.unpermuted
     return f"{plain.kind}:{os.path.realpath(plain.place)}" if plain.is_file else str(source)
-
-
-def _bytes(params: Params) -> int:
-    return sum(leaf.nbytes for leaf in params.values())

@@ -18,7 +18,7 @@ from engram.checks import must
 from engram.cohort.problem import network_of
 from engram.core.contract import Contract
 from engram.core.method import FromMean, Method, Network
-from engram.core.shapes import Shapes, shapes_of, without_data
+from engram.core.shapes import Shapes, nbytes, shapes_of, without_data
 from engram.core.slots import flat
 from engram.models import Model
 from engram.types import Params
@@ -206,8 +206,8 @@ def check_client(experiment: "Experiment", shapes: Shapes) -> None:
     """
     e = experiment
     # A node builds the server's slots, as they start, too.
-    held = max(_size(flat(shapes.received)), _size(flat(shapes.method.server.start)))
-    size = held + _COPIES * _size(flat(shapes.work))
+    held = max(nbytes(shapes.received), nbytes(shapes.method.server.start))
+    size = held + _COPIES * nbytes(shapes.work)
     most = int(e.memory_budget * 2**30)
     check_room(f"a client of {e.method}", size, _advice(e), most=most)
 
@@ -221,8 +221,8 @@ def check_server(experiment: "Experiment", shapes: Shapes) -> None:
     e, server = experiment, shapes.method.server
     # Updates of a round, until they are merged.
     held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
-    size = _size(flat(server.start)) + held * _size(flat(shapes.sent))
-    size += e.num_clients * _size(flat(shapes.own))
+    size = nbytes(server.start) + held * nbytes(shapes.sent)
+    size += e.num_clients * nbytes(shapes.own)
     check_room(f"the server of {e.method}", size, _advice(e))
 
 
@@ -236,11 +236,7 @@ def check_kept(experiment: "Experiment", shapes: Shapes) -> None:
     clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
     what = f"what {clients} clients of {e.method} keep between rounds"
     left = shapes.sent if e.compress != "none" else {}  # what updates have left out
-    check_room(what, clients * _size(flat(shapes.kept) | flat({"left": left})), _advice(e))
-
-
-def _size(params: Params) -> int:
-    return sum(leaf.nbytes for leaf in params.values())
+    check_room(what, clients * (nbytes(shapes.kept) + nbytes(left)), _advice(e))
 
 
 def _advice(experiment: "Experiment") -> str:

@@ -279,9 +279,11 @@ class Federated(RunStrategy):
         ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
         the only client of its node.
         """
-        size = 2 * sum(leaf.nbytes for leaf in to_params(arrays).values())
+        del arrays
+        size = self.rounds.shapes.traffic
         if self._traffic:
-            size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, len(row["cohort"])))
+            asked = len(row["cohort"]) - len(self._pacing.late)
+            size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, asked))
         return {**self._scores.results(), "client-bytes": size, **self._notes}
 
     @staticmethod

@@ -211,8 +211,7 @@ def pacing_of(
         if e.clock == "drawn"
         else traced_paces(Path(e.clock), clients, roster.names)
     )
-    arrays = (x for slots in (shapes.received, shapes.sent) for x in flat(slots).values())
-    both = sum(x.nbytes for x in arrays) if size is None else size
+    both = shapes.traffic if size is None else size
 
     def ends(client: int, start: float) -> float:
         pace: Pace = paces[client]

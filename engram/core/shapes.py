@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from engram.core.contract import Contract
 from engram.core.method import Context, Method, Network, Objective, Served, Slots
 from engram.core.personal import build
-from engram.core.slots import pick, zeros
+from engram.core.slots import flat, pick, zeros
 from engram.types import Batch, Params
 
 _MANY = 1000  # steps of a round whose number is not known
@@ -42,6 +42,16 @@ class Shapes(NamedTuple):
         """The slots that a client receives."""
         mine: Slots = tree_map(lambda leaf: leaf[0], self.own)
         return self.common | mine
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that a client that trains receives and sends in a round, uncompressed."""
+        return nbytes(self.received) + nbytes(self.sent)
+
+
+def nbytes(slots: Slots) -> int:
+    """Returns the bytes of the arrays of slots."""
+    return sum(leaf.nbytes for leaf in flat(slots).values())
 
 
 def _nothing(w: Params, batch: Batch) -> Tensor:

@@ -1,0 +1,74 @@
+"""Bytes that a client receives and sends in a round, against those of the messages themselves."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from federation.methods import METHODS
+from federation.methods.network import NetworkMethod
+from federation.wire import to_record
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.reports.local import report_table
+from simulations.results import metrics_of
+from simulations.rows import report_rows
+from tests.support import grid, small, strategy_of, trainer
+
+METHODS_OF_NETWORKS = [n for n, made in METHODS.items() if issubclass(made, NetworkMethod)]
+PACES = {"clock": "drawn", "step_seconds": 1e-9, "bandwidth": 1000.0}
+
+
+def settings_of(method):
+    if method == "fedbn":  # which needs a network with batch norm
+        return {"method": method, "model": "resnet", "norm": "batch"}
+    return {"method": method}
+
+
+def bytes_in(message):
+    records = message.content.array_records.values()
+    arrays = [array for record in records for array in record.values()]
+    return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+
+
+def exchanged(e):
+    """Bytes of the arrays in a round's messages and replies, for each client."""
+    g = grid(trainer(e))
+    strategy, model = strategy_of(e, g)
+    asked = [*strategy.configure_train(1, to_record(model), ConfigRecord(), g)]
+    replies = [*g.send_and_receive(asked)]
+    assert len(replies) == len(asked) == e.clients_per_round
+    assert not any(reply.has_error() for reply in replies)
+    return sum(map(bytes_in, (*asked, *replies))) / len(asked)
+
+
+@pytest.mark.parametrize("method", METHODS_OF_NETWORKS)
+def test_a_round_takes_the_bytes_of_its_messages(method):
+    e = small(num_clients=5, hidden="4", **settings_of(method))
+    strategy, _ = strategy_of(e, grid(trainer(e)))
+    assert strategy.rounds.shapes.traffic == exchanged(e)
+
+
+@pytest.mark.parametrize("method", ["fedamp", "fedpac", "pfedhn", "fedavg"])
+def test_record_table_and_clock_agree_on_the_bytes(tmp_path, method):
+    e = small(num_clients=5, num_rounds=1, eval_every=1, **settings_of(method), **PACES)
+    simulate(e, tmp_path)
+    size, record = exchanged(e), RunRecord.open(tmp_path)
+    assert record.results["client-bytes"] == size
+    # A step takes no time: what remains is the transfer, at 1000 bytes a second.
+    assert record.rows()[-1]["simulated-seconds"] == pytest.approx(size / 1000)
+    runs = {method: [record]}
+    columns = report_table(report_rows(runs), metrics_of(runs)[0], {}).columns
+    (told,) = (column for column in columns if column.header == "KiB")
+    assert next(iter(told.cells)) == f"{size / 1024:.0f}"
+
+
+def test_clients_that_come_too_late_do_not_lower_the_bytes_of_one_that_trains(tmp_path):
+    late = {"stragglers": 0.5, "slowdown": 1e6, "deadline": 1e3}
+    e = small(method="fedavg", num_clients=6, clients_per_round=6, compress="8-bit", **PACES | late)
+    simulate(e, tmp_path)
+    record = RunRecord.open(tmp_path)
+    row, size = record.rows()[-1], record.results["client-bytes"]
+    assert (row["clients"], row["left-out"]) == (3, 3)
+    assert (row["bytes-sent"], row["bytes-received"]) == (3 * size / 2, 3 * size / 2)
