@@ -71,9 +71,11 @@ def _scored(metric: Metric, outputs: Outputs, targets: Tensor) -> ScoreEstimate:
     if not np.isfinite(figure):
         return ScoreEstimate(metric.name, None)
     rows = _of_rows(metric, outputs, targets)
+    if metric.by_row:
+        rows = rows[~np.isnan(rows)]
     hits = metric.by_row and (metric.low, metric.high) == (0, 1) and np.isin(rows, (0, 1)).all()
     if hits:
-        return ScoreEstimate(metric.name, figure, *of_proportion(float(rows.sum()), size))
+        return ScoreEstimate(metric.name, figure, *of_proportion(float(rows.sum()), len(rows)))
     link = _link(metric, rows, value)
     ends = of_draws(size, value) if link is None else of_mean(link.of(rows))
     if ends is None:

@@ -53,7 +53,8 @@ class Metric(NamedTuple):
         better: Which values are better.
         meaning: What it is, in a few words.
         percent: Whether people are shown it in percent.
-        by_row: Whether ``score`` returns a value for each row; a client's is then their mean.
+        by_row: Whether ``score`` returns a value for each row; a client's is then their mean, of a
+            partial metric over the rows that have one.
         partial: Whether some rows have no value, which is NaN: a single class has no AUC.
         most: A finite value above it counts as this one, so that one client, who may say what it
             likes, cannot move a mean over n clients by more than ``most / n``.
@@ -327,9 +328,11 @@ def mae(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 @metric(high=1, targets=("values",))
 def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of the targets' variance that is explained; none where they are all alike."""
-    spread = (targets - targets.mean(0)).square().sum()
-    missed = (outputs.reshape(targets.shape) - targets).square().sum()
-    return (1 - missed / spread) if spread > 0 else spread / spread
+    y = targets.double()
+    spread = (y - y.mean(0)).square().sum()
+    missed = (outputs.reshape(y.shape) - y).square().sum()
+    # The mean of equal numbers is rounded, so that their spread is not zero.
+    return (1 - missed / spread) if (y != y[:1]).any() else spread * nan
 
 
 BUILT_IN.update(METRICS)

@@ -42,6 +42,8 @@ def measure(
         y = targets.flatten(0, 1)
         rows = _each_row(metric, fitted(flattened(outputs), y), y)
         values = torch.where(finite, rows.view_as(finite), metric.worst)
+        if metric.partial:
+            counted = counted & ~values.isnan()
         # Values of padding are set to zero, not multiplied by it: they may be infinite.
         return torch.where(counted, values, 0.0).sum(1) / counted.sum(1)
     own = [metric.of(name) for name in names] if metric.named else [metric] * len(targets)
@@ -65,7 +67,8 @@ def _each_row(metric: Metric, outputs: Outputs, targets: Tensor) -> Tensor:
 def _one_number(metric: Metric, outputs: Outputs, targets: Tensor) -> float:
     outputs = fitted(outputs, targets)
     if metric.by_row:
-        return float(_each_row(metric, outputs, targets).double().mean())
+        rows = _each_row(metric, outputs, targets).double()
+        return float(rows.nanmean() if metric.partial else rows.mean())
     value = metric.score(outputs, targets)
     try:
         return float(value)

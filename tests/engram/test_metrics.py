@@ -219,6 +219,31 @@ def test_where_rows_define_no_value_it_is_nan():
     assert math.isnan(score("r2", torch.zeros(4, 1), torch.ones(4)))
 
 
+@pytest.mark.parametrize("value", [0.1, 14.62, -3e5])
+def test_equal_targets_have_no_r2_and_those_nearly_equal_scikit_learns(value):
+    rng = torch.Generator().manual_seed(0)
+    for rows in (*range(1, 20), 1000):  # whose mean in floating point is not always their value
+        assert math.isnan(score("r2", torch.zeros(rows, 1), torch.full((rows,), value))), rows
+    y = value + 1e-6 * abs(value) * torch.randn(9, generator=rng)
+    found = y + 1e-6 * torch.randn(9, generator=rng)
+    expected = reference.r2_score(y.double().numpy(), found.double().numpy())
+    assert score("r2", found[:, None], y) == pytest.approx(expected, rel=1e-9)
+
+
+def test_rows_without_a_value_do_not_count_in_a_clients_mean():
+    outputs, targets = drawn("tokens")
+    cut = targets.clone()
+    cut[::2] = -1
+    every, known = torch.ones(1, 40, dtype=torch.bool), METRICS["token-accuracy"]
+    found = measure(known, outputs[None], cut[None], every)
+    hits = (outputs[1::2].argmax(-1) == targets[1::2]).double().mean()
+    assert float(found) == pytest.approx(float(hits), rel=1e-6)
+    named = known._replace(named=True, score=lambda o, t, client: known.score(o, t))
+    assert measure(named, outputs[None], cut[None], every, ["a"]).equal(found)
+    broken = known._replace(partial=False)
+    assert measure(broken, outputs[None], cut[None], every).isnan()
+
+
 @pytest.mark.parametrize("name", METRICS)
 def test_values_lie_in_the_range_and_only_some_may_lack(name):
     known = METRICS[name]
