@@ -88,5 +88,5 @@ def linear(
     writer.writerow(["name", *each])
     for k, name in enumerate(names):
         known = (float(values[k]) for values in each.values())
-        writer.writerow([name, *("" if math.isnan(value) else value for value in known)])
+        writer.writerow([name, *(value if math.isfinite(value) else "" for value in known)])
     return Coefficients(state, schema, outputs, file.getvalue())

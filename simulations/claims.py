@@ -18,7 +18,8 @@ from simulations.differences import (
     pairwise,
 )
 from simulations.planning import Needed, needed
-from simulations.rows import SELECTED, alone, client_scores, comparable, shown_models
+from simulations.rows import alone, client_scores, comparable, shown_models
+from strategies.evaluation import center_key
 from strategies.screening import mean_of
 
 
@@ -76,7 +77,7 @@ def scores_of(
     """Returns each client's scores by row: of each model of each method, and the references'.
 
     Args:
-        runs: Finished runs; each is scored in the round that validation rows pick.
+        runs: Finished runs; each is scored in the round that is shown: see ``shown_rounds``.
         metric: Of which scores.
         references: Scores of each client without a network, by name.
     """
@@ -94,7 +95,7 @@ def claims_of(
     metric: Metric,
     references: Mapping[str, Scores] = MappingProxyType({}),
 ) -> Claims | None:
-    """Returns what a comparison shows on test rows, each run in the round that validation picks.
+    """Returns what a comparison shows on test rows, each run in the round that is shown.
 
     Args:
         runs: The runs.
@@ -106,9 +107,9 @@ def claims_of(
         The claims; None if the finished runs hold out no rows, or are not of the same seeds and
         clients.
     """
-    key, runs = f"{SELECTED}{VALIDATION}{metric.name}", comparable(runs)
+    key, runs = center_key(VALIDATION + metric.name, metric), comparable(runs)
     rows = [row for row in rows if row["finished"]]
-    if len(rows) < 2 or any(row[key] is None for row in rows) or not runs:
+    if len(rows) < 2 or any(row.get(key) is None for row in rows) or not runs:
         return None
     scores = scores_of(runs, metric, references)
     known = {name: [s[np.isfinite(s)] for s in each] for name, each in scores.items()}

@@ -20,7 +20,7 @@ from simulations.options import data_name, find_run, new_folder
 from simulations.published import latex, pairs, per_client, summary
 from simulations.references import write_references
 from simulations.results import Results, metrics_of, results_of
-from simulations.rows import report_rows
+from simulations.rows import report_rows, shown_rounds
 from simulations.several import named_methods
 
 if TYPE_CHECKING:
@@ -38,14 +38,21 @@ class Comparison:
         folder: Where the runs are recorded, one folder each.
         runs: By method, its runs.
         stopped: Which runs have stopped, such as by divergence, and why; they are in none of these.
+        round: The round of each run that all tables are of: the one that validation rows ``picked``
+            for each model, or the ``last``.
     """
 
     def __init__(
-        self, folder: Path, runs: Mapping[str, Sequence[Run]], stopped: Sequence[str] = ()
+        self,
+        folder: Path,
+        runs: Mapping[str, Sequence[Run]],
+        stopped: Sequence[str] = (),
+        round: str = "picked",  # noqa: A002 - what it is
     ) -> None:
         self.folder = folder
         self.runs = runs
         self.stopped = stopped
+        self.round = round
 
     def __repr__(self) -> str:
         return f"Comparison({str(self.folder)!r}: {', '.join(self.runs)})"
@@ -139,9 +146,9 @@ class Comparison:
 
     @property
     def _records(self) -> dict[str, list[RunRecord]]:
-        return {
-            name: [RunRecord.open(run.folder) for run in runs] for name, runs in self.runs.items()
-        }
+        runs = self.runs.items()
+        found = {name: [RunRecord.open(run.folder) for run in each] for name, each in runs}
+        return shown_rounds(found, self.round)
 
 
 @lists_settings
@@ -194,16 +201,25 @@ def compare(
     return Comparison(place, runs, stopped)
 
 
-def load_comparison(comparison: str | Path) -> Comparison:
+def load_comparison(
+    comparison: str | Path,
+    *,
+    round: str = "picked",  # noqa: A002 - what it is
+) -> Comparison:
     """Opens a comparison: its folder, or its name in ``runs/``.
 
     Runs that are not finished have no part in it; ``stopped`` names them.
 
+    Args:
+        comparison: Which.
+        round: Round that its tables are of: ``picked`` by validation rows, or ``last``.
+
     Raises:
-        Refused: If there is none, or it is damaged.
+        Refused: If there is none, or it is damaged, or there is no such round.
     """
     given, wrong = arguments(run=comparison)
     folder = told_with(wrong, lambda: find_run(str(given.run)))
+    shown_rounds({}, round)
     names = read_plan(folder)["runs"]
     ended = {path.name for path in runs_of(folder, "results.json")}
     runs: dict[str, list[Run]] = {}
@@ -213,7 +229,7 @@ def load_comparison(comparison: str | Path) -> Comparison:
                 run = Run(folder / name)
                 runs.setdefault(names[name]["method"], []).append(run)
     stopped = [f"{name}: not finished" for name in names if name not in ended]
-    return Comparison(folder, runs, stopped)
+    return Comparison(folder, runs, stopped, round)
 
 
 def _written(path: Path, text: str) -> Path:

@@ -13,7 +13,7 @@ from federation.errors import Refused
 from simulations.comparison import Runs
 from simulations.differences import Difference
 from simulations.results import Results
-from simulations.rows import SELECTED, ends, picked, shown_models
+from simulations.rows import ends, picked, shown_models, told_round
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,28 +25,27 @@ _BETWEEN: Final = 2  # letters between two columns of a table
 _SPECIAL: Final = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-    | {"±": r"$\pm$"}
+    | {"±": r"$\pm$", "†": r"$^\dagger$"}
 )
 
 
 def summary(found: Sequence[Results]) -> "pd.DataFrame":
     """Returns a row for each model and reference, and columns for each metric.
 
-    ``accuracy`` is the mean over clients after the last round, ``accuracy-std`` the standard
-    deviation over clients, ``accuracy-p10`` and ``accuracy-worst`` the 10th percentile and the
-    client that is worst off, and ``accuracy-seed-std`` the standard deviation of the mean over
-    seeds. ``selected-accuracy`` is the mean after the round that validation rows pick,
-    ``accuracy-common`` that of the common model and ``unseen-accuracy`` that of clients that never
-    train; columns without a figure are left out. ``note`` says why a reference is left out, or what
-    it is of. ``attrs["answer"]`` is the comparison's answer in a sentence.
+    All are of the round that validation rows pick, or of the last: see ``rows.report_rows``.
+    ``accuracy`` is the mean over clients, ``accuracy-std`` the standard deviation over clients,
+    ``accuracy-p10`` and ``accuracy-worst`` the 10th percentile and the client that is worst off,
+    and ``accuracy-seed-std`` the standard deviation of the mean over seeds. ``accuracy-common`` is
+    the mean of the common model and ``unseen-accuracy`` that of clients that never train; columns
+    without a figure are left out. ``note`` says why a reference is left out, or what it is of.
+    ``attrs["answer"]`` is the comparison's answer in a sentence.
     """
     import pandas as pd  # noqa: PLC0415 - slow to import
 
     columns: dict[str, dict[str, Any]] = {"seeds": {}}
     for results in found:
-        name, keys = results.metric.name, [*ends(results.metric).values()]
-        wanted = [*(name + end for end in keys), f"{name}-seed-std", SELECTED + name]
-        wanted += [name + COMMON, UNSEEN + name]
+        name, keys = results.metric.name, [*ends(results.metric).values(), "-seed-std"]
+        wanted = [*(name + end for end in keys), name + COMMON, UNSEEN + name]
         for row in results.rows:
             columns["seeds"][row["method"]] = row["runs"]
             for key in wanted:
@@ -54,10 +53,6 @@ def summary(found: Sequence[Results]) -> "pd.DataFrame":
         for reference, figures in results.beside.items():
             for end, value in zip(keys, figures, strict=True):
                 columns[name + end][reference] = value
-            columns[SELECTED + name][reference] = figures[0]  # of whichever round
-            means = [float(np.nanmean(s)) for s in results.references.get(reference, ())]
-            if len(means) > 1:
-                columns[f"{name}-seed-std"][reference] = float(np.std(means, ddof=1))
     frame = pd.DataFrame(columns)
     frame.index.name = "method"
     frame = frame.astype(float).astype({"seeds": "Int64"}).dropna(axis="columns", how="all")
@@ -70,8 +65,8 @@ def summary(found: Sequence[Results]) -> "pd.DataFrame":
 def per_client(runs: Runs, results: Results) -> "pd.DataFrame":
     """Returns clients by methods: a row for each client of each seed, and a column for each model.
 
-    Scores are of test rows, each run in the round that validation rows pick, or the last. The
-    column ``unseen`` says which clients never train; a client that was not scored has NaN.
+    Scores are of test rows, each run in the round that is shown. The column ``unseen`` says which
+    clients never train; a client that was not scored has NaN.
     """
     import pandas as pd  # noqa: PLC0415 - slow to import
 
@@ -116,31 +111,44 @@ def pairs(results: Results) -> "pd.DataFrame":
 
 
 class _Column(NamedTuple):
-    """A column of figures: its heading, the columns of ``summary`` in it, and the bold rows."""
+    """A column of figures: its heading, the columns of ``summary`` in it, and whether it has marks.
+
+    The row that is best on validation rows is bold, and a dagger marks those that no difference
+    from it is shown for.
+    """
 
     results: Results
     head: str
     figure: str
     spread: str
-    bold: frozenset[str]
+    marked: bool
 
-    def cell(self, row: "Mapping[Any, Any]") -> str:
+    def bold(self, label: str) -> bool:
+        """Whether a row is the best."""
+        claims = self.results.claims
+        return self.marked and claims is not None and label == claims.best
+
+    def cell(self, label: str, row: "Mapping[Any, Any]") -> str:
         """Returns a row's cell, as it is read."""
+        if not np.isfinite(row[self.figure]):
+            return "-"
+        claims = self.results.claims
+        apart = claims.pairs.get((claims.best, label)) if claims and self.marked else None
+        alike = apart is not None and not apart.shown and apart.low > -np.inf
         metric = self.results.metric
         texts = [
             metric.in_words(float(row[key]), 1)
             for key in (self.figure, self.spread)
             if np.isfinite(row.get(key, np.nan))
         ]
-        return " ± ".join(texts) or "-"
+        return " ± ".join(texts) + "†" * alike
 
 
 def latex(found: Sequence[Results], width: str) -> str:
     """Returns a table for a paper, to be used with the package booktabs.
 
     One column of a paper has the mean of each metric, with its standard deviation over seeds; two
-    have also the spread over clients, and the clients that are worst off. The row that is best on
-    validation rows, and those that no difference from it is shown for, are bold.
+    have also the spread over clients, and the clients that are worst off.
 
     Args:
         found: The results by each metric.
@@ -153,10 +161,11 @@ def latex(found: Sequence[Results], width: str) -> str:
         raise Refused(must("width", width, "one or two, the columns of a paper"))
     frame = summary(found)
     columns = [column for results in found for column in _columns(results, wide=width == "two")]
-    cells = {str(label): [c.cell(row) for c in columns] for label, row in frame.iterrows()}
+    rows = [(str(label), row) for label, row in frame.iterrows()]
+    cells = {label: [c.cell(label, row) for c in columns] for label, row in rows}
     _check_room([column.head for column in columns], cells, width)
     lines = [
-        _line([label, *texts], [label in c.bold for c in columns]) for label, texts in cells.items()
+        _line([label, *texts], [c.bold(label) for c in columns]) for label, texts in cells.items()
     ]
     trained = len(found[0].rows)
     lines[trained:trained] = [r"\midrule"] * (trained < len(lines))
@@ -181,17 +190,11 @@ def latex(found: Sequence[Results], width: str) -> str:
 
 def _columns(results: Results, *, wide: bool) -> list[_Column]:
     name, metric = results.metric.name, results.metric
-    claims = results.claims
-    bold = frozenset(
-        name
-        for name in (claims.means if claims else ())
-        if claims and (name == claims.best or not claims.pairs[claims.best, name].shown)
-    )
     title = "mean" if wide else _titled(metric)
-    found = [_Column(results, title, name, f"{name}-seed-std", bold)]
+    found = [_Column(results, title, name, f"{name}-seed-std", True)]
     if wide:
         rest = [(head, end) for head, end in ends(metric).items() if end]
-        found += [_Column(results, head, name + end, "", frozenset()) for head, end in rest]
+        found += [_Column(results, head, name + end, "", False) for head, end in rest]
     return found
 
 
@@ -219,8 +222,8 @@ def _caption(found: Sequence[Results]) -> str:
     first = found[0].rows[0]
     metrics = " and ".join(results.metric.name for results in found).capitalize()
     seeds = f" and {first['runs']} seeds ± standard deviation over seeds" * (first["runs"] > 1)
-    rounds = f"after {first['rounds']} rounds"
-    best = " Bold: the best on validation rows, and those that no difference is shown from."
+    rounds = told_round(first)
+    best = " Bold: the best on validation rows; †: no difference from it is shown."
     told = best * any(results.claims for results in found)
     left = [name for name, figures in found[0].beside.items() if np.isnan(figures[0])]
     left = [name for name in left if name in found[0].notes]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 from engram.checks import must
 from federation.errors import Refused
 from server.record import RunRecord
-from simulations.rows import SELECTED
 from simulations.suite.ranks import ranks as ranks_of_scores
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ def ranks(
 
     Returns:
         A row for each method that all comparisons have, the best first: a column for each
-        federation with its score in the round that validation rows pick (in the last without
-        them), ``rank``, its mean rank (1 is the best), ``p`` against the control, corrected, and
-        ``friedman``, the p-value of all methods, the same in each row.
+        federation with its score in the round that the comparison shows, ``rank``, its mean rank
+        (1 is the best), ``p`` against the control, corrected, and ``friedman``, the p-value of all
+        methods, the same in each row.
 
     Raises:
         Refused: There are too few federations or methods, or no such control or metric.
@@ -68,7 +67,4 @@ def _scores(comparison: "Comparison", metric: str) -> "tuple[pd.Series[float], i
     name = metric or next(iter(known))
     if name not in known:
         raise Refused(must("metric", name, f"one of {', '.join(known)}"))
-    table = comparison.table
-    column = SELECTED + name
-    found = table[column if table[column].notna().all() else name]
-    return found.astype(float), 1 if known[name].better == "higher" else -1
+    return comparison.table[name].astype(float), 1 if known[name].better == "higher" else -1

@@ -97,7 +97,8 @@ def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Resu
     found = []
     for metric in metrics:
         known = scores[metric.name]
-        missing = {name: (np.nan,) * len(ends(metric)) for name in notes if name not in known}
+        none = (np.nan,) * (len(ends(metric)) + 1)
+        missing = {name: none for name in notes if name not in known}
         each = missing | others(runs, metric, known)
         beside = {name: each[name] for name in sorted(each, key=_place)}
         claims = claims_of(runs, rows, metric, known)

@@ -1,23 +1,23 @@
 """Rows of a report: what each method's models reach, over its seeds, and how far apart they are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from engram.checks import must
 from engram.metrics import Metric
 from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION
+from federation.errors import Refused
 from federation.settings.data import DataSettings
 from server.record import RunRecord
 from simulations.comparison import Runs, method_of
 from simulations.differences import LEAST_CLIENTS, Scores
 from simulations.harm import share_worse
-from strategies.evaluation import center_key
 from strategies.selection import selected_by
 
 __all__ = [
-    "SELECTED",
     "UNTRAINED",
     "WORSE",
     "alone",
@@ -30,13 +30,41 @@ __all__ = [
     "report_rows",
     "same_clients",
     "shown_models",
+    "shown_rounds",
     "tail",
+    "told_round",
     "untrained",
 ]
 
-SELECTED: Final = "selected-"  # before a metric's name: in the round that validation rows pick
 UNTRAINED: Final = "untrained model"
 WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
+
+
+class _Last(RunRecord):
+    """A run without the rounds that validation rows have picked."""
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The results of the last round."""
+        found, marks = super().results, (selected_by(""), selected_by(TUNED))
+        return found and {key: value for key, value in found.items() if key not in marks}
+
+
+def shown_rounds(runs: Runs, which: str) -> Runs:
+    """Returns runs as seen in the rounds that validation rows pick, or in the last ones.
+
+    Args:
+        runs: The runs.
+        which: ``picked`` or ``last``.
+
+    Raises:
+        Refused: It is neither.
+    """
+    if which not in ("picked", "last"):
+        raise Refused(must("round", which, "picked or last"))
+    if which == "picked":
+        return runs
+    return {name: [_Last.open(one.folder) for one in records] for name, records in runs.items()}
 
 
 def shown_models(label: str, records: Sequence[RunRecord]) -> dict[str, str]:
@@ -70,29 +98,30 @@ def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
-    """Returns a row for each model of each method, from the last evaluation of each run.
+    """Returns a row for each model of each method, of one round of each run.
+
+    It is the round that validation rows pick for the row's model; the last one where they pick
+    none, and the last evaluation so far of a run that is not finished.
 
     A method's row is of the models that serve clients; that of its name and ``+ fine-tuning``, of
     the same after fine-tuning. The entries of ``strategies.evaluation.summary`` are means over
     runs: ``accuracy`` is of the row's model, ``accuracy-common`` of the common model, where there
     is one. ``accuracy-seed-std`` is the standard deviation of the row's mean accuracy over runs
-    (None for one run). ``selected-accuracy`` is its mean accuracy after the round that validation
-    rows pick for it, ``selected-validation-accuracy`` that on these rows, and ``selected-round``
-    the median of these rounds; None unless all runs are finished and hold rows out. Of a metric
-    whose ``center`` is the median, ``-seed-std`` and ``selected-validation-``, by which the best
-    method is picked, are of medians over clients.
+    (None for one run), and ``selected-round`` the median of the rounds that are picked (None if
+    they are the last ones).
 
     ``accuracy-clients`` counts the clients that have the score, in any run. Of fewer than three
     that are not all, mean and standard deviation are None. ``accuracy-worse-than-local`` is the
-    share of clients, over runs, whose score in the picked round is below that of training by
+    share of clients, over runs, whose score in that round is below that of training by
     themselves, ``-low`` and ``-high`` are its interval: see ``simulations.harm.share_worse``.
 
-    ``rounds`` are those of the run with the fewest, and ``trained`` is the number of clients that
-    have trained in them. ``client-bytes`` are what a client receives and sends when it trains (None
-    before a run is finished), ``client-ms`` is how long a client trains in a round: what its node
-    says, or, where one process trains all, its share of the round. ``left-out`` counts how often a
-    client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that
-    a private run spent on a client, and ``finished`` says whether all rounds are done.
+    ``rounds`` are those of the run with the fewest, ``members`` is the number of clients that have
+    not left, and ``trained`` that of those of them that have trained. ``client-bytes`` are what a
+    client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
+    long a client trains in a round: what its node says, or, where one process trains all, its share
+    of the round. ``left-out`` counts how often a client was asked to train and gave no usable
+    reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
+    ``finished`` says whether all rounds are done.
     """
     base, ended = alone(runs), comparable(runs)
     return [
@@ -132,7 +161,7 @@ def _of_clients(
         scores = client_scores(records, metric.name, which)
         known = np.any([np.isfinite(each) for each in scores], axis=0)
         found[f"{metric.name}-clients"] = int(known.sum())
-        if known.sum() < min(LEAST_CLIENTS, len(known)):
+        if known.sum() < min(LEAST_CLIENTS, _members(records)):
             found |= {metric.name: None, f"{metric.name}-std": None}
         if base and base is not records and all(_has(record, metric.name) for record in base):
             sign = 1 if metric.better == "higher" else -1
@@ -154,16 +183,12 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         for record, rows in zip(records, curves, strict=True)
     ]
     selected = [picked(record, which) for record in records]
+    shown = [one or other for one, other in zip(selected, last, strict=True)]
     figures: dict[str, float | None] = {}
     for metric in metrics:
-        name = metric.name
-        figures |= _figures(last, metric, which)
-        key = center_key(name + which, metric)
-        figures[f"{name}-seed-std"] = _deviation([row[key] for row in last])
-        for rows, score in ((VALIDATION, key), ("", name + which)):
-            values = [row[rows + score] for row in selected if row]
-            whole = len(values) == len(records) and None not in values
-            figures[SELECTED + rows + name] = float(np.mean(values)) if whole else None
+        figures |= _figures(shown, metric, which)
+        each = [row[metric.name + which] for row in shown]
+        figures[f"{metric.name}-seed-std"] = _deviation(each)
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
     picked_rounds = [row["round"] for row in selected if row]
@@ -174,6 +199,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         "finished": len(ended) == len(records),
         **figures,
         "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
+        "members": _members(records),
         "trained": min(map(_trained, curves)),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
@@ -206,9 +232,15 @@ def _figures(
 
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the number of clients that have taken part in training."""
+    """Returns the number of clients that have taken part in training, without those that left."""
     each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
-    return len(set[int]().union(*each))
+    trained = set[int]().union(*each)
+    return len(trained.intersection(rows[-1].get("members", trained)))
+
+
+def _members(records: Sequence[RunRecord]) -> int:
+    """Returns how many clients every run has in the end."""
+    return min(record.members for record in records)
 
 
 def _client_ms(row: Mapping[str, Any]) -> float:
@@ -222,9 +254,16 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _deviation(values: Sequence[float | None]) -> float | None:
+def _deviation(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.std(known, ddof=1)) if len(known) > 1 else None
+
+
+def told_round(row: Mapping[str, Any]) -> str:
+    """Returns the round that a row of ``report_rows`` is of, in words."""
+    if row["selected-round"] is None:
+        return f"after {row['rounds']} rounds"
+    return "after the round that validation rows pick"
 
 
 def tail(metric: Metric) -> str:
@@ -242,9 +281,9 @@ def ends(metric: Metric) -> dict[str, str]:
     return {"mean": "", "s.d.": "-std", **median, th.removeprefix("-"): th, "worst": "-worst"}
 
 
-def figures_of(scores: Scores, metric: Metric) -> tuple[float, ...]:
-    """Returns the figures of ``ends`` of all clients; NaN if none has a score."""
-    everyone = np.concatenate([own[np.isfinite(own)] for own in scores])
+def figures_of(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, ...]:
+    """Returns the figures of ``ends`` of a seed's clients; NaN if none has a score."""
+    everyone = scores[np.isfinite(scores)]
     if not everyone.size:
         return (np.nan,) * len(ends(metric))
     worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
@@ -256,7 +295,7 @@ def figures_of(scores: Scores, metric: Metric) -> tuple[float, ...]:
 def others(
     runs: Runs, metric: Metric, references: Mapping[str, Scores]
 ) -> dict[str, tuple[float, ...]]:
-    """Returns the figures of ``figures_of`` of all that no method has trained.
+    """Returns the figures of all that no method has trained.
 
     Args:
         runs: The runs.
@@ -264,18 +303,26 @@ def others(
         references: Scores of each client without a network, by name.
 
     Returns:
-        By name: the references', and of the initial model, if it was scored, as means over seeds.
+        By name: the references', and of the initial model, if it was scored: the figures of
+        ``ends``, means over seeds, and the standard deviation of the first over seeds.
     """
-    found: dict[str, tuple[float, ...]] = {
-        name: figures_of(scores, metric) for name, scores in references.items()
+    found = {
+        name: [figures_of(seed, metric) for seed in scores] for name, scores in references.items()
     }
     keys = [metric.name + COMMON + end for end in ends(metric).values()]
     for records in runs.values():  # not every method has a common model
         initial = [[record.rows()[0].get(key) for key in keys] for record in records]
         if not any(value is None for seed in initial for value in seed):
-            found[UNTRAINED] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
+            found[UNTRAINED] = np.array(initial, float).tolist()
             break
-    return found
+    return {name: _over_seeds(np.array(each)) for name, each in found.items()}
+
+
+def _over_seeds(each: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    known = each[np.isfinite(each[:, 0])]
+    means = known.mean(0) if len(known) else np.full(each.shape[1], np.nan)
+    spread = _deviation(known[:, 0])
+    return (*means.tolist(), np.nan if spread is None else spread)
 
 
 def comparable(runs: Runs) -> Runs:

@@ -33,6 +33,10 @@ def show(
         str | None,
         typer.Option("--format", metavar="FORMAT", help="Draw plots as pdf or svg, or png."),
     ] = None,
+    which: Annotated[
+        str,
+        typer.Option("--round", help="Round of --csv and --latex: picked by validation, or last."),
+    ] = "picked",
     width: Annotated[
         str | None,
         typer.Option(metavar="COLUMNS", help="Columns of a paper for table and plots: one or two."),
@@ -46,9 +50,11 @@ def show(
     folder = find_run(run)
     if csv + latex + as_json > 1:
         raise Refused("--csv, --latex and --json exclude each other")
+    if which != "picked" and not (csv or latex):
+        raise Refused("--round goes with --csv or --latex")
     with readable(folder):
         if csv or latex:
-            out.print(_table(folder, width or "one", as_csv=csv), soft_wrap=True, end="")
+            out.print(_table(folder, width or "one", which, as_csv=csv), soft_wrap=True, end="")
         if file_format or look or (width and not latex):
             _draw(folder, file_format, width, look)
         if csv or latex:
@@ -69,12 +75,13 @@ def show(
             show_found(folder, as_json)
 
 
-def _table(folder: Path, width: str, *, as_csv: bool) -> str:
+def _table(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
     with end_at_once():
         from simulations.published import latex, summary
         from simulations.results import metrics_of, results_of
+        from simulations.rows import shown_rounds
     _refuse_others(folder, "a table")
-    runs = find_runs(folder)
+    runs = shown_rounds(find_runs(folder), which)
     if not runs:
         raise Refused(f"{folder} has no table yet: no run of it has been evaluated")
     if not all(map(trains_network, next(iter(runs.values())))):

@@ -249,7 +249,8 @@ class Exchange(SiteStrategy):
         if not words or row["loss-personal"] is None:
             return words
         own, shared, personal = (row[f"loss-{kind}"] for kind in ("own", "shared", "personal"))
-        return f"{words}, held-out loss {personal:.4g} (alone {own:.4g}, shared {shared:.4g})"
+        of = f" of {row['scored']} sites" if row["scored"] != row["sites"] else ""
+        return f"{words}, held-out loss{of} {personal:.4g} (alone {own:.4g}, shared {shared:.4g})"
 
 
 def _losses(scored: Evaluation) -> dict[str, Any]:

@@ -24,10 +24,9 @@
 # %% [markdown]
 # ## Read the table
 #
-# - `picked` is the mean over clients after the round that validation rows pick, and `worse` the
-#   percentage of them that are worse off than by themselves.
-# - `last ± sd` is over clients, after the last round. Read `p10` and `worst` too: a good mean may hide clients that are badly
-#   served.
+# - `worse` is the percentage of clients that are worse off than by themselves.
+# - `mean ± sd` is over clients, after the round that validation rows pick. Read `p10` and `worst` too: a
+#   good mean may hide clients that are badly served.
 # - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row
 #   with `+ fine-tuning`, each client takes ten gradient steps from its model first.
 # - `common` is the common model as it is. `fedavg` serves everyone by it.

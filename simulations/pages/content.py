@@ -11,11 +11,14 @@ from simulations.comparison import Runs
 from simulations.pages.figures import clients, curves, gains
 from simulations.reports.local import share_in_words
 from simulations.results import Results
-from simulations.rows import SELECTED, WORSE, ends
+from simulations.rows import WORSE, ends, told_round
 from strategies.evaluation import center_key
 
 BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False, "responsive": True}
 """Options of plotly's figures, without the button that would send their data away."""
+
+
+_SEEDS: Final = "s.d. over seeds"
 
 
 class PageTable(NamedTuple):
@@ -31,23 +34,24 @@ def table_of(results: Results) -> PageTable:
     """Returns what each method reaches, and how far the best is from the others."""
     metric, rows = results.metric, results.rows
     name, percent = metric.name, " in %" if metric.percent else ""
-    picked, harm = _told(rows, SELECTED + name), _told(rows, name + WORSE)
-    keys = {f"last {heading}": name + end for heading, end in ends(metric).items()}
-    keys |= {"last unseen": center_key(UNSEEN + name, metric)}
-    keys |= {"last common model": center_key(name + COMMON, metric)}
-    last = {heading: key for heading, key in keys.items() if _told(rows, key)}
+    harm = _told(rows, name + WORSE)
+    keys = {heading: name + end for heading, end in ends(metric).items()}
+    keys |= {"unseen": center_key(UNSEEN + name, metric)}
+    keys |= {"common model": center_key(name + COMMON, metric), _SEEDS: f"{name}-seed-std"}
+    keys = {heading: key for heading, key in keys.items() if _told(rows, key)}
     told = []
     for row in rows:
-        figures = [*[row.get(SELECTED + name)] * picked, *(row.get(key) for key in last.values())]
-        shown = [metric.in_words(value, 1) for value in figures]
+        shown = [metric.in_words(row.get(key), 1) for key in keys.values()]
         told.append([row["method"], *shown, *[share_in_words(row, name)] * harm])
-    for reference, known in results.beside.items():
-        figures = [*known[:1] * picked, *known, *[None] * (len(last) - len(known))]
-        shown = [metric.in_words(value, 1) for value in figures]
+    for reference, values in results.beside.items():
+        known = dict(zip([*ends(metric), _SEEDS], values, strict=True))
+        shown = [metric.in_words(known.get(heading), 1) for heading in keys]
         told.append([reference, *shown, *["-"] * harm])
-    heading = ["method", *["picked"] * picked, *last, *["worse than local (%)"] * harm]
-    those = " that train" if center_key(UNSEEN + name, metric) in last.values() else ""
-    title = f"{name.capitalize()}{percent} of the clients{those}, on test rows"
+    heading = ["method", *keys, *["worse than local (%)"] * harm]
+    those = " that train" if "unseen" in keys else ""
+    title = (
+        f"{name.capitalize()}{percent} of the clients{those}, on test rows {told_round(rows[0])}"
+    )
     notes = [f"{reference}: {words}" for reference, words in results.notes.items()]
     return PageTable(title, heading, told, [*results.words, *notes])
 

@@ -20,7 +20,7 @@ from simulations.options import as_allowed
 from simulations.plots import save
 from simulations.reports.base import reports
 from simulations.results import metrics_of, results_of
-from simulations.rows import SELECTED, WORSE, ends, tail
+from simulations.rows import WORSE, ends, tail, told_round
 from strategies.evaluation import center_key
 
 _FIRST: Final = "gains.png"  # which says whether personalizing is worth it
@@ -41,25 +41,21 @@ def report_table(
     name, percent = metric.name, " in %" if metric.percent else ""
     further = list(ends(metric).items())[2:]
     unseen = any(UNSEEN + name in row for row in rows)
-    picked = any(row[SELECTED + name] is not None for row in rows)
     harm = any(row.get(name + WORSE) is not None for row in rows)
-    median, those = ("median, ", " (of these, medians)") if len(further) > 2 else ("", "")
+    median, those = ("median, ", " (the median)") if len(further) > 2 else ("", "")
     common = center_key(name + COMMON, metric)
-    also = [
-        " after the round that validation picks;" * picked,
-        " share of clients that are served worse than by their own training, in that round;" * harm,
-    ]
+    worse = " share of clients that are served worse than by their own training;" * harm
     title = (
-        f"{name.capitalize()}{percent} on test rows, means over clients{' that train' * unseen}:"
-        f"{''.join(also)} after the "
-        f"last round, mean ± sd, {median}{tail(metric)[2:]}th percentile and worst of the clients;"
-        f"{' of unseen clients;' * unseen} of the common model; sd of seeds{those}; KiB that a "
+        f"{name.capitalize()}{percent} on test rows {told_round(rows[0])}, means over clients"
+        f"{' that train' * unseen}:{worse} mean ± sd, {median}{tail(metric)[2:]}th "
+        f"percentile and worst of the clients;{' of unseen clients;' * unseen} of the common model"
+        f"{those}; sd of the mean over seeds; KiB that a "
         "client receives and sends in a round; milliseconds a round, and each client's"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     longest = max(len(row["method"]) + 3 * (not row["finished"]) for row in rows)
     table.add_column("method", no_wrap=True, min_width=longest)
-    headings = ["picked"] * picked + ["worse"] * harm + ["last ± sd", *(end for end, _ in further)]
+    headings = ["worse"] * harm + ["mean ± sd", *(end for end, _ in further)]
     headings += ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -67,7 +63,6 @@ def report_table(
         keys = [name + end for _, end in further] + [center_key(UNSEEN + name, metric)] * unseen
         table.add_row(
             row["method"] if row["finished"] else f"{row['method']}...",
-            *[metric.in_words(row[SELECTED + name], 1)] * picked,
             *[share_in_words(row, name)] * harm,
             _spread(*(metric.in_words(row[key], 1) for key in (name, f"{name}-std"))),
             *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
@@ -76,10 +71,9 @@ def report_table(
             *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
     for reference, figures in beside.items():
-        mean, spread, *others = (metric.in_words(value, 1) for value in figures)
-        before = [mean] * picked + ["-"] * harm
-        blank = ["-"] * (len(headings) - 1 - len(others) - len(before))
-        table.add_row(reference, *before, _spread(mean, spread), *others, *blank)
+        mean, spread, *others, seeds = (metric.in_words(value, 1) for value in figures)
+        cells = [*["-"] * harm, _spread(mean, spread), *others, *["-"] * (unseen + 1), seeds]
+        table.add_row(reference, *cells, *["-"] * (len(headings) - len(cells)))
     return table
 
 
@@ -139,7 +133,7 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row["method"] not in runs:
             continue  # another row is of the same runs
-        total = runs[row["method"]][0].members
+        total = row["members"]
         told = []
         if row["scored"] < total:
             told.append(f"only {row['scored']} of {total} clients were scored")
@@ -164,15 +158,14 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
                 yield f"client {name} {words}: {why}"
     for row in rows:
         first = next(iter(runs.values()))[0]
-        settings = first.config["settings"]
-        scored = row["scored"] - settings["unseen-clients"]
+        unseen = first.config["settings"]["unseen-clients"]
+        scored, seen = row["scored"] - unseen, row["members"] - unseen
         for metric in first.metrics:
             count = row.get(f"{metric.name}-clients")
             if count is not None and count < scored:
                 why = ", too few for a mean" if row[metric.name] is None else ""
                 have = f"{count} of {scored} clients have the score {metric.name}"
                 yield f"{row['method']}: {have}{why}"
-        seen = first.members - settings["unseen-clients"]
         if row["trained"] < seen:
             trained = f"{row['trained']} of {seen} clients have trained so far"
             yield f"{trained}; the others are served as those that never train"

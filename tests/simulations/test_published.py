@@ -37,22 +37,57 @@ def results(found, method):
     return [run.results for run in found.runs[method]]
 
 
-def test_the_summary_has_the_recorded_means_of_every_metric(found):
-    frame = found.summary()
-    assert {"ditto", "local", "fedavg", "ditto + fine-tuning", "constant, own"} <= set(frame.index)
+@pytest.mark.parametrize("chosen", ["picked", "last"])
+def test_all_tables_are_of_one_round(found, chosen):
+    again = load_comparison(found.folder, round=chosen)
+    frame = again.summary()
     for name in ("accuracy", "f1"):
-        values = [each[name] for each in results(found, "ditto")]
-        assert frame.loc["ditto", name] == pytest.approx(np.mean(values))
-        spread = abs(values[0] - values[1]) / np.sqrt(2)
-        assert frame.loc["ditto", f"{name}-seed-std"] == pytest.approx(spread)
-    assert frame.loc["fedavg", "seeds"] == 2
-    known = json.loads((found.folder / "references.json").read_text())
-    unseen = results(found, "ditto")[0]["unseen"]
-    seen = [
-        np.delete(np.array(known[str(seed)]["constant, own"]["f1"], float), unseen)
-        for seed in (0, 1)
-    ]
-    assert frame.loc["constant, own", "f1"] == pytest.approx(np.nanmean(np.concatenate(seen)))
+        for row, method, key in (("ditto", "ditto", "selected"), ("fedavg", "fedavg", "selected")):
+            each = [r.get(key) if chosen == "picked" else r for r in results(found, method)]
+            values = [one[name] for one in each]
+            assert frame.loc[row, name] == pytest.approx(np.mean(values))
+            spread = abs(values[0] - values[1]) / np.sqrt(2)
+            assert frame.loc[row, f"{name}-seed-std"] == pytest.approx(spread)
+        clients = again.per_client(name)[lambda each: ~each["unseen"]]
+        seeds = clients.groupby("seed").mean()
+        pairs = again.significance(name).set_index(["one", "other"])["difference"]
+        for one, other in pairs.index:
+            if other != "untrained model":
+                gap = (seeds[one] - seeds[other]).mean()
+                assert pairs[one, other] == pytest.approx(gap)
+                assert frame.loc[one, name] - frame.loc[other, name] == pytest.approx(gap)
+    assert ("after 2 rounds" in again.to_latex()) == (chosen == "last")
+    assert ("after 2 rounds" in " ".join(str(again).split())) == (chosen == "last")
+
+
+def test_the_last_round_is_another_table(found, engram):
+    last = load_comparison(found.folder, round="last")
+    assert not last.summary().equals(found.summary())
+    assert engram("show", found.folder, "--csv", "--round", "last")[1] == last.summary().to_csv()
+    with pytest.raises(Refused, match=r"^round must be picked or last, got 'first'$"):
+        load_comparison(found.folder, round="first")
+    assert engram("show", found.folder, "--round", "last")[0] == 2
+
+
+def test_every_row_of_every_metric_has_its_spread(found):
+    frame = found.summary()
+    for name in ("accuracy", "f1"):
+        assert frame[f"{name}-seed-std"].notna().all()
+    untrained = [run.metrics["f1-common"].iloc[0] for run in found.runs["ditto"]]
+    assert frame.loc["untrained model", "f1-seed-std"] == pytest.approx(np.std(untrained, ddof=1))
+
+
+def test_the_best_is_bold_and_a_dagger_marks_those_it_is_not_told_apart_from(found):
+    pairs = found.significance()
+    _, *lines = cells(found.to_latex())
+    validation = found.table["validation-accuracy"]
+    best = validation.idxmax()
+    marks = {label: (r"\textbf" in cell, "dagger" in cell) for label, cell, _ in lines}
+    for label, (bold, dagger) in marks.items():
+        pair = pairs[pairs["one"].isin([best, label]) & pairs["other"].isin([best, label])]
+        assert bold == (label == best)
+        assert dagger == (label != best and not pair["shown"].any())
+    assert any(dagger for _, dagger in marks.values())
 
 
 def test_clients_stand_beside_each_other_by_their_names(found):
@@ -129,7 +164,8 @@ def test_latex_has_a_line_for_each_row(found, tmp_path):
     row = found.summary().loc["ditto"]
     mean, spread = (100 * row[key] for key in ("accuracy", "accuracy-seed-std"))
     (ditto,) = [line for line in lines if line[0] == "ditto"]
-    assert re.sub(r"\\textbf{(.*)}", r"\1", ditto[1]) == rf"{mean:.1f} $\pm$ {spread:.1f}"
+    shown = re.sub(r"\\textbf{(.*)}", r"\1", ditto[1]).removesuffix(r"$^\dagger$")
+    assert shown == rf"{mean:.1f} $\pm$ {spread:.1f}"
     assert r"\begin{table*}" in found.to_latex(width="two")
     assert table.count("{") == table.count("}")
     never = set.intersection(*(set(each["unseen"]) for each in results(found, "ditto")))
@@ -138,7 +174,7 @@ def test_latex_has_a_line_for_each_row(found, tmp_path):
 
 
 def test_a_table_that_does_not_fit_is_refused(found, engram, monkeypatch):
-    table = found.to_latex().replace(r"$\pm$", "±").replace(r"\%", "%")
+    table = found.to_latex().replace(r"$\pm$", "±").replace(r"$^\dagger$", "†").replace(r"\%", "%")
     lines = cells(re.sub(r"\\textbf{(.*?)}", r"\1", table))
     letters = sum(max(map(len, column)) for column in zip(*lines, strict=True)) + 2 * 2
     monkeypatch.setitem(WIDTHS, "one", letters)

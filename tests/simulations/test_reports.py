@@ -4,16 +4,20 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.collections import PathCollection
 
 import engram
+from client.coefficients import linear
 from engram.bandits.linucb import linucb
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
 from engram.metrics import METRICS
 from federation.data.arrivals import drawn_environment
 from federation.experiment import Experiment
+from federation.schema import Schema
 from simulations.claims import claims_of
+from simulations.comparison import find_runs
 from simulations.gains import draw_gains
 from simulations.reports.local import client_lines
 from simulations.reports.meta_ban import references
@@ -26,6 +30,7 @@ from simulations.rows import (
     report_rows,
     shown_models,
 )
+from strategies.molar import Exchange
 
 ACCURACY = METRICS["accuracy"]
 CLIENTS = 6
@@ -89,8 +94,7 @@ def test_methods_whose_models_were_fine_tuned_have_a_row_for_that():
     assert [row["method"] for row in found] == ["fedavg", "fedavg + fine-tuning", "ditto"]
     assert [row["accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
     assert [row["accuracy-common"] for row in found] == [0.5] * 3
-    assert [row["selected-accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
-    assert [row["selected-validation-accuracy"] for row in found] == pytest.approx([0.7, 0.8, 0.7])
+    assert [row["validation-accuracy"] for row in found] == pytest.approx([0.7, 0.8, 0.7])
     assert not any("tuned" in key for row in found for key in row)
     assert [row["trained"] for row in found] == [2] * 3  # of the three that were asked
 
@@ -132,7 +136,7 @@ def test_nothing_is_compared_before_all_runs_are_finished_with_the_same_seeds():
     both["ditto"].pop()
     assert claims_of(both, rows, ACCURACY) is None
     for row in rows:
-        row["selected-validation-accuracy"] = None
+        row["validation-accuracy"] = None
     assert claims_of(runs(fedavg=(0.7, 0.8), ditto=(0.9, 0.7)), rows, ACCURACY) is None
 
 
@@ -162,6 +166,44 @@ def test_a_mean_of_too_few_clients_is_absent():
     assert (row["accuracy"], row["accuracy-std"], row["accuracy-clients"]) == (None, None, 2)
     told = [*client_lines(found, [row])]
     assert "ditto: 2 of 6 clients have the score accuracy, too few for a mean" in told
+
+
+def test_clients_that_left_are_neither_missed_in_a_mean_nor_counted_as_not_trained():
+    one = Record(0, 0.8, served=[0.9, None, None, None, None, 0.8])
+    one.members, rows = 2, one.rows()
+    one.rows = lambda: [row | {"members": [0, 5]} for row in rows]
+    for found in (one.results, one.results["selected"]):
+        found["scored"] = 2
+    (row,) = report_rows({"ditto": [one]})
+    assert row["accuracy"] == pytest.approx(0.85)
+    assert (row["accuracy-clients"], row["members"], row["trained"]) == (2, 2, 1)
+    (told,) = client_lines({"ditto": [one]}, [row])
+    assert told.startswith("1 of 2 clients have trained so far")  # client 2 did, and has left
+
+
+def test_a_mean_is_over_the_clients_that_a_run_goes_on_with(tmp_path):
+    settings = {"num_clients": 3, "clients_per_round": 2, "without": "2", "num_rounds": 2}
+    run = engram.simulate(method="fedavg", out=tmp_path / "run", progress=False, **settings)
+    row, _ = report_rows(find_runs(run.folder))
+    scores = run.picked.clients["accuracy"]
+    assert [*scores.index] == [0, 1]
+    assert row["accuracy"] == pytest.approx(scores.mean())
+    assert (row["members"], row["trained"]) == (2, 2)
+    assert not [*client_lines(find_runs(run.folder), [row])]
+
+
+def test_a_mean_of_losses_says_of_how_many_sites_it_is():
+    losses = {"loss-own": 3.0, "loss-shared": 2.0, "loss-personal": 1.0}
+    row = {"sites": 3, "left-out": {}, "scored": 2, **losses}
+    said = "3 sites, held-out loss of 2 sites 1 (alone 3, shared 2)"
+    assert Exchange.in_words(row) == said
+    assert Exchange.in_words(row | {"scored": 3}) == said.replace(" of 2 sites", "")
+
+
+def test_limits_that_are_not_known_are_empty_cells():
+    limits = {"low": torch.tensor([-torch.inf, 1.0]), "high": torch.tensor([torch.nan, 3.0])}
+    found = linear(Schema(()), ["a", "b"], torch.tensor([1.5, 2.0]), limits)
+    assert found.table == "name,coef,low,high\na,1.5,,\nb,2.0,1.0,3.0\n"
 
 
 def test_gains_are_drawn_over_each_reference():
@@ -234,7 +276,7 @@ def test_references_are_drawn_beside_a_runs_regret():
 def test_a_method_whose_clients_share_a_part_has_no_common_model():
     rows = {row["method"]: row for row in report_rows(runs(fedper=(0.7, 0.8), ditto=(0.6, 0.7)))}
     assert "accuracy-common" not in rows["fedper"]
-    assert rows["fedper"]["selected-accuracy"] == pytest.approx(0.725)
+    assert rows["fedper"]["accuracy"] == pytest.approx(0.725)
     assert rows["ditto"]["accuracy-common"] == pytest.approx(0.5)
 
 
@@ -243,7 +285,7 @@ def test_the_untrained_model_is_of_the_first_method_with_a_common_one():
     ends = {"": 0.1, "-std": 0.02, "-p10": 0.05, "-worst": 0.0}
     for one in both["fedavg"]:
         one.summary |= {f"accuracy-common{end}": value for end, value in ends.items()}
-    assert others(both, ACCURACY, {}) == {"untrained model": pytest.approx((0.1, 0.02, 0.05, 0.0))}
+    assert others(both, ACCURACY, {}) == {"untrained model": pytest.approx((0.1, 0.02, 0.05, 0, 0))}
     assert others(runs(local=(0.6, 0.6)), ACCURACY, {}) == {}
 
 
@@ -258,6 +300,6 @@ def test_what_is_picked_is_a_mean_as_the_answer_is_and_a_best_method_is_picked_b
     picked_round = {"round": 8, **means, "clients": columns}
     one.results = {**one.summary, "rounds": 10, "clients": columns, "selected": picked_round}
     (row,) = report_rows({"fedavg": [one]})
-    assert (row["selected-rmse"], row["selected-validation-rmse"]) == (2.5, 2.0)
-    constant = figures_of([np.array(errors)], METRICS["rmse"])
-    assert constant[0] == np.mean(errors) == row["selected-rmse"]
+    assert (row["rmse"], row["validation-rmse-median"]) == (2.5, 2.0)
+    constant = figures_of(np.array(errors), METRICS["rmse"])
+    assert constant[0] == np.mean(errors) == row["rmse"]
