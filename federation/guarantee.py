@@ -22,7 +22,7 @@ def adjacency(e: Experiment) -> str:
     if e.privacy == "example" and e.own.turns:
         return "one of a client's turns is replaced by any other"
     if e.privacy == "example":
-        return "one of a client's training rows is added or removed"
+        return "one of a client's training rows is zeroed out (zero-out adjacency)"
     if reach(e) == 2:
         return "one client's data are replaced by any others"
     return "one client is added or removed"
