@@ -54,7 +54,8 @@ def guarantee(e: Experiment) -> str:
             "whoever sees the models, and not who takes part"
         )
     if e.privacy == "local":
-        told += ", and each evaluation by sites costs as much as a round"
+        each = ", and each evaluation by sites costs as much as a round"
+        told += ", sites' scores included" if e.epsilon else each
     elif e.validates:
         told += "; scores, and a round chosen by them, are not covered"
     if not is_weak(e):

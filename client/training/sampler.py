@@ -108,9 +108,7 @@ class Sampler:
             size=size,
             augment=self._augment,
             seeds=None if seeds is None else torch.from_numpy(seeds).to(e.device),
-            keys=self._keys(Stream.DROPOUT, clients, server_round, 1 + batches)
-            if self._network.noisy
-            else None,
+            keys=self._keys(clients, server_round, 1 + batches) if self._network.noisy else None,
             sizes=sizes,
             starts=np.array([first_steps(self._client.phases, h) for h in steps]),
         )
@@ -129,7 +127,7 @@ class Sampler:
 
         def keys(stream: Stream) -> Tensor:
             """Returns random integers (c, 1 + steps, k), each by its row and step alone."""
-            steps = self._keys(stream, clients, server_round, 1 + e.local_steps)
+            steps = self._keys(clients, server_round, 1 + e.local_steps, stream)
             return (steps[..., None] + torch.from_numpy(own).to(e.device)) % 2**32
 
         return Draws(
@@ -199,7 +197,7 @@ class Sampler:
         return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
 
     def _keys(
-        self, stream: Stream, clients: Sequence[int], server_round: int, count: int
+        self, clients: Sequence[int], server_round: int, count: int, stream: Stream = Stream.DROPOUT
     ) -> Tensor:
         """Returns ``count`` random integers for each client, (c, count)."""
         seed = self._experiment.seed

@@ -182,12 +182,10 @@ def _dealt(
     if e.privacy == "example":
         owner = np.array(clients)[codes]
         held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
-    else:
-        for client, rows in zip(clients, own, strict=True):
-            held[rows] = _held_out(len(rows), e, client)
+    for client, rows in zip(clients, own, strict=True) if e.privacy != "example" else ():
+        held[rows] = _held_out(len(rows), e, client)
     if lost := [client for client, rows in zip(clients, own, strict=True) if held[rows].all()]:
-        told = few(lost, names)
-        raise DataError(f"clients {told} have no training rows: change test-fraction, or the seed")
+        raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()
     if e.missing == "median":
         path, frame, learned = e.source.path, table.inputs, ~held

@@ -43,6 +43,7 @@ def report_table(
     unseen = any(UNSEEN + name in row for row in rows)
     picked = any(row[SELECTED + name] is not None for row in rows)
     harm = any(row.get(name + WORSE) is not None for row in rows)
+    noisy = any(row.get(f"{name}-noise") is not None for row in rows)
     median, those = ("median, ", " (of these, medians)") if len(further) > 2 else ("", "")
     common = center_key(name + COMMON, metric)
     also = [
@@ -52,14 +53,20 @@ def report_table(
     title = (
         f"{name.capitalize()}{percent} on test rows, means over clients{' that train' * unseen}:"
         f"{''.join(also)} after the "
-        f"last round, mean ± sd, {median}{tail(metric)[2:]}th percentile and worst of the clients;"
+        f"last round, {'with sd of the noise in it, ' * noisy}mean ± sd, "
+        f"{median}{tail(metric)[2:]}th percentile and worst of the clients;"
         f"{' of unseen clients;' * unseen} of the common model; sd of seeds{those}; KiB that a "
         "client receives and sends in a round; milliseconds a round, and each client's"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     longest = max(len(row["method"]) + 3 * (not row["finished"]) for row in rows)
     table.add_column("method", no_wrap=True, min_width=longest)
-    headings = ["picked"] * picked + ["worse"] * harm + ["last ± sd", *(end for end, _ in further)]
+    headings = (
+        ["picked"] * picked
+        + ["worse"] * harm
+        + ["noise"] * noisy
+        + ["last ± sd", *(end for end, _ in further)]
+    )
     headings += ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -69,6 +76,7 @@ def report_table(
             row["method"] if row["finished"] else f"{row['method']}...",
             *[metric.in_words(row[SELECTED + name], 1)] * picked,
             *[share_in_words(row, name)] * harm,
+            *[metric.in_words(row.get(f"{name}-noise"), 1)] * noisy,
             _spread(*(metric.in_words(row[key], 1) for key in (name, f"{name}-std"))),
             *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
             metric.in_words(row[f"{name}-seed-std"], 1),
@@ -77,14 +85,14 @@ def report_table(
         )
     for reference, figures in beside.items():
         mean, spread, *others = (metric.in_words(value, 1) for value in figures)
-        before = [mean] * picked + ["-"] * harm
+        before = [mean] * picked + ["-"] * (harm + noisy)
         blank = ["-"] * (len(headings) - 1 - len(others) - len(before))
         table.add_row(reference, *before, _spread(mean, spread), *others, *blank)
     return table
 
 
 def _spread(mean: str, spread: str) -> str:
-    return mean if mean == "-" else f"{mean} ± {spread}"
+    return mean if "-" in (mean, spread) else f"{mean} ± {spread}"
 
 
 def share_in_words(row: Mapping[str, Any], name: str) -> str:

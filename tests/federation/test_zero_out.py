@@ -173,7 +173,7 @@ def test_tables(kind):
         without = parts(np.delete(np.arange(N), row))
         assert (whole - without).total() == 1
         assert not without - whole
-    with pytest.raises(DataError, match=r"^clients \[a, b, c\] have no training rows: change test"):
+    with pytest.raises(DataError, match=r"^clients \[a, b, c\] have no training rows: lower test"):
         parts(np.arange(N), test_fraction=1 - 1e-9)
 
 
