@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from logging import getLogger
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -39,8 +39,8 @@ from client.hosts.local import LocalHost
 from client.noted import note_training
 from client.policy import UNLIMITED, Policy
 from client.replies import Replies
-from client.requests import Request, check_settings, check_source
-from client.rounds import Exchanged, noted, rows_of
+from client.requests import Request, check_settings, check_source, round_of
+from client.rounds import Exchanged, metrics_of, noted
 from client.scored import keep_scored, needs_received
 from client.sealed import read_key
 from client.spending import Account
@@ -49,6 +49,7 @@ from client.training.chunks import ClientFailed
 from client.training.process import training_from_now_on
 from client.trainings import prune
 from federation.bundle import bundle, bundled_size, is_bundled, unbundle
+from federation.calibration import is_scored
 from federation.clock import now
 from federation.columns import Column
 from federation.described import read_schema
@@ -117,7 +118,7 @@ def train(message: Message, context: Context) -> Message:
         told = reply
         if node.covers is not None and reply.has_content():
             told = Message(node.covers.training(reply.content), reply_to=message)
-        return _Answered(told, epsilon, rows_of(reply))
+        return _Answered(told, epsilon, metrics_of(reply))
 
     return _answer(message, context, answer)
 
@@ -140,17 +141,19 @@ def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients, and keeps what served them."""
 
     def answer(node: _Node, request: Request) -> _Answered:
-        if node.withholds or not isinstance(node.covers, Covers):
+        paid = node.pays(round_of(message.content))
+        if node.withholds or not (paid and isinstance(node.covers, Covers)):
             reply = told = _scored(node, request)
-            if reply.has_content() and (columns := node.withheld(reply.content)):
+            all_of_them = () if paid else scores_of(node.experiment)
+            if reply.has_content() and (columns := all_of_them or node.withheld(reply.content)):
                 told = Message(withheld_scores(reply.content, columns), reply_to=message)
-            return _Answered(told, rows=rows_of(reply))
+            return _Answered(told, metrics=metrics_of(reply))
         node.covers.check_scores()
         epsilon = node.charge(message, context.run_id)
         reply = told = _scored(node, request)
         if reply.has_content():
             told = Message(node.covers.scores(reply.content), reply_to=message)
-        return _Answered(told, epsilon, rows_of(reply))
+        return _Answered(told, epsilon, metrics_of(reply))
 
     return _answer(message, context, answer)
 
@@ -183,13 +186,13 @@ class _Answered(NamedTuple):
         message: The answer.
         epsilon: Epsilon of the site's data with this answer; None if it has no total, or the
             answer cost nothing.
-        rows: The rows behind it; None if the answer says so.
+        metrics: The figures behind it, without noise; None if they are those of the answer.
         is_new: Whether it counts as a round of the day, though nobody has trained.
     """
 
     message: Message
     epsilon: float | None = None
-    rows: int | None = None
+    metrics: Mapping[str, Any] | None = None
     is_new: bool = False
 
 
@@ -229,6 +232,11 @@ class _Node(NamedTuple):
         rows = scores.config_records[CLIENTS].get("queries", [])
         few = isinstance(rows, list) and any(int(n) < self.policy.least_count for n in rows)
         return scores_of(self.experiment) if few else self.withholds
+
+    def pays(self, server_round: int) -> bool:
+        """Whether a round's scores may cost epsilon, of which site or run may have set a total."""
+        total = self.account is not None or self.experiment.epsilon
+        return not total or is_scored(self.experiment, server_round)
 
     def charge(self, message: Message, run: int) -> float | None:
         """Pays for an answer; returns epsilon after it, None if the site sets no total.

@@ -14,7 +14,7 @@ import torch
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.checks import must
-from federation.calibration import noise_multiplier
+from federation.calibration import noise_multiplier, noise_of
 from federation.columns import COMMON, TUNED, Column
 from federation.errors import Refused
 from federation.experiment import Experiment
@@ -30,7 +30,6 @@ __all__ = [
     "covered_scores",
     "covered_training",
     "covers_of",
-    "is_bounded",
     "scores_of",
     "withheld_scores",
 ]
@@ -67,7 +66,7 @@ class Covers(NamedTuple):
         Raises:
             Refused: No metric has a range with two ends.
         """
-        if not any(map(is_bounded, self.columns)):
+        if not noise_of(self.columns, self.multiplier):
             names = ", ".join(dict.fromkeys(column.metric.name for column in self.columns))
             expected = "some whose range has two ends, such as accuracy, where privacy is local"
             raise Refused(must("metrics", names, expected))
@@ -103,11 +102,6 @@ def scores_of(e: Experiment) -> Sequence[Column]:
     return e.network.columns(e, (COMMON, TUNED)) if isinstance(e.own, NetworkMethod) else []
 
 
-def is_bounded(column: Column) -> bool:
-    """Returns whether a column's metric has a range with two ends."""
-    return math.isfinite(column.metric.low) and math.isfinite(column.metric.high)
-
-
 def covered_roster(content: RecordDict) -> RecordDict:
     """Returns a node's description without its clients' numbers of rows."""
     entry = dict(content.config_records[ROSTER])
@@ -140,10 +134,7 @@ def covered_scores(
 ) -> RecordDict:
     """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
 
-    Whatever the data of a client, a score of the k bounded ones moves by its metric's range at
-    most, and all of them, each divided by its range, by sqrt(k). With normal noise of deviation
-    ``multiplier sqrt(k) / 2`` ranges, they are one release with mu = 2 / multiplier, as an update
-    of this multiplier is. A score that is missing is the middle of its range before it has noise.
+    For its deviation see ``noise_of``. A score that is missing is the middle of its range before.
 
     Args:
         content: The answer.
@@ -155,15 +146,16 @@ def covered_scores(
     details = dict(withheld.config_records[CLIENTS])
     del details[WITHHELD]
     clients = read_list(before, "ids", int)
-    bounded = [column for column in columns if is_bounded(column) and column.name in details]
-    deviation = multiplier * math.sqrt(len(bounded)) / 2
+    there = [column for column in columns if column.name in details]
+    deviations = noise_of(there, multiplier)
+    bounded = [column for column in there if column.name in deviations]
     scores: dict[str, list[float]] = {}
     drawn = noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
     for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
         low, high = column.metric.low, column.metric.high
         values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
         values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
-        scores[column.name] = (values + deviation * (high - low) * normal).tolist()
+        scores[column.name] = (values + deviations[column.name] * normal).tolist()
     return RecordDict(
         {
             METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),

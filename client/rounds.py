@@ -11,7 +11,7 @@ from client.requests import round_of
 from federation.errors import AWAITED, REFUSED, EngramError, few, one_line
 from federation.wire import CLIENTS, COLUMNS, METRICS, MODEL, config_of
 
-__all__ = ["Exchanged", "fields_of", "in_words", "noted", "rows_of"]
+__all__ = ["Exchanged", "fields_of", "in_words", "metrics_of", "noted"]
 
 _log = getLogger("flwr.engram")
 
@@ -38,7 +38,7 @@ class Exchanged(NamedTuple):
         sent: Bytes of the reply.
         seconds: From the message to the reply.
         epsilon: Epsilon of the site's data with the reply; None if it is not counted.
-        rows: The rows behind the reply; None if that says so.
+        metrics: The figures behind the reply, which it may have with noise; None if it has these.
     """
 
     run: int
@@ -48,7 +48,7 @@ class Exchanged(NamedTuple):
     sent: int
     seconds: float
     epsilon: float | None = None
-    rows: int | None = None
+    metrics: Mapping[str, Any] | None = None
 
 
 def noted(
@@ -100,11 +100,10 @@ def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[st
     if kind not in _DONE:
         return None
     records = reply.content
-    details, scores = records.config_records.get(CLIENTS), records.metric_records.get(METRICS)
+    details = records.config_records.get(CLIENTS)
     clients: Any = details.get("ids", []) if details is not None else []
-    metrics: dict[str, Any] = dict(scores) if scores is not None else {}
-    counted = metrics.pop(_ROWS, 0)
-    rows = fields.get("rows", counted)
+    metrics = {**metrics_of(reply), **fields.get("metrics", {})}
+    rows = metrics.pop(_ROWS, 0)
     try:
         number = round_of(message.content)
     except EngramError:  # some other server's
@@ -139,11 +138,9 @@ def in_words(fields: Mapping[str, Any]) -> str:
     )
 
 
-def rows_of(reply: Message) -> int | None:
-    """Returns the rows behind a reply; None of an error, and of a method that does not say."""
-    told = reply.content.metric_records.get(METRICS) if reply.has_content() else None
-    rows = dict(told or {}).get(_ROWS)
-    return rows if isinstance(rows, int) else None
+def metrics_of(reply: Message) -> dict[str, Any]:
+    """Returns the figures of a reply, with the number of rows behind it; none of an error."""
+    return dict(reply.content.metric_records.get(METRICS, {})) if reply.has_content() else {}
 
 
 def _epsilon(fields: Mapping[str, Any]) -> str:

@@ -1,18 +1,22 @@
 """The noise multiplier of a private run: given, or solved for its target ``epsilon``."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
 from engram.checks import must
 from engram.privacy import epsilon
+from federation.columns import Column
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.settings.run import RunSettings
 
 __all__ = [
+    "is_scored",
     "looks",
     "noise_multiplier",
+    "noise_of",
     "reach",
     "row_rate",
     "row_releases",
@@ -52,9 +56,34 @@ def sampling_rate(e: Experiment) -> float:
     return min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
 
 
+def is_scored(e: Experiment, server_round: int) -> bool:
+    """Returns whether a round is scored where scores cost epsilon, of which there is a total.
+
+    Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
+    """
+    default = RunSettings.model_fields["eval_every"].default
+    return e.privacy != "local" or (server_round > 0 and e.eval_every != default)
+
+
 def looks(e: Experiment) -> int:
-    """Returns in how many rounds, at most, a run looks at the same data of a client."""
-    return 1 if e.own.turns and e.privacy == "example" else e.rounds
+    """Returns how often, at most, a run with a target looks at the same data of a client."""
+    if e.own.turns and e.privacy == "example":
+        return 1
+    scored = e.privacy == "local" and e.epsilon and is_scored(e, 1)
+    return e.rounds + (-(-e.rounds // e.eval_every) if scored else 0)
+
+
+def noise_of(columns: Iterable[Column], multiplier: float) -> dict[str, float]:
+    """Returns the deviation of local privacy's noise by column, of those with bounded metrics.
+
+    Whatever the data of a client, a score of the k bounded ones moves by its metric's range at
+    most, and all of them, each divided by its range, by sqrt(k). With normal noise of deviation
+    ``multiplier sqrt(k) / 2`` ranges, they are one release with mu = 2 / multiplier, as an update
+    of this multiplier is.
+    """
+    ranges = {column.name: column.metric.high - column.metric.low for column in columns}
+    bounded = {name: size for name, size in ranges.items() if math.isfinite(size)}
+    return {name: multiplier * math.sqrt(len(bounded)) / 2 * size for name, size in bounded.items()}
 
 
 def row_rate(e: Experiment, rows: int) -> float:

@@ -22,7 +22,7 @@ def adjacency(e: Experiment) -> str:
     if e.privacy == "example" and e.own.turns:
         return "one of a client's turns is replaced by any other"
     if e.privacy == "example":
-        return "one of a client's training rows is added or removed"
+        return "one of a client's training rows is zeroed out (zero-out adjacency)"
     if reach(e) == 2:
         return "one client's data are replaced by any others"
     return "one client is added or removed"
@@ -54,7 +54,8 @@ def guarantee(e: Experiment) -> str:
             "whoever sees the models, and not who takes part"
         )
     if e.privacy == "local":
-        told += ", and each evaluation by sites costs as much as a round"
+        each = ", and each evaluation by sites costs as much as a round"
+        told += ", sites' scores included" if e.epsilon else each
     elif e.validates:
         told += "; scores, and a round chosen by them, are not covered"
     if not is_weak(e):

@@ -228,6 +228,8 @@ def _figures(
                 key = f"{rows}{metric.name}{model or which}{end}"
                 if key in results[0]:
                     found[f"{rows}{metric.name}{model}{end}"] = _mean(results, key)
+    if (noise := _mean(results, key := f"{metric.name}-noise")) is not None:
+        found[key] = noise / len(results) ** 0.5
     return found
 
 

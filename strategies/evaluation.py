@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -27,10 +28,12 @@ class Evaluation(NamedTuple):
     Attributes:
         clients: These clients, ascending.
         columns: Their scores, in this order; NaN for a client without one.
+        noise: The deviation of local privacy's noise on a client's scores, by column.
     """
 
     clients: list[int]
     columns: dict[str, npt.NDArray[np.float64]]
+    noise: Mapping[str, float] = MappingProxyType({})
 
     @classmethod
     def of(cls, scored: Scored) -> Self:
@@ -135,7 +138,8 @@ def summary(
     of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is
     the number of clients scored. An entry is None if a client's value is infinite, as after
     divergence, or if no client has one; and so are mean and deviation of a metric without bounds
-    where a single client owns them (``owners``).
+    where a single client owns them (``owners``). Of scores with noise there are means alone, and
+    ``accuracy-noise``, the standard deviation of the noise in ``accuracy``.
 
     Scores are self-reported. All clients count alike, however many rows they claim: one liar among
     n clients moves a mean by at most a metric's range over n, and fewer than half cannot move the
@@ -144,19 +148,22 @@ def summary(
     found: dict[str, Any] = {"scored": len(evaluation.clients)}
     new = np.array([client in unseen for client in evaluation.clients])
     for metric in metrics:
-        found |= _figures(evaluation.columns, metric, metric.name, ~new)
+        found |= _figures(evaluation, metric, metric.name, ~new)
+        if metric.name in evaluation.noise:
+            count = np.isfinite(evaluation.columns[metric.name][~new]).sum()
+            found[f"{metric.name}-noise"] = evaluation.noise[metric.name] / max(count, 1) ** 0.5
         if unseen:
             found |= {
                 UNSEEN + name: figure
-                for name, figure in _figures(evaluation.columns, metric, metric.name, new).items()
+                for name, figure in _figures(evaluation, metric, metric.name, new).items()
             }
         if VALIDATION + metric.name in evaluation.columns:
-            found |= _figures(evaluation.columns, metric, VALIDATION + metric.name, ~new)
+            found |= _figures(evaluation, metric, VALIDATION + metric.name, ~new)
     return found
 
 
 def _figures(
-    columns: Mapping[str, npt.NDArray[np.float64]],
+    evaluation: Evaluation,
     metric: Metric,
     rows: str,
     clients: npt.NDArray[np.bool_],
@@ -174,10 +181,11 @@ def _figures(
     found: dict[str, float | None] = {}
     for which in ("", COMMON, TUNED):
         name = rows + which
-        if name in columns:
-            values = columns[name][clients]
+        if name in evaluation.columns:
+            values = evaluation.columns[name][clients]
             values = values[~np.isnan(values)]
-            found |= {name + key: _figure(of, values) for key, of in figures.items()}
+            ranked = values[:0] if evaluation.noise else values  # noise has no worst client
+            found |= {name + k: _figure(of, ranked if k else values) for k, of in figures.items()}
     return found
 
 

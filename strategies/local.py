@@ -26,7 +26,7 @@ from federation.methods.network import NetworkMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.tensors import difference
-from federation.wire import to_params, to_record, units_entries
+from federation.wire import CLIENTS, NOISE, to_params, to_record, units_entries
 from strategies.base import Row, RunStrategy, strategies, widened
 from strategies.evaluation import Evaluation, center_key
 from strategies.outgoing import outgoing
@@ -531,6 +531,9 @@ class Federated(RunStrategy):
             self._traffic.forget(everyone - scores.keys())
         if not scores:
             return None
-        self._scores.take(server_round, scores)
+        told = (reply.content.config_records for reply in answers.values() if reply.has_content())
+        self._scores.take(
+            server_round, scores, noisy=any(NOISE in r.get(CLIENTS, {}) for r in told)
+        )
         self._warnings.see(server_round, self._scores, self.roster.names)
         return MetricRecord({"clients": len(scores), **in_numbers(kinds)})

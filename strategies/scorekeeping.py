@@ -1,7 +1,8 @@
 """Keeps the scores of a run: the last evaluation, and the best one on validation rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from engram.core.shapes import Shapes
 from engram.metrics import METRICS, Metric
 from engram.tasks import CLASSIFICATION
 from engram.types import Params
+from federation.calibration import noise_multiplier, noise_of
 from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, columns_of, told
 from federation.errors import Names, RunStopped
 from federation.experiment import Experiment
@@ -35,6 +37,7 @@ class Scoring(NamedTuple):
         patience: Evaluations in a row without a better score after which a run stops; 0: none.
         unseen: Clients that never train.
         drawn: Picks the clients of an evaluation, of those that can be scored, ascending.
+        noise: The deviation of nodes' noise on a client's scores, by column.
     """
 
     metrics: tuple[Metric, ...]
@@ -44,6 +47,7 @@ class Scoring(NamedTuple):
     patience: int = 0
     unseen: frozenset[int] = frozenset()
     drawn: Callable[[Sequence[int]], list[int]] = list
+    noise: Mapping[str, float] = MappingProxyType({})
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
@@ -64,6 +68,7 @@ class Scoring(NamedTuple):
             e.patience,
             never,
             partial(scored, e, never=never),
+            noise_of(columns, noise_multiplier(e)) if e.privacy == "local" else {},
         )
 
     @classmethod
@@ -98,14 +103,15 @@ class Scorekeeper:
             if scoring.validates and which != COMMON
         }
 
-    def take(self, server_round: int, scores: Scored) -> None:
-        """Adds the scores of an evaluation."""
+    def take(self, server_round: int, scores: Scored, *, noisy: bool = False) -> None:
+        """Adds the scores of an evaluation; noisy ones select no round."""
         s = self.scoring
-        found = Evaluation.of(scores)
-        self._selections = {
-            which: before.after(server_round, found, s.metrics[0], s.unseen)
-            for which, before in self._selections.items()
-        }
+        found = Evaluation.of(scores)._replace(noise=s.noise if noisy else {})
+        if not found.noise:
+            self._selections = {
+                which: before.after(server_round, found, s.metrics[0], s.unseen)
+                for which, before in self._selections.items()
+            }
         self.evaluation = found
         self._count()
 

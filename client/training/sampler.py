@@ -122,15 +122,14 @@ class Sampler:
         rows, size, sample = row_samples(
             e, self._train, clients, server_round, noise, self._parameters
         )
-        seeds = None
-        if self._augment is not None:
-            drawn = [
-                generator(e.seed, Stream.AUGMENTATION, server_round, client).integers(
-                    2**32, size=rows.shape[1]
-                )
-                for client in clients
-            ]
-            seeds = torch.from_numpy(np.stack(drawn)).to(e.device)
+        own = rows if self._train.hashes is None else (self._train.hashes[rows] * 2**53).astype(int)
+        own = np.pad(own.reshape(len(clients), -1, size), ((0, 0), (1, 0), (0, 0)))
+
+        def keys(stream: Stream) -> Tensor:
+            """Returns random integers (c, 1 + steps, k), each by its row and step alone."""
+            steps = self._keys(clients, server_round, 1 + e.local_steps, stream)
+            return (steps[..., None] + torch.from_numpy(own).to(e.device)) % 2**32
+
         return Draws(
             split=self._train,
             rows=torch.from_numpy(rows).to(e.device),
@@ -138,10 +137,8 @@ class Sampler:
             batches=1,
             size=size,
             augment=self._augment,
-            seeds=seeds,
-            keys=self._keys(clients, server_round, 1 + e.local_steps)
-            if self._network.noisy
-            else None,
+            seeds=keys(Stream.AUGMENTATION)[:, 1:].flatten(1) if self._augment else None,
+            keys=keys(Stream.DROPOUT) if self._network.noisy else None,
             starts=np.array([first_steps(self._client.phases, e.local_steps)] * len(clients)),
             sample=sample,
         )
@@ -199,11 +196,13 @@ class Sampler:
         passes[..., :kept] = drawn[..., :kept]
         return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
 
-    def _keys(self, clients: Sequence[int], server_round: int, count: int) -> Tensor:
+    def _keys(
+        self, clients: Sequence[int], server_round: int, count: int, stream: Stream = Stream.DROPOUT
+    ) -> Tensor:
         """Returns ``count`` random integers for each client, (c, count)."""
         seed = self._experiment.seed
         drawn = [
-            generator(seed, Stream.DROPOUT, server_round, client).integers(2**32, size=count)
+            generator(seed, stream, server_round, client).integers(2**32, size=count)
             for client in clients
         ]
         return torch.from_numpy(np.stack(drawn)).to(self._experiment.device)

@@ -73,7 +73,8 @@ class Draws(NamedTuple):
         augment: The augmentation that changes rows at random; None if there is none.
         seeds: Seeds of the augmentation of each row, (c, n); None without augmentation.
         keys: Keys of dropout for each batch, (c, 1 + batches of all steps): the first is the
-            initial batch's, whether or not there is one. None for a network without dropout.
+            initial batch's, whether or not there is one. Of samples they are each row's, (c, 1 +
+            batches, size). None for a network without dropout.
         sizes: Number of rows in each batch of a step, (c, steps), the others being padding; 0
             after the client's last step. None if all batches have ``size`` rows.
         starts: The step at which each phase of each client begins, (c, phases).

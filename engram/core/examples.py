@@ -71,13 +71,13 @@ def summed(loss: LossFn) -> Sums:
     """Builds sums for any network, from each row's gradient.
 
     Args:
-        loss: ``(params, batch) -> ()``; a row's is that of a batch of one.
+        loss: ``(params, batch) -> ()``; a row's is that of a batch of one. Keys of dropout
+            are the rows', (n,), so that no row's depends on the others of its batch.
     """
 
     def sums(w: Params, batch: Batch, taken: Tensor, bound: float, names: Any) -> Params:
         moving = w if names is None else pick(w, names)
-        x, y, *key = batch
-        keys = [k + torch.arange(len(y), device=y.device) for k in key]  # rows drop others
+        x, y, *keys = batch
 
         def one(row: Any, key: list[Tensor]) -> Params:
             alone = (*tree_map(lambda leaf: leaf[None], row), *key)

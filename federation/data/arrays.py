@@ -15,6 +15,7 @@ from federation.data.lazy import Joined, Lazy
 from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
+from federation.data.row_hashes import row_hashes
 from federation.data.shaping import TYPES, Shaping
 from federation.data.values import Values
 from federation.errors import DataError
@@ -68,8 +69,11 @@ def train_and_test(
     test_fraction: float,
     seed: int,
     clients: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Arrays:
     """Holds out a share of the rows of each class, if there are some, and of each task.
+
+    With ``names`` it holds out each row by its hash instead, whatever other rows there are.
 
     Args:
         x: Inputs.
@@ -78,9 +82,15 @@ def train_and_test(
         classes: How many classes there are; 0 if rows have none.
         test_fraction: The share.
         seed: Draws which rows those are.
-        clients: As for ``held_out``.
+        clients: As for ``held_out``; or whose all rows are.
+        names: Classes' names, as for ``row_hashes``.
     """
-    test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed, clients)
+    if names is None:
+        test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed, clients)
+    else:
+        owner = np.zeros(len(y), dtype=np.int64) if task is None else task
+        owner = np.take(clients, owner, mode="clip") if clients else owner
+        test = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < test_fraction
     return Arrays(
         x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
         y_train=y[~test],
@@ -157,6 +167,7 @@ class Own(NamedTuple):
         column: The name by which classes are declared.
         values: Classes that are declared.
         clients: As for ``train_and_test``.
+        by_hash: Whether rows are held out by their hashes.
     """
 
     path: Path
@@ -166,6 +177,7 @@ class Own(NamedTuple):
     column: str = "y"
     values: Values = Values()
     clients: Sequence[int] | None = None
+    by_hash: bool = False
 
     def arrays(self, arrays: Mapping[str, Any], test_fraction: float, seed: int) -> Arrays:
         """Returns a data set: parted already, or to be parted."""
@@ -177,7 +189,8 @@ class Own(NamedTuple):
             y, outputs, called = self.labels(arrays["y"], place)
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
-            found = train_and_test(x, y, task, classes, test_fraction, seed, self.clients)
+            hashed = called if self.by_hash else None
+            found = train_and_test(x, y, task, classes, test_fraction, seed, self.clients, hashed)
             columns = _schema(self.path, arrays, x)
             return Arrays(*found[:6], outputs, names, called, *columns)
         if not parts:

@@ -16,6 +16,7 @@ from federation.data.federated import FederatedData, Split, model_for
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.loading import load
 from federation.data.partitions import names_of, partition
+from federation.data.row_hashes import row_hashes
 from federation.data.shaping import Shaping
 from federation.data.shortage import check_shortage, shortage
 from federation.data.source import Source
@@ -64,7 +65,7 @@ def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None
         nobody = _hold(arrays, [], [], experiment)
         raise together(error, partial(check_fit, experiment, nobody.kind)) from error
     found = _hold(arrays, train, test, experiment, names_of(arrays, experiment))
-    return _of_able(found, train, range(experiment.num_clients), experiment)
+    return _of_able(found, range(experiment.num_clients), experiment)
 
 
 def own_data(experiment: Experiment, source: Source, client: int) -> FederatedData:
@@ -92,24 +93,23 @@ def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) 
         _to_clients(task if several else None, len(y), clients, experiment.num_clients)
         for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
     )
-    return _of_able(_hold(arrays, train, test, experiment), train, clients, experiment)
+    return _of_able(_hold(arrays, train, test, experiment), clients, experiment)
 
 
-def _of_able(
-    data: FederatedData, train: Sequence[RowNumbers], clients: Sequence[int], e: Experiment
-) -> FederatedData:
+def _of_able(data: FederatedData, clients: Sequence[int], e: Experiment) -> FederatedData:
     """Returns the data of those of some clients that have enough rows to take part.
 
     Args:
         data: The data.
-        train: Each client's training rows, those for validation among them.
         clients: The clients that have rows here.
         e: The settings.
 
     Raises:
         DataError: Too few of them have; or the network does not fit the data, either.
     """
-    sizes = [(client, len(train[client]), len(data.test.rows[client])) for client in clients]
+    out = data.validation or data.train._replace(rows=[own[:0] for own in data.train.rows])
+    parts = data.train, out, data.test
+    sizes = [(client, *(len(part.rows[client]) for part in parts)) for client in clients]
     alone = any(len(data.train.rows[client]) == 1 for client in clients)
     least = model_for(e, data.kind).least_rows if alone else 1
     found = shortage(sizes, e, least=least)
@@ -159,6 +159,8 @@ def _load(
             seed=experiment.seed,
             columns=Columns.of(experiment, alone=alone),
             clients=clients,
+            by_hash=experiment.privacy == "example"
+            and (alone or experiment.partition == "natural"),
         )
 
 
@@ -176,7 +178,9 @@ def _hold(
         return Split(tree_map(there, x), there(y), rows, names)
 
     learned = hold(arrays.x_train, arrays.y_train, train)
-    parts = [_held_out(client, own, experiment) for client, own in enumerate(train)]
+    if experiment.privacy == "example":
+        learned = learned._replace(hashes=_hashed(arrays, train, experiment))
+    parts = [_held_out(client, own, experiment, learned.hashes) for client, own in enumerate(train)]
     return FederatedData(
         train=learned._replace(rows=[kept for kept, _ in parts]),
         test=hold(arrays.x_test, arrays.y_test, test),
@@ -191,10 +195,22 @@ def _hold(
     )
 
 
+def _hashed(arrays: Arrays, train: list[RowNumbers], e: Experiment) -> npt.NDArray[np.float64]:
+    """Returns hashes of the training rows; those that nobody holds are one more client's."""
+    owner = np.full(len(arrays.y_train), len(train))
+    for client, own in enumerate(train):
+        owner[own] = client
+    x, y = arrays.x_train, arrays.y_train
+    return row_hashes(x, y, owner, e.seed, Stream.VALIDATION, arrays.class_names)
+
+
 def _held_out(
-    client: int, own: RowNumbers, experiment: Experiment
+    client: int, own: RowNumbers, experiment: Experiment, hashes: npt.NDArray[np.float64] | None
 ) -> tuple[RowNumbers, RowNumbers]:
     """Returns the training rows that a client trains on, and those that are held out."""
+    if hashes is not None:
+        out = hashes[own] < experiment.validation_fraction * experiment.validates
+        return own[~out], own[out]
     count = experiment.validation_rows(len(own))
     if not count:
         return own, own[:0]

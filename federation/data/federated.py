@@ -51,12 +51,14 @@ class Split(NamedTuple):
         y: Targets, shape (n,) or (n, ...): int64 classes or tokens, float32 values or labels.
         rows: For each client, the numbers of its rows.
         names: What clients are called, where the data say so.
+        hashes: Hashes of all training rows, (n,), where privacy is ``example``.
     """
 
     x: Inputs
     y: Tensor
     rows: list[RowNumbers]
     names: Names = UNNAMED
+    hashes: npt.NDArray[np.float64] | None = None
 
     @property
     def like(self) -> Inputs:

@@ -46,6 +46,7 @@ def load(
     shaping: Shaping = _AS_GIVEN,
     columns: Columns = _PLAIN,
     clients: Sequence[int] = (),
+    by_hash: bool = False,
 ) -> Arrays:
     """Loads a data set.
 
@@ -62,6 +63,7 @@ def load(
         columns: What the columns of a file with a header are, and which values are in them.
         clients: Whose rows are read, ascending, of a user's data set whose clients are read one by
             one. They are its tasks 0, 1, ... in this order.
+        by_hash: Whether a user's rows are held out by their hashes.
 
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
@@ -71,6 +73,7 @@ def load(
         alone = clients if source.by_client else None
         targets, values = TASKS[task].targets, columns.values
         own = Own(source.path, targets, num_classes, shaping, target, values, alone)
+        own = own._replace(clients=clients, by_hash=True) if by_hash else own
         split = partial(held_out, fraction=test_fraction, seed=seed, clients=alone)
         if source.is_given:
             arrays = read_given(source, clients)

@@ -281,6 +281,7 @@ def _unscored_halves(classes: int, e: Experiment) -> Iterator[Fault]:
     sizes = [(0, first * a, first * b)]
     if n_even < e.num_clients:
         sizes.append((n_even, a // 2 + 2 * a, b // 2 + 2 * b))
-    for client, reason in shortage(sizes, e).unscored.items():
+    parted = [(c, n - (out := e.validation_rows(n)), out, tested) for c, n, tested in sizes]
+    for client, reason in shortage(parted, e).unscored.items():
         advice = "lower adapt-shots, or raise test-rows-per-class"
         yield Fault(("adapt-shots",), f"client {client}: {reason}: {advice}")

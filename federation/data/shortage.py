@@ -8,7 +8,7 @@ from federation.experiment import Experiment
 
 __all__ = ["Shortage", "check_shortage", "in_groups", "shortage"]
 
-Size = tuple[int, int, int]  # a client, and its numbers of training and of test rows
+Size = tuple[int, ...]  # a client, and its numbers of training, validation and test rows
 
 
 class Shortage(NamedTuple):
@@ -32,26 +32,25 @@ def shortage(sizes: Iterable[Size], e: Experiment, *, least: int = 1) -> Shortag
         least: Rows that the network needs in a batch.
     """
     left_out, unscored = {}, {}
-    for client, n_train, n_test in sizes:
-        held_out = e.validation_rows(n_train)
-        if n_train - held_out < least:
-            left_out[client] = _too_few_to_train(n_train - held_out, held_out, least)
-        elif why := _why_unscored(n_train, n_test, e):
+    for client, n_train, held_out, n_test in sizes:
+        if n_train < least:
+            left_out[client] = _too_few_to_train(n_train, held_out, least)
+        elif why := _why_unscored(n_train, held_out, n_test, e):
             unscored[client] = why
     return Shortage(left_out, unscored)
 
 
 def _too_few_to_train(rows: int, held_out: int, least: int) -> str:
-    if not rows:
-        return "it has no training rows"
     beside = f" beside {held_out} held out for validation" if held_out else ""
+    if not rows:
+        return f"it has no training rows{beside}"
     return (
         f"it has {rows} training row{beside}, and this network, which normalizes by its batches, "
         f"needs {least}"
     )
 
 
-def _why_unscored(n_train: int, n_test: int, e: Experiment) -> str:
+def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> str:
     """Returns why a client with so many rows cannot be scored; "" if it can."""
     if e.protocol == "few-shot" and n_test <= e.adapt_shots:
         shots = f"adapt-shots = {e.adapt_shots}"
@@ -59,8 +58,9 @@ def _why_unscored(n_train: int, n_test: int, e: Experiment) -> str:
         return f"it has {rows}, not more than {shots}, so that none is left to score"
     if not n_test:
         return "it has no test rows to be scored on"
-    if e.validates and not e.validation_rows(n_train):
-        return f"it has {n_train} training row, so that none is held out for validation"
+    if e.validates and not held_out:
+        rows = "row, so that" if n_train == 1 else "rows, and"
+        return f"it has {n_train} training {rows} none is held out for validation"
     return ""
 
 

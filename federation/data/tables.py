@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from logging import getLogger
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -22,9 +23,10 @@ from federation.data.labels import is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import of_arrays, of_csv
+from federation.data.row_hashes import row_hashes
 from federation.data.source import SPARSE, Source
 from federation.data.values import Columns
-from federation.errors import UNNAMED, DataError, Names, few_names
+from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
 from federation.names import checked_names
@@ -32,6 +34,7 @@ from federation.schema import Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
+_log = getLogger("flwr.engram")
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
 _ADVICE: Final = "code it by numbers (family=logistic takes text of two values, too)"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
@@ -131,7 +134,7 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
         raise DataError(must("num-clients", experiment.num_clients, wanted))
     names = checked_names(dict(enumerate(map(str, tasks.tolist()))), len(tasks))
-    return _dealt(table, codes, range(len(tasks)), experiment)._replace(names=names)
+    return _dealt(table, codes, range(len(tasks)), experiment, names)
 
 
 def own_table(experiment: Experiment, source: Source, client: int) -> TableData:
@@ -160,7 +163,9 @@ def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableD
     return found
 
 
-def _dealt(table: Table, codes: Ints, clients: Sequence[int], e: Experiment) -> TableData:
+def _dealt(
+    table: Table, codes: Ints, clients: Sequence[int], e: Experiment, names: Names = UNNAMED
+) -> TableData:
     """Gives clients their rows of a table, some of which are held out.
 
     With ``missing`` as ``median``, medians of a client's other rows stand for missing values.
@@ -170,11 +175,17 @@ def _dealt(table: Table, codes: Ints, clients: Sequence[int], e: Experiment) -> 
         codes: The position of each row's client in ``clients``, (n,).
         clients: The clients.
         e: The settings.
+        names: What clients are called.
     """
     own = [np.flatnonzero(codes == k) for k in range(len(clients))]
     held = np.zeros(len(table.y), dtype=bool)
-    for client, rows in zip(clients, own, strict=True):
+    if e.privacy == "example":
+        owner = np.array(clients)[codes]
+        held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
+    for client, rows in zip(clients, own, strict=True) if e.privacy != "example" else ():
         held[rows] = _held_out(len(rows), e, client)
+    if lost := [client for client, rows in zip(clients, own, strict=True) if held[rows].all()]:
+        raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()
     if e.missing == "median":
         path, frame, learned = e.source.path, table.inputs, ~held
@@ -187,7 +198,10 @@ def _dealt(table: Table, codes: Ints, clients: Sequence[int], e: Experiment) -> 
         learned, tested = rows[~held[rows]], rows[held[rows]]
         train[client] = Rows(x[learned], table.y[learned])
         test[client] = Rows(x[tested], table.y[tested]) if len(tested) else None
-    return TableData(train, test, table.schema, fills=fills, classes=table.classes)
+    unscored = [client for client in clients if test[client] is None]
+    if e.privacy == "example" and unscored:  # by chance
+        _log.warning("clients %s have no test rows to be scored on", few(unscored, names))
+    return TableData(train, test, table.schema, names, fills, table.classes)
 
 
 def _held_out(size: int, experiment: Experiment, client: int) -> Bools:

@@ -42,12 +42,14 @@ def report_table(
     further = list(ends(metric).items())[2:]
     unseen = any(UNSEEN + name in row for row in rows)
     harm = any(row.get(name + WORSE) is not None for row in rows)
+    noisy = any(row.get(f"{name}-noise") is not None for row in rows)
     median, those = ("median, ", " (the median)") if len(further) > 2 else ("", "")
     common = center_key(name + COMMON, metric)
     worse = " share of clients that are served worse than by their own training;" * harm
     title = (
         f"{name.capitalize()}{percent} on test rows {told_round(rows[0])}, means over clients"
-        f"{' that train' * unseen}:{worse} mean ± sd, {median}{tail(metric)[2:]}th "
+        f"{' that train' * unseen}:{worse} {'sd of the noise in a mean, ' * noisy}"
+        f"mean ± sd, {median}{tail(metric)[2:]}th "
         f"percentile and worst of the clients;{' of unseen clients;' * unseen} of the common model"
         f"{those}; sd of the mean over seeds; KiB that a "
         "client receives and sends in a round; milliseconds a round, and each client's"
@@ -55,7 +57,8 @@ def report_table(
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     longest = max(len(row["method"]) + 3 * (not row["finished"]) for row in rows)
     table.add_column("method", no_wrap=True, min_width=longest)
-    headings = ["worse"] * harm + ["mean ± sd", *(end for end, _ in further)]
+    headings = ["worse"] * harm + ["noise"] * noisy
+    headings += ["mean ± sd", *(end for end, _ in further)]
     headings += ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -64,6 +67,7 @@ def report_table(
         table.add_row(
             row["method"] if row["finished"] else f"{row['method']}...",
             *[share_in_words(row, name)] * harm,
+            *[metric.in_words(row.get(f"{name}-noise"), 1)] * noisy,
             _spread(*(metric.in_words(row[key], 1) for key in (name, f"{name}-std"))),
             *(metric.in_words(row.get(key), 1) for key in (*keys, common)),
             metric.in_words(row[f"{name}-seed-std"], 1),
@@ -72,13 +76,14 @@ def report_table(
         )
     for reference, figures in beside.items():
         mean, spread, *others, seeds = (metric.in_words(value, 1) for value in figures)
-        cells = [*["-"] * harm, _spread(mean, spread), *others, *["-"] * (unseen + 1), seeds]
+        before = ["-"] * (harm + noisy)
+        cells = [*before, _spread(mean, spread), *others, *["-"] * (unseen + 1), seeds]
         table.add_row(reference, *cells, *["-"] * (len(headings) - len(cells)))
     return table
 
 
 def _spread(mean: str, spread: str) -> str:
-    return mean if mean == "-" else f"{mean} ± {spread}"
+    return mean if "-" in (mean, spread) else f"{mean} ± {spread}"
 
 
 def share_in_words(row: Mapping[str, Any], name: str) -> str:

@@ -56,14 +56,14 @@ def test_a_server_learns_no_rows_losses_or_exact_scores(tmp_path):
     assert results["accuracy"] == pytest.approx(np.mean(clients["accuracy"]))
     cost = (2 / 8.0) ** 2
     found = books(tmp_path / "client-0", 10.0)
-    assert [line["kind"] for line in found.lines] == ["evaluate", *["train"] * 3, "evaluate"]
-    assert found.lines[-1]["epsilon"] == pytest.approx(epsilon_of([cost] * 5), rel=1e-6)
+    assert [line["kind"] for line in found.lines] == [*["train"] * 3, "evaluate"]
+    assert found.lines[-1]["epsilon"] == pytest.approx(epsilon_of([cost] * 4), rel=1e-6)
     assert books(tmp_path / "client-1").lines == []
     assert results["epsilon"] == pytest.approx(epsilon(8.0 / 2, 5, 1e-5))
 
 
 def test_a_site_whose_budget_is_spent_is_left_out_and_the_run_goes_on(tmp_path, warnings_of_engram):
-    few = epsilon_of([(2 / 8.0) ** 2] * 3) * 1.01
+    few = epsilon_of([(2 / 8.0) ** 2] * 2) * 1.01
     sites(tmp_path, few, 0, 0)
     run(tmp_path)
     rows = RunRecord.open(tmp_path / "run").rows()

@@ -161,7 +161,10 @@ def test_a_run_claims_the_epsilon_of_its_most_exposed_row():
         accountant.note(cohort)
     each = [spent(e, 2, 100), spent(e, 3, 400), spent(e, 1, 50)]
     assert accountant.spent["epsilon"] == max(each)
-    assert accountant.claim["adjacency"] == "one of a client's training rows is added or removed"
+    assert (
+        accountant.claim["adjacency"]
+        == "one of a client's training rows is zeroed out (zero-out adjacency)"
+    )
 
 
 # --- Audit ---------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from client import app as module
-from client.covered import is_bounded
 from engram.core.slots import flat
+from federation.calibration import noise_of
 from federation.columns import COMMON, TUNED
 from federation.data.federated import model_for
 from federation.fingerprint import source_root
@@ -97,7 +97,7 @@ def listed_as(name, bounded):
 def test_each_method_sends_what_the_manual_lists(tmp_path, method):
     e = small_of_any(**settings_of(method))
     columns = e.network.columns(e, (COMMON, TUNED))
-    bounded = {column.name for column in columns if is_bounded(column)}
+    bounded = {*noise_of(columns, 1.0)}
     scores = {column.name for column in columns}
     (tmp_path / "plain").mkdir()
     (tmp_path / "local").mkdir()

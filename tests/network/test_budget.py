@@ -20,7 +20,7 @@ def test_a_site_whose_budget_ends_amid_a_run_is_left_out_of_the_rest_and_says_wh
     two = {"num-clients": 2, "clients-per-round": 2, "min-clients": 1, "num-rounds": 3}
     private = {"privacy": "local", "clip": 0.5, "noise-multiplier": 8.0, "eval-every": 3}
     experiment, words = settings(method="fedavg", **two, **private), []
-    budget = 1.01 * epsilon_of([COST] * 3)  # a first evaluation, and two rounds
+    budget = 1.01 * epsilon_of([COST] * 2)  # two rounds: no untrained model is scored
     with LoopbackFederation(tmp_path / "fed", clients=2) as there:
         site = tmp_path / "fed" / "client-1"
         (site / "policy.toml").write_text(f"epsilon = {budget}\n")
@@ -33,7 +33,7 @@ def test_a_site_whose_budget_ends_amid_a_run_is_left_out_of_the_rest_and_says_wh
     assert told in said
     rows = RunRecord.open(tmp_path / "run").rows()
     assert [row["absent"] for row in rows[1:]] == [{}, {}, {"1": "error"}]
-    ledger, spent = json.loads(shown), pytest.approx(epsilon_of([COST] * 3), rel=1e-6)
-    assert [line["kind"] for line in ledger["lines"]] == ["evaluate", "train", "train"]
+    ledger, spent = json.loads(shown), pytest.approx(epsilon_of([COST] * 2), rel=1e-6)
+    assert [line["kind"] for line in ledger["lines"]] == ["train", "train"]
     assert (ledger["accounts"], ledger["delta"], ledger["fault"]) == ({"0": spent}, USUAL.delta, "")
     assert json.loads(status)["spent"] == {"0": spent}

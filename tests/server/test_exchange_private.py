@@ -34,7 +34,9 @@ def test_what_stays_at_a_site_has_no_noise(tmp_path):
 def test_a_run_claims_one_release_for_each_row(tmp_path):
     found, _ = run(tmp_path / "run", **PRIVATE, noise_multiplier=2.0)
     assert found["epsilon"] == pytest.approx(epsilon(2.0, 1, 1e-5))
-    assert found["adjacency"] == "one of a client's training rows is added or removed"
+    assert (
+        found["adjacency"] == "one of a client's training rows is zeroed out (zero-out adjacency)"
+    )
 
 
 def test_the_noise_for_a_target_is_solved_for():
