@@ -1,6 +1,5 @@
 """Functions of ``import engram``: experiments on data in memory; runs as tables and models."""
 
-import threading
 from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
@@ -18,7 +17,7 @@ from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
 from federation.data.source import Source
 from federation.errors import Refused, told_with
-from federation.experiment import FIRST, Experiment, lists_settings
+from federation.experiment import FIRST, Experiment, by_key, lists_settings
 from federation.methods import METHODS
 from federation.methods.network import NetworkMethod
 from server.record import RunRecord
@@ -40,7 +39,7 @@ from simulations.reports import PLOTS
 from simulations.reports.local import report_table
 from simulations.results import results_of
 from simulations.rows import picked
-from simulations.terminal import run_all
+from simulations.terminal import interruptible, run_all, shows
 from strategies.selection import selected_by
 
 if TYPE_CHECKING:
@@ -363,7 +362,7 @@ def simulate(
     own, before = begun(folder, method)
     if data is not None:
         del own["dataset"]
-    whole = own | settings
+    whole = own | by_key(settings)
     experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
     RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
     opens = check(experiment, using := given.engine or before)
@@ -391,11 +390,9 @@ def run_into(
     def execute(e: Experiment, place: Path, report: Any) -> None:
         run_in_process(e, place, engine=engine, on_round=report, opens=opens)
 
-    if progress and threading.current_thread() is threading.main_thread():
-        try:
+    if shows(progress):
+        with interruptible():
             run_all({folder: experiment}, execute, f"engram.simulate(..., resume={str(folder)!r})")
-        except SystemExit as error:
-            raise KeyboardInterrupt from error
     else:
         run_in_process(experiment, folder, engine=engine, opens=opens)
     return Run(folder, experiment.source)
