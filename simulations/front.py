@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from federation.data.datasets import Data
+    from federation.data.lazy import RowNumbers
     from federation.settings.given import Given, MethodName
 
 Opens = Callable[[Opening], Host]
@@ -233,6 +234,33 @@ class Run:
         return learned.parameters(served, served.models[0].keys())
 
     @_in_its_names
+    def split(self, client: int | str) -> "dict[str, RowNumbers]":
+        """Returns the numbers of a client's ``train``, ``validation`` and ``test`` rows, ascending.
+
+        They count from 0 the client's rows ``x`` or, of test rows that are given, ``x_test``; of
+        data that are not given client by client, the rows of all. See ``personal_model``.
+
+        Raises:
+            Refused: There is no such client, its rows are not here, or no network is trained.
+        """
+        return self.learned.split(self.learned.number(client))
+
+    @_in_its_names
+    def predict(self, client: int | str) -> "pd.DataFrame":
+        """Returns predictions of a client's test rows by the model that serves it.
+
+        Rows are called by their numbers in ``split``. Columns are the ``target``, and those of
+        ``engram predict``: ``predicted`` and, of classes, ``probability CLASS``.
+
+        Raises:
+            Refused: As for ``split`` and ``personal_model``; or outputs are no table.
+        """
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        numbers = pd.Index(self.split(client)["test"], name="row")
+        return pd.DataFrame(self.learned.predictions(self.learned.number(client)), index=numbers)
+
+    @_in_its_names
     def export(
         self,
         client: int | str | None = None,
@@ -324,7 +352,8 @@ def simulate(
 
     Args:
         data: The clients' rows ``(x, y)``, in a list or by the clients' names; or ``(x, y)`` of
-            all clients, whose rows the setting ``partition`` gives out. In place of ``(x, y)`` may
+            all clients, whose rows the setting ``partition`` gives out. ``(x, y, x_test, y_test)``
+            has test rows, too; from other rows, some are held out. In place of ``(x, y)`` may
             stand a ``torch.utils.data.Dataset`` of such pairs, which is read as rows are drawn and
             gives the same row each time. None: the data set that
             the setting ``dataset`` names.

@@ -51,12 +51,14 @@ class Split(NamedTuple):
         y: Targets, shape (n,) or (n, ...): int64 classes or tokens, float32 values or labels.
         rows: For each client, the numbers of its rows.
         names: What clients are called, where the data say so.
+        given: Which row of the data as they were given each one is, (n,); None: as it is here.
     """
 
     x: Inputs
     y: Tensor
     rows: list[RowNumbers]
     names: Names = UNNAMED
+    given: RowNumbers | None = None
 
     @property
     def like(self) -> Inputs:

@@ -22,6 +22,7 @@ from federation.data.labels import is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import of_arrays, of_csv
+from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, few_names
@@ -48,6 +49,7 @@ class Table(NamedTuple):
         schema: The schema of its columns, if it was read from a source.
         inputs: These columns as they were read, as a data frame; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
+        tested: As ``TESTED``, where there are test rows of sites' own.
     """
 
     x: npt.NDArray[np.float64]
@@ -57,6 +59,7 @@ class Table(NamedTuple):
     schema: Schema = Schema(())
     inputs: Any = None
     classes: tuple[str, ...] = ()
+    tested: _Array | None = None
 
     @property
     def labels(self) -> _Array:
@@ -175,6 +178,7 @@ def _dealt(table: Table, codes: Ints, clients: Sequence[int], e: Experiment) -> 
     held = np.zeros(len(table.y), dtype=bool)
     for client, rows in zip(clients, own, strict=True):
         held[rows] = _held_out(len(rows), e, client)
+    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested > 0)
     x, fills = table.x, dict[int, Sequence[Any]]()
     if e.missing == "median":
         path, frame, learned = e.source.path, table.inputs, ~held
@@ -254,7 +258,8 @@ def read_table(
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
     y, classes = target_of(path, raw.y, columns, family)
     schema = replace(schema, missing="refuse" if columns.missing == "refuse" else "median")
-    return Table(x, y, task, list(schema.inputs), schema, inputs, classes)
+    tested = arrays.get(TESTED)
+    return Table(x, y, task, list(schema.inputs), schema, inputs, classes, tested)
 
 
 def family_of(experiment: Experiment) -> FamilyName:
