@@ -27,6 +27,7 @@ __all__ = [
     "FIRST",
     "Experiment",
     "Impossible",
+    "by_key",
     "default_config",
     "lists_settings",
     "owners_of",
@@ -122,7 +123,7 @@ class Experiment(SharedSettings):
         **settings: "Unpack[Given]",
     ) -> None:
         given = {"method": method, "out": out, "resume": resume, **settings}
-        super().__init__(**_read({key_of(name): value for name, value in given.items()}))
+        super().__init__(**_read(by_key(given)))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -187,6 +188,16 @@ class Experiment(SharedSettings):
         """Returns 16 hex digits of ``identity``, but for where data are, which is a machine's."""
         same = {key: value for key, value in self.identity().items() if key != "data-dir"}
         return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by key; one in a method's table, ``ditto={"eta": 1}``, as ``ditto.eta``."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = key_of(name)
+        own = value.items() if key in METHODS and isinstance(value, Mapping) else None
+        found |= {key: value} if own is None else {f"{key}.{key_of(str(k))}": v for k, v in own}
+    return found
 
 
 def default_config() -> dict[str, Scalar]:
@@ -298,7 +309,9 @@ def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[F
             words = f"is called {_RENAMED[key]} now"
             meant = [_RENAMED[key]]
         elif key in METHODS:
-            expected = f"a table of settings, [{key}], or {key}.KEY = VALUE"
+            in_python = f'{key.replace("-", "_")}={{"KEY": VALUE}} in Python'
+            expected = f"a table of its settings ([{key}] in a file, {in_python})"
+            expected += f" or {key}.KEY = VALUE"
             words = f"must be {expected}, got {brief(value)}"
         else:
             plain = key.replace("_", "-")

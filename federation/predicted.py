@@ -21,6 +21,7 @@ __all__ = [
     "ends_of",
     "intervals_of",
     "outputs_of",
+    "targets_as_columns",
 ]
 
 USUAL: Final = 0.9
@@ -129,6 +130,13 @@ def columns_of(kind: str, outputs: Outputs, classes: Sequence[str]) -> Columns:
     return _COLUMNS[kind](outputs.double(), classes)
 
 
+def targets_as_columns(kind: str, targets: Tensor, classes: Sequence[str]) -> Columns:
+    """Returns targets (n, ...) as columns, called as ``columns_of`` calls predictions."""
+    if kind == "classes" and targets.ndim == 1:
+        return {"target": [classes[i] for i in targets.tolist()]}
+    return _of_values(targets, classes, "target")
+
+
 def _of_classes(outputs: Tensor, classes: Sequence[str]) -> Columns:
     shares = outputs.softmax(-1)
     found: Columns = {PREDICTED: [classes[i] for i in shares.argmax(-1).tolist()]}
@@ -144,13 +152,13 @@ def _of_tokens(outputs: Tensor, classes: Sequence[str]) -> Columns:
     return {PREDICTED: [classes[i] for i in tokens.tolist()], "probability": shares.tolist()}
 
 
-def _of_values(outputs: Tensor, classes: Sequence[str]) -> Columns:
+def _of_values(outputs: Tensor, classes: Sequence[str], what: str = PREDICTED) -> Columns:
     values = outputs.reshape(len(outputs), -1)
     width = values.shape[1]
     if width == 1:
-        return {PREDICTED: values[:, 0].tolist()}
+        return {what: values[:, 0].tolist()}
     # A loss of a user's may take more outputs than there are targets, such as a variance.
-    return _each(PREDICTED, values, classes if len(classes) == width else [*map(str, range(width))])
+    return _each(what, values, classes if len(classes) == width else [*map(str, range(width))])
 
 
 def _each(what: str, table: Tensor, names: Sequence[str]) -> Columns:

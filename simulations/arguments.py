@@ -37,7 +37,18 @@ def _texts(value: object) -> object:
     return each
 
 
+def _tuned(value: object) -> object:
+    """Returns trials, and seeds of each or None, of what ``engram.compare`` takes."""
+    if value is None or isinstance(value, bool):
+        return (32, None) if value else None
+    pair = [value, None] if isinstance(value, int) else value
+    expect(isinstance(pair, list | tuple) and len(pair) == 2, "True, trials or (trials, seeds)")
+    return pair
+
+
 _Path = Annotated[Path, BeforeValidator(_path)]
+_Seeds = Annotated[Int, Field(ge=1, le=1000)]
+_Trials = Annotated[Int, Field(ge=1, le=100_000)]
 
 
 class Arguments(Settings):
@@ -49,8 +60,9 @@ class Arguments(Settings):
     run: _Path | None = None
     data: _Path | None = None
     progress: bool = Field(True, strict=True)
-    seeds: Int = Field(3, ge=1, le=1000)
-    trials: Int = Field(32, ge=1, le=100_000)
+    seeds: _Seeds = 3
+    trials: _Trials = 32
+    tuned: Annotated[tuple[_Trials, _Seeds | None] | None, BeforeValidator(_tuned)] = None
     minutes: Float | None = Field(None, ge=0)
     processes: Int | None = Field(None, ge=1)
     search: Annotated[list[str], BeforeValidator(_texts)] = Field(default_factory=list)

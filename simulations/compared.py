@@ -1,19 +1,21 @@
 """Comparisons from Python: methods side by side, and their tables for a paper."""
 
+import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from client.hosts import Engine
 from engram.checks import must
 from engram.process import own_modes
 from federation.errors import Refused, RunStopped, told_with
-from federation.experiment import Experiment, lists_settings
+from federation.experiment import lists_settings
 from federation.files import replace_file
 from federation.stored import readable
 from server.record import RunRecord
 from simulations.arguments import arguments
-from simulations.comparison import contestants, planned, read_plan, record_plan, runs_of
+from simulations.comparison import TUNING, contestants, planned, read_plan, record_plan, runs_of
 from simulations.front import Run, check, drawn, run_into, shown
 from simulations.given import settings_of_several
 from simulations.options import data_name, find_run, new_folder
@@ -22,6 +24,8 @@ from simulations.references import write_references
 from simulations.results import Results, metrics_of, results_of
 from simulations.rows import report_rows, shown_rounds
 from simulations.several import named_methods
+from simulations.terminal import check_all, interruptible, shows
+from simulations.tuning.command import new_tuning, run_tuning, with_best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,8 +160,9 @@ class Comparison:
 def compare(
     data: "Data | None" = None,
     *,
-    methods: Sequence[str] = (),
+    methods: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
     seeds: int = 5,
+    tuned: bool | int | tuple[int, int] = False,
     out: str | Path | None = None,
     engine: Engine = "vectorized",
     progress: bool = True,
@@ -167,30 +172,42 @@ def compare(
 
     Args:
         data: As for ``simulate``.
-        methods: Their names, or one; by default some that are often compared. The references that
-            every comparison has are added.
+        methods: Their names, or one; by default some that are often compared. In a dictionary,
+            each name has the method's own settings: ``{"ditto": {"eta": 0.3}, "fedavg": {}}``. The
+            references that every comparison has are added.
         seeds: Runs of each, from the setting ``seed`` upwards.
+        tuned: Whether each method is tuned first, as by ``engram.tune``, on seeds after these:
+            ``True`` (32 trials on as many seeds), the number of trials, or ``(trials, seeds)``.
         out: Folder of the comparison; by default a new one in ``runs/``.
         engine: As for ``simulate``.
         progress: Whether to show it.
-        **settings: Shared settings, and those of methods, each of which is for all that have it.
+        **settings: Shared settings, and those of methods, each of which is for all that have it,
+            but for those to which ``methods`` gives their own.
 
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
-    given, wrong = arguments(engine=engine, seeds=seeds, out=out, progress=progress)
+    given, wrong = arguments(engine=engine, seeds=seeds, tuned=tuned, out=out, progress=progress)
 
-    def plans() -> dict[str, Experiment]:
-        chosen = contestants(named_methods(methods))
-        return planned(settings_of_several(data, chosen, settings), given.seeds)
+    def settings_of_each() -> dict[str, dict[str, Any]]:
+        return settings_of_several(data, contestants(named_methods(methods)), settings, methods)
 
-    plan = told_with(wrong, plans)
-    for experiment in plan.values():
-        check(experiment, engine)
+    each, shown = told_with(wrong, settings_of_each), shows(progress)
+    plan = planned(each, given.seeds)
     runs: dict[str, list[Run]] = {}
     stopped = []
-    with new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}") as place:
+    folder = new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}")
+    with interruptible(), folder as place:
+        check_all("runs", [partial(check, e, engine) for e in plan.values()], shown)
+        tuning = None
+        if given.tuned is not None:
+            trials, of_each = given.tuned[0], given.tuned[1] or given.seeds
+            tuning = new_tuning(each, [], trials, of_each, after=given.seeds, progress=shown)
         record_plan(place, engine, plan)
+        if tuning is not None:
+            tuning.save(part := place / TUNING)
+            again = f"engram compare --resume {shlex.quote(str(place))}"
+            plan = with_best(plan, run_tuning(tuning, part, again, progress=shown))
         for name, experiment in plan.items():
             try:
                 found = run_into(experiment, place / name, engine, progress)

@@ -13,7 +13,7 @@ from simulations.arguments import arguments
 from simulations.comparison import PLAN, TUNING, planned, read_plan, record_plan
 from simulations.references import write_references
 from simulations.terminal import Execute, run_all
-from simulations.tuning.command import new_tuning, tuned_plan
+from simulations.tuning.command import Tuning, new_tuning, run_tuning, with_best
 
 if TYPE_CHECKING:
     from client.hosts import Engine
@@ -68,8 +68,9 @@ def go_on(
     """
     again = again or f"engram compare --resume {shlex.quote(str(folder))}"
     engine, plan = _recorded(folder)
-    if (folder / TUNING).is_dir():
-        plan = tuned_plan(plan, folder / TUNING, again, processes)
+    if (place := folder / TUNING).is_dir():
+        best = run_tuning(Tuning.open(place), place, again, processes=processes)
+        plan = with_best(plan, best)
     work = {}
     for name, experiment in plan.items():
         part = folder / name

@@ -1,6 +1,5 @@
 """Functions of ``import engram``: experiments on data in memory; runs as tables and models."""
 
-import threading
 from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
@@ -18,7 +17,7 @@ from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
 from federation.data.source import Source
 from federation.errors import Refused, told_with
-from federation.experiment import FIRST, Experiment, lists_settings
+from federation.experiment import FIRST, Experiment, by_key, lists_settings
 from federation.methods import METHODS
 from federation.methods.network import NetworkMethod
 from server.record import RunRecord
@@ -40,7 +39,7 @@ from simulations.reports import PLOTS
 from simulations.reports.local import report_table
 from simulations.results import results_of
 from simulations.rows import picked
-from simulations.terminal import run_all
+from simulations.terminal import interruptible, run_all, shows
 from strategies.selection import selected_by
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from federation.data.datasets import Data
+    from federation.data.lazy import RowNumbers
     from federation.settings.given import Given, MethodName
 
 Opens = Callable[[Opening], Host]
@@ -234,6 +234,33 @@ class Run:
         return learned.parameters(served, served.models[0].keys())
 
     @_in_its_names
+    def split(self, client: int | str) -> "dict[str, RowNumbers]":
+        """Returns the numbers of a client's ``train``, ``validation`` and ``test`` rows, ascending.
+
+        They count from 0 the client's rows ``x`` or, of test rows that are given, ``x_test``; of
+        data that are not given client by client, the rows of all. See ``personal_model``.
+
+        Raises:
+            Refused: There is no such client, its rows are not here, or no network is trained.
+        """
+        return self.learned.split(self.learned.number(client))
+
+    @_in_its_names
+    def predict(self, client: int | str) -> "pd.DataFrame":
+        """Returns predictions of a client's test rows by the model that serves it.
+
+        Rows are called by their numbers in ``split``. Columns are the ``target``, and those of
+        ``engram predict``: ``predicted`` and, of classes, ``probability CLASS``.
+
+        Raises:
+            Refused: As for ``split`` and ``personal_model``; or outputs are no table.
+        """
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        numbers = pd.Index(self.split(client)["test"], name="row")
+        return pd.DataFrame(self.learned.predictions(self.learned.number(client)), index=numbers)
+
+    @_in_its_names
     def export(
         self,
         client: int | str | None = None,
@@ -325,7 +352,8 @@ def simulate(
 
     Args:
         data: The clients' rows ``(x, y)``, in a list or by the clients' names; or ``(x, y)`` of
-            all clients, whose rows the setting ``partition`` gives out. In place of ``(x, y)`` may
+            all clients, whose rows the setting ``partition`` gives out. ``(x, y, x_test, y_test)``
+            has test rows, too; from other rows, some are held out. In place of ``(x, y)`` may
             stand a ``torch.utils.data.Dataset`` of such pairs, which is read as rows are drawn and
             gives the same row each time. None: the data set that
             the setting ``dataset`` names.
@@ -363,7 +391,7 @@ def simulate(
     own, before = begun(folder, method)
     if data is not None:
         del own["dataset"]
-    whole = own | settings
+    whole = own | by_key(settings)
     experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
     RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
     opens = check(experiment, using := given.engine or before)
@@ -391,11 +419,9 @@ def run_into(
     def execute(e: Experiment, place: Path, report: Any) -> None:
         run_in_process(e, place, engine=engine, on_round=report, opens=opens)
 
-    if progress and threading.current_thread() is threading.main_thread():
-        try:
+    if shows(progress):
+        with interruptible():
             run_all({folder: experiment}, execute, f"engram.simulate(..., resume={str(folder)!r})")
-        except SystemExit as error:
-            raise KeyboardInterrupt from error
     else:
         run_in_process(experiment, folder, engine=engine, opens=opens)
     return Run(folder, experiment.source)

@@ -18,8 +18,8 @@ from federation.data.in_memory import hold
 from federation.data.labels import likely_task
 from federation.data.owners import count_clients, follow_rows, of_clients
 from federation.errors import Refused
-from federation.experiment import read_by
-from federation.settings.fields import key_of
+from federation.experiment import by_key, read_by
+from simulations.options import refuse_keys
 from simulations.several import possible, settings_of_one
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def settings_of(
         DataError: The data are not what they may be.
         Refused: Both data and a data set are given, or a function has no name that it may have.
     """
-    given = {key_of(name): value for name, value in settings.items()}
+    given = by_key(settings)
     if data is not None and "dataset" in given:
         raise Refused(must("dataset", given["dataset"], "left out where data are given"))
     named = {} if method is None else {"method": method}
@@ -92,15 +92,27 @@ def _metrics(given: Any) -> Any:
 
 
 def settings_of_several(
-    data: "Data | None", methods: Sequence[str], settings: Mapping[str, Any]
+    data: "Data | None", chosen: Sequence[str], settings: Mapping[str, Any], methods: object = ()
 ) -> dict[str, dict[str, Any]]:
-    """Returns each method's settings, as ``settings_of`` does: those of these that it has.
+    """Returns each method's settings, as ``settings_of`` does: its own, and others that it has.
+
+    Args:
+        data: As for ``settings_of``.
+        chosen: The methods that take part.
+        settings: Settings for all; those of one method have its name, or are in its table.
+        methods: More such tables, by method; or names alone.
 
     Raises:
-        Refused: As ``possible`` says.
+        Refused: A setting is given twice, or cannot be one method's; or as ``possible`` says.
     """
-    given = {key_of(name): value for name, value in settings.items()}
-    each = {name: settings_of(data, name, settings_of_one(name, given)) for name in methods}
+    given, own = by_key(settings), by_key(methods) if isinstance(methods, Mapping) else {}
+    if twice := [key for key in own if key in given]:
+        raise Refused(f"{', '.join(twice)} must be given in methods or beside them, got both")
+    given = dict(sorted((given | own).items(), key=lambda item: "." in item[0]))
+    of_call = {"method": "methods", "resume": "engram.simulate(resume=RUN)", "out": "out, for all"}
+    refuse_keys({key.rpartition(".")[2]: None for key in given}, of_call)
+    refuse_keys(given, {f"{name}.seed": "seed, for all of them" for name in chosen})
+    each = {name: settings_of(data, name, settings_of_one(name, given)) for name in chosen}
     return possible(each, given)
 
 

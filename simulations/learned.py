@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from client.disk import DiskStore
@@ -23,8 +25,11 @@ from engram.models.units import InUnits
 from engram.tasks import TASKS
 from engram.types import Params
 from engram.units import Units
+from federation.data.datasets import read_given
 from federation.data.dealing import federated_data
-from federation.data.federated import FederatedData, model_for
+from federation.data.federated import FederatedData, Split, model_for
+from federation.data.lazy import RowNumbers
+from federation.data.shaping import TESTED
 from federation.data.standards import own_units, standardized_by
 from federation.data.tables import TableData, table_data
 from federation.errors import DataError, Refused, few_names
@@ -33,6 +38,7 @@ from federation.learning import server_side
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
 from federation.names import shown_name
+from federation.predicted import Columns, columns_of, outputs_of, targets_as_columns
 from federation.schema import Kind
 from federation.streams import Stream, torch_generator, unseen
 from federation.tensors import difference
@@ -364,6 +370,35 @@ class Learned:
         found = settled(served, lambda: self._trainer_with(client), client)
         check_finite(e, found, self.called(client))
         return found
+
+    def split(self, client: int) -> dict[str, RowNumbers]:
+        """Returns which of a client's rows are for training, validation and testing; see ``Run``.
+
+        Raises:
+            Refused: If the method trains no network.
+        """
+        if not self.trains_network:
+            raise Refused(must("method", self.experiment.method, "one that trains networks"))
+        e, data = self.experiment, self.data
+        rows = read_given(e.source, range(e.num_clients)) if e.source.is_given else {}
+        # In order: clients' rows one below the other, each one's test rows below the others.
+        part = 2 * np.asarray(rows.get("task", 0)) + (np.asarray(rows.get(TESTED, 0)) > 0)
+
+        def numbers(split: Split | None) -> RowNumbers:
+            own = np.empty(0, np.int64) if split is None else np.sort(split.rows[client])
+            own = own if split is None or split.given is None else split.given[own]
+            return own - np.searchsorted(part, part[own]) if part.ndim else own
+
+        parts = {"train": data.train, "validation": data.validation, "test": data.test}
+        return {name: numbers(split) for name, split in parts.items()}
+
+    def predictions(self, client: int) -> Columns:
+        """Returns the targets of a client's test rows, and what its model predicts, as columns."""
+        rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
+        (x, y), targets = self.data.test.take(rows), TASKS[self.experiment.task].targets
+        module = self.module(self.personal(client), self.network_of(client), client)
+        outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
+        return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
     def _rows_of(self, client: int) -> FederatedData:
         """Returns the rows, for a client that is served by what is made of them.

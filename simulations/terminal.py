@@ -2,8 +2,9 @@
 
 import shlex
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from sysconfig import get_path
@@ -31,11 +32,14 @@ __all__ = [
     "Execute",
     "Report",
     "Tell",
+    "check_all",
     "err",
+    "interruptible",
     "out",
     "progress_lines",
     "run_all",
     "show_found",
+    "shows",
     "tell_next",
 ]
 
@@ -50,7 +54,7 @@ Tell = Callable[[int, str], None]  # called with how much is done, and a result 
 
 @contextmanager
 def progress_lines(
-    unit: str, hint: Callable[[], str], *, at_once: bool = False
+    unit: str, hint: Callable[[], str], *, at_once: bool = False, shown: bool = True
 ) -> Iterator[Callable[[str, int], Tell]]:
     """Shows the progress of each piece of work, and delays Ctrl-C until the next progress report.
 
@@ -63,10 +67,14 @@ def progress_lines(
         unit: What is counted.
         hint: Returns how to resume, which is printed after Ctrl-C.
         at_once: Do not delay Ctrl-C.
+        shown: Whether to show anything, and to handle Ctrl-C.
 
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.
     """
+    if not shown:
+        yield lambda title, total: lambda done, found: None
+        return
     columns = (
         TextColumn("{task.description:<20}"),
         BarColumn(),
@@ -118,12 +126,36 @@ def _log(unit: str, title: str, total: int) -> Tell:
 
     def show(done: int, found: str) -> None:
         nonlocal shown
-        if done != shown and (found or done == total):
+        if done != shown and (found or done in (0, total)):
             shown = done
             words = f"{title}: {done} of {total} {unit}, {time.monotonic() - start:.1f} s"
             err.print(f"{words}, {found}" if found else words, soft_wrap=True)
 
     return show
+
+
+def shows(progress: bool) -> bool:
+    """Returns whether progress is shown: in the main thread alone, which Ctrl-C comes to."""
+    return progress and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes a command's end by Ctrl-C a ``KeyboardInterrupt``, for callers in Python."""
+    try:
+        yield
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+
+
+def check_all(title: str, checks: Sequence[Callable[[], object]], progress: bool) -> None:
+    """Makes checks before anything is written, and may show how many are made, from 0 on."""
+    with progress_lines("checks", lambda: "nothing has been written", shown=progress) as begin:
+        tell = begin(title, len(checks))
+        for number, check in enumerate(checks):
+            tell(number, "")
+            check()
+        tell(len(checks), "")
 
 
 def run_all(

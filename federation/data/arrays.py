@@ -16,7 +16,7 @@ from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
-from federation.data.shaping import TYPES, Shaping
+from federation.data.shaping import TESTED, TYPES, Shaping, say_once
 from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
@@ -46,6 +46,8 @@ class Arrays(NamedTuple):
         schema: The schema of inputs, where these are columns with names.
         fills: By column of the schema, the value that stands for a missing one in each task, or in
             all rows where these have no task; empty if none does.
+        numbers: Of training rows and of test rows, which they are of the rows that were parted;
+            None where they came apart.
     """
 
     x_train: Any
@@ -59,38 +61,19 @@ class Arrays(NamedTuple):
     class_names: tuple[str, ...] = ()
     schema: Schema | None = None
     fills: Sequence[_Array] = ()
+    numbers: tuple[_Array, _Array] | tuple[None, None] = (None, None)
 
 
-def train_and_test(
-    x: Any,
-    y: _Array,
-    task: _Array | None,
-    classes: int,
-    test_fraction: float,
-    seed: int,
-    clients: Sequence[int] | None = None,
-    names: Sequence[str] | None = None,
-) -> Arrays:
-    """Holds out a share of the rows of each class, if there are some, and of each task.
-
-    With ``names`` it holds out each row by its hash instead, whatever other rows there are.
+def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _Array) -> Arrays:
+    """Parts rows into those for training and those for testing.
 
     Args:
         x: Inputs.
         y: Targets.
         task: Whose row each is.
         classes: How many classes there are; 0 if rows have none.
-        test_fraction: The share.
-        seed: Draws which rows those are.
-        clients: As for ``held_out``; or whose all rows are.
-        names: Classes' names, as for ``row_hashes``.
+        test: Which rows are for testing, (n,).
     """
-    if names is None:
-        test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed, clients)
-    else:
-        owner = np.zeros(len(y), dtype=np.int64) if task is None else task
-        owner = np.take(clients, owner, mode="clip") if clients else owner
-        test = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < test_fraction
     return Arrays(
         x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
         y_train=y[~test],
@@ -99,6 +82,7 @@ def train_and_test(
         task_train=None if task is None else task[~test],
         task_test=None if task is None else task[test],
         outputs=classes,
+        numbers=(np.flatnonzero(~test), np.flatnonzero(test)),
     )
 
 
@@ -108,6 +92,7 @@ def held_out(
     fraction: float,
     seed: int,
     clients: Sequence[int] | None = None,
+    tested: _Array | None = None,
 ) -> _Array:
     """Returns which rows are for testing, (n,): a share of those of each kind of each task.
 
@@ -118,6 +103,7 @@ def held_out(
         seed: Draws which rows those are.
         clients: The client that each task is, where rows are drawn for each by itself, so that
             it does not matter whose rows are there besides.
+        tested: As ``TESTED``: which rows are for testing, where that is not drawn.
     """
     kinds, stratum = np.unique(kind, return_inverse=True)
     if task is not None:
@@ -133,7 +119,51 @@ def held_out(
             rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
         rows = rng.permutation(some)
         held[rows[: round(fraction * len(rows))]] = True
-    return held
+    return held if tested is None else np.where(tested < 0, held, tested > 0)
+
+
+def held_by_hash(
+    x: Any,
+    y: _Array,
+    task: _Array | None,
+    names: Sequence[str],
+    fraction: float,
+    seed: int,
+    clients: Sequence[int] = (),
+    tested: _Array | None = None,
+) -> _Array:
+    """Returns which rows are for testing, (n,), each by its hash, whatever other rows there are.
+
+    Args:
+        x: Inputs.
+        y: Targets.
+        task: Whose row each is.
+        names: Classes' names, as for ``row_hashes``.
+        fraction: The share that is expected.
+        seed: The key.
+        clients: The client that each task is, or whose all rows are; () for the tasks themselves.
+        tested: As for ``held_out``.
+    """
+    owner = np.zeros(len(y), dtype=np.int64) if task is None else task
+    owner = np.take(clients, owner, mode="clip") if clients else owner
+    held = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction
+    return held if tested is None else np.where(tested < 0, held, tested > 0)
+
+
+def _say_copies(path: Path, found: Arrays) -> None:
+    """Warns of test rows that are copies of training rows, inputs and targets alike."""
+    train, test = _digests(found.x_train, found.y_train), _digests(found.x_test, found.y_test)
+    if copies := sum(map(set(train).__contains__, test)):
+        which = f"{copies} of {len(test)} test rows are exact copies of training rows"
+        say_once(f"{path}: {which}, on which scores are too good")
+
+
+def _digests(x: Any, y: _Array) -> list[int]:
+    """Returns a digest of each row; nothing of rows that are read as they are drawn."""
+    leaves = [y, *(x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else (x,))]
+    if any(isinstance(leaf, Lazy) for leaf in leaves):
+        return []
+    return [hash(b"".join(leaf[row].tobytes() for leaf in leaves)) for row in range(len(y))]
 
 
 def pieces(rows: _Array, ends: _Array) -> list[_Array]:
@@ -166,8 +196,6 @@ class Own(NamedTuple):
         shaping: How rows of a single input are shaped.
         column: The name by which classes are declared.
         values: Classes that are declared.
-        clients: As for ``train_and_test``.
-        by_hash: Whether rows are held out by their hashes.
     """
 
     path: Path
@@ -176,11 +204,11 @@ class Own(NamedTuple):
     shaping: Shaping = Shaping()
     column: str = "y"
     values: Values = Values()
-    clients: Sequence[int] | None = None
-    by_hash: bool = False
 
-    def arrays(self, arrays: Mapping[str, Any], test_fraction: float, seed: int) -> Arrays:
-        """Returns a data set: parted already, or to be parted."""
+    def arrays(
+        self, arrays: Mapping[str, Any], split: HeldOut, by_hash: Callable[..., _Array] | None
+    ) -> Arrays:
+        """Returns a data set: parted already, or to be parted, by hashes or by strata."""
         x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
         parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
         if x is not None and "y" in arrays and x_train is None and x_test is None:
@@ -189,10 +217,13 @@ class Own(NamedTuple):
             y, outputs, called = self.labels(arrays["y"], place)
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
-            hashed = called if self.by_hash else None
-            found = train_and_test(x, y, task, classes, test_fraction, seed, self.clients, hashed)
+            strata = y if classes else np.zeros(len(y))
+            test = by_hash(x, y, task, called) if by_hash else split(strata, task)
+            found = train_and_test(x, y, task, classes, test)
+            if TESTED in arrays:
+                _say_copies(self.path, found)
             columns = _schema(self.path, arrays, x)
-            return Arrays(*found[:6], outputs, names, called, *columns)
+            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -219,7 +250,9 @@ class Own(NamedTuple):
             )
         columns = _schema(self.path, arrays, x_train)
         parts_of = (x_train, y[:cut], x_test, y[cut:], one, other)
-        return Arrays(*parts_of, outputs, names, called, *columns)
+        found = Arrays(*parts_of, outputs, names, called, *columns)
+        _say_copies(self.path, found)
+        return found
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the inputs alone, as ``arrays`` has them.

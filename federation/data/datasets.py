@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engram.checks import must
 from federation.data.frames import is_column, is_frame, joined, targets_in, targets_of
 from federation.data.labels import is_text
-from federation.data.shaping import TYPES
+from federation.data.shaping import TESTED, TYPES
 from federation.data.source import Source
 from federation.errors import DataError, brief, one_line
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from federation.data.lazy import Lazy
 
     # Inputs may be an array, or a tuple or dictionary of arrays.
-    Rows = tuple[Any, npt.ArrayLike] | Dataset[Any]
+    WithTest = tuple[Any, npt.ArrayLike, Any, npt.ArrayLike]
+    Rows = tuple[Any, npt.ArrayLike] | WithTest | Dataset[Any]
     Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
     Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
 
-_DATA: Final = "(x, y), or a list of each client's (x, y), or these by the clients' names"
+_PAIR: Final = "(x, y) or (x, y, x_test, y_test)"
+_DATA: Final = f"{_PAIR}, or a list of such of each client, or these by the clients' names"
 
 
 def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
@@ -62,6 +64,8 @@ def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
 def arrays_of(data: "Data") -> "Arrays":
     """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
 
+    Where some have test rows of their own, ``TESTED`` says which those are.
+
     Args:
         data: As ``engram.simulate`` takes it.
 
@@ -70,8 +74,8 @@ def arrays_of(data: "Data") -> "Arrays":
     """
     from torch.utils.data import Dataset  # noqa: PLC0415 - names are listed without torch
 
-    if isinstance(data, Dataset) or (isinstance(data, tuple) and len(data) == 2):
-        rows, _ = _joined([("data", data)])
+    if isinstance(data, Dataset) or (isinstance(data, tuple) and len(data) in (2, 4)):
+        rows, _ = _in_parts([("data", data)])
         return rows
     named = isinstance(data, Mapping)
     if not (named or isinstance(data, Sequence)) or isinstance(data, tuple | str) or not data:
@@ -81,9 +85,25 @@ def arrays_of(data: "Data") -> "Arrays":
             raise DataError(must("a client's name", name, "text or a number"))
     whose = [f"client {name}" for name in (data if named else range(len(data)))]
     parts = data.values() if isinstance(data, Mapping) else data
-    rows, sizes = _joined(list(zip(whose, parts, strict=True)))
+    rows, task = _in_parts(list(zip(whose, parts, strict=True)))
     names = {"task_names": np.array(list(data))} if named else {}
-    return {**rows, "task": np.repeat(np.arange(len(sizes)), sizes), **names}
+    return {**rows, "task": task, **names}
+
+
+def _in_parts(clients: Sequence[tuple[str, Any]]) -> "tuple[Arrays, npt.NDArray[np.int64]]":
+    """Returns all clients' rows, those for testing below the others of each, and whose they are."""
+    parts: list[tuple[int, int, tuple[str, Any]]] = []
+    for client, (whose, rows) in enumerate(clients):
+        if isinstance(rows, tuple | list) and len(rows) == 4:
+            parts.append((client, 0, (whose, rows[:2])))
+            parts.append((client, 1, (f"the test set of {whose}", rows[2:])))
+        else:
+            parts.append((client, -1, (whose, rows)))
+    owners, tested, given = zip(*parts, strict=True)
+    found, sizes = _joined(given)
+    if len(given) > len(clients):
+        found[TESTED] = np.repeat(np.array(tested), sizes)
+    return found, np.repeat(np.array(owners), sizes)
 
 
 def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
@@ -168,7 +188,7 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]
 def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
     """Returns the inputs and targets of a part, by the names that an npz file has for them."""
     if not (isinstance(part, tuple | list) and len(part) == 2):
-        raise DataError(f"{whose} must be (x, y), got {_shown(part)}")
+        raise DataError(f"{whose} must be {_PAIR}, got {_shown(part)}")
     x, y = part
     several = dict(enumerate(x)) if isinstance(x, tuple) else x
     inputs = {f"x.{k}": v for k, v in several.items()} if isinstance(several, Mapping) else {"x": x}

@@ -171,19 +171,19 @@ def _hold(
     experiment: Experiment,
     names: Names = UNNAMED,
 ) -> FederatedData:
-    def hold(x: Any, y: npt.NDArray[Any], rows: list[RowNumbers]) -> Split:
+    def hold(x: Any, y: npt.NDArray[Any], rows: list[RowNumbers], part: int) -> Split:
         def there(leaf: Any) -> Any:
             return leaf if isinstance(leaf, Lazy) else torch.from_numpy(leaf).to(experiment.device)
 
-        return Split(tree_map(there, x), there(y), rows, names)
+        return Split(tree_map(there, x), there(y), rows, names, arrays.numbers[part])
 
-    learned = hold(arrays.x_train, arrays.y_train, train)
+    learned = hold(arrays.x_train, arrays.y_train, train, 0)
     if experiment.privacy == "example":
         learned = learned._replace(hashes=_hashed(arrays, train, experiment))
     parts = [_held_out(client, own, experiment, learned.hashes) for client, own in enumerate(train)]
     return FederatedData(
         train=learned._replace(rows=[kept for kept, _ in parts]),
-        test=hold(arrays.x_test, arrays.y_test, test),
+        test=hold(arrays.x_test, arrays.y_test, test, 1),
         outputs=arrays.outputs,
         names=names,
         validation=learned._replace(rows=[out for _, out in parts])

@@ -52,6 +52,7 @@ class Split(NamedTuple):
         rows: For each client, the numbers of its rows.
         names: What clients are called, where the data say so.
         hashes: Hashes of all training rows, (n,), where privacy is ``example``.
+        given: Which row of the data as they were given each one is, (n,); None: as it is here.
     """
 
     x: Inputs
@@ -59,6 +60,7 @@ class Split(NamedTuple):
     rows: list[RowNumbers]
     names: Names = UNNAMED
     hashes: npt.NDArray[np.float64] | None = None
+    given: RowNumbers | None = None
 
     @property
     def like(self) -> Inputs:

@@ -15,14 +15,14 @@ import numpy.typing as npt
 from engram.checks import clash, must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
-from federation.data.arrays import Arrays, HeldOut, Own, held_out, train_and_test
+from federation.data.arrays import Arrays, HeldOut, Own, held_by_hash, held_out, train_and_test
 from federation.data.datasets import read_given
 from federation.data.frames import is_frame
 from federation.data.images import CLASS, read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
 from federation.data.raw_tables import by_name, of_arrays, of_csv
-from federation.data.shaping import Shaping
+from federation.data.shaping import TESTED, Shaping
 from federation.data.source import DATASETS, FILES, HUB, Source
 from federation.data.table_rows import rows_of
 from federation.data.values import Columns
@@ -68,25 +68,27 @@ def load(
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
     """
+    split = partial(held_out, fraction=test_fraction, seed=seed)
     if source.is_given or source.is_file or source.kind == HUB:
         target = CLASS if source.kind == "images" else columns.target
         alone = clients if source.by_client else None
         targets, values = TASKS[task].targets, columns.values
-        own = Own(source.path, targets, num_classes, shaping, target, values, alone)
-        own = own._replace(clients=clients, by_hash=True) if by_hash else own
-        split = partial(held_out, fraction=test_fraction, seed=seed, clients=alone)
+        own = Own(source.path, targets, num_classes, shaping, target, values)
+        hashed = partial(held_by_hash, fraction=test_fraction, seed=seed, clients=clients)
+        split = partial(split, clients=alone)
         if source.is_given:
             arrays = read_given(source, clients)
+            split, hashed = (partial(each, tested=arrays.get(TESTED)) for each in (split, hashed))
         else:
             arrays = _read(source.kind, own, columns, split, data_dir)
         if is_frame(arrays.get("x")):
             table = of_arrays(source.path, arrays, columns)
             arrays = {**arrays, **rows_of(table, columns, targets, split)}
-        return own.arrays(arrays, test_fraction, seed)
+        return own.arrays(arrays, split, hashed if by_hash else None)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
     if source == "digits":
-        return _digits(test_fraction, seed)
+        return _digits(split)
     if source in _TORCHVISION:
         return _torchvision(source, data_dir)
     files = (f"{kind}:PATH" for kind in FILES)
@@ -112,10 +114,10 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     return read_columns(kind, own.path, columns, own.targets, split, cache)
 
 
-def _digits(test_fraction: float, seed: int) -> Arrays:
+def _digits(split: HeldOut) -> Arrays:
     pixels, y = _all_digits()
     x = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
-    return train_and_test(x, y, None, 10, test_fraction, seed)
+    return train_and_test(x, y, None, 10, split(y, None))
 
 
 @cache  # of a comparison, every run needs them

@@ -22,6 +22,9 @@ _log = getLogger("flwr.engram")
 TYPES = "types of "
 """Before an array's name, where its rows were given in several types: the dtype of each, (n,)."""
 
+TESTED = "tested rows"
+"""Rows of a caller's arrays: 1 for testing, 0 not for testing, -1 where it is drawn, (n,)."""
+
 _Array = npt.NDArray[Any]
 _CHANNELS = (1, 3)
 _GREY = "uint8"
@@ -134,7 +137,7 @@ class Shaping(NamedTuple):
                 )
             found[at] = own
             if _GREY in parts and own.max(initial=0) > _SCALED:
-                _say(
+                say_once(
                     f"{place.path}: {_whose(place, at)} ({given}) go up to {own.max():g} and are "
                     f"used as they are, while {_whose(place, parts[_GREY][0])} ({_GREY}) are "
                     f"divided by 255: if all are grey levels, give all as {_GREY}"
@@ -148,5 +151,6 @@ def _whose(place: Place, rows: _Array) -> str:
 
 
 @lru_cache(maxsize=64)  # data are read several times in a run
-def _say(text: str) -> None:
+def say_once(text: str) -> None:
+    """Warns, unless it has been said."""
     _log.warning("%s", text)

@@ -24,6 +24,7 @@ from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
+from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, few, few_names
@@ -51,6 +52,7 @@ class Table(NamedTuple):
         schema: The schema of its columns, if it was read from a source.
         inputs: These columns as they were read, as a data frame; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
+        tested: As ``TESTED``, where there are test rows of sites' own.
     """
 
     x: npt.NDArray[np.float64]
@@ -60,6 +62,7 @@ class Table(NamedTuple):
     schema: Schema = Schema(())
     inputs: Any = None
     classes: tuple[str, ...] = ()
+    tested: _Array | None = None
 
     @property
     def labels(self) -> _Array:
@@ -184,6 +187,7 @@ def _dealt(
         held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
     for client, rows in zip(clients, own, strict=True) if e.privacy != "example" else ():
         held[rows] = _held_out(len(rows), e, client)
+    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested > 0)
     if lost := [client for client, rows in zip(clients, own, strict=True) if held[rows].all()]:
         raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()
@@ -268,7 +272,8 @@ def read_table(
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
     y, classes = target_of(path, raw.y, columns, family)
     schema = replace(schema, missing="refuse" if columns.missing == "refuse" else "median")
-    return Table(x, y, task, list(schema.inputs), schema, inputs, classes)
+    tested = arrays.get(TESTED)
+    return Table(x, y, task, list(schema.inputs), schema, inputs, classes, tested)
 
 
 def family_of(experiment: Experiment) -> FamilyName:

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
 from simulations.console import out
-from simulations.terminal import progress_lines, tell_next
+from simulations.terminal import check_all, progress_lines, tell_next
 from simulations.tuning.folder import Tuning, without_score
 from simulations.tuning.proposals import check_optuna
 from simulations.tuning.record import best_of, read_trials
 from simulations.tuning.results import BEST, table_of
 
-__all__ = ["Tuning", "new_tuning", "run_tuning", "show_tuning", "tuned_plan"]
+__all__ = ["Tuning", "new_tuning", "run_tuning", "show_tuning", "with_best"]
 
 
 def new_tuning(
@@ -27,6 +28,7 @@ def new_tuning(
     minutes: float | None = None,
     *,
     after: int = 0,
+    progress: bool = False,
 ) -> Tuning:
     """Returns a search that is possible.
 
@@ -37,6 +39,7 @@ def new_tuning(
         seeds: Runs of each trial.
         minutes: As ``Tuning.minutes``.
         after: How many seeds to leave for others, from the setting ``seed`` upwards.
+        progress: Whether to show how many methods have been checked.
 
     Raises:
         Refused: As ``Tuning.check`` says; or Optuna is not installed.
@@ -45,7 +48,8 @@ def new_tuning(
     first = found.first.seed + after
     found = found._replace(seeds=list(range(first, first + seeds)))
     check_optuna()
-    found.check()
+    plans = found.searches().values()
+    check_all("searches", [partial(found.check, plan) for plan in plans], progress)
     return found
 
 
@@ -76,8 +80,6 @@ def run_tuning(
         SystemExit: Ctrl-C was pressed; status 130.
     """
     check_optuna()
-    if not progress:
-        return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 
     def hint() -> str:
         if not (folder / SEARCHED).is_file():
@@ -86,24 +88,17 @@ def run_tuning(
             return "it cannot go on: its data were given in memory"
         return f"go on with: {resume}"
 
-    with progress_lines("rounds", hint) as begin:
+    with progress_lines("rounds", hint, shown=progress) as begin:
         best = tuning.run(folder, begin, processes, ray)
-    show_tuning(tuning, folder, as_json)
+    if progress:
+        show_tuning(tuning, folder, as_json)
     return best
 
 
-def tuned_plan(
-    plan: Mapping[str, Experiment], folder: Path, resume: str, processes: int | None
+def with_best(
+    plan: Mapping[str, Experiment], best: Mapping[str, Mapping[str, Scalar]]
 ) -> dict[str, Experiment]:
-    """Tunes methods, or goes on with it; returns experiments with the best settings of theirs.
-
-    Args:
-        plan: The experiments, by name.
-        folder: Of a search of their methods.
-        resume: As for ``run_tuning``.
-        processes: As ``Tuning.run``.
-    """
-    best = run_tuning(Tuning.open(folder), folder, resume, processes=processes)
+    """Returns experiments, by name, with the best settings of their methods."""
     return {name: _with(experiment, best[experiment.method]) for name, experiment in plan.items()}
 
 

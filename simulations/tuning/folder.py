@@ -114,30 +114,29 @@ class Tuning(NamedTuple):
         asked = [text for each in self.asked if (text := _for(name, each, list(self.fixed)))]
         return Search(given, space_of(name, own, asked), self.trials, self.seeds)
 
-    def check(self) -> None:
-        """Loads the data, and refuses what cannot be run.
+    def check(self, plan: Search) -> None:
+        """Loads the data of one of the searches, and refuses what cannot be run.
 
         Raises:
             Refused: Data, network and settings do not fit each other, nor do they with each of the
                 values that a setting is searched among; or there are too few validation rows.
         """
-        for plan in self.searches().values():
-            one = plan._replace(seeds=self.seeds[:1])
-            (member,) = LockStep(one.experiments({})).members
-            held = member.trainer.data.validation
-            rows = sum(map(len, held.rows)) if held is not None else 0
-            if rows < _FEWEST:
-                raise Refused(
-                    f"tuning needs at least {_FEWEST} validation rows in all, got {rows}: raise "
-                    "validation-fraction"
-                )
-            for key, value in plan.choices:
-                try:
-                    LockStep(one.experiments({key: value}))
-                except Impossible:
-                    pass  # beside other values of other settings it may be possible
-                except Refused as error:
-                    raise Refused(f"search {key}={value}: {error}") from error
+        one = plan._replace(seeds=self.seeds[:1])
+        (member,) = LockStep(one.experiments({})).members
+        held = member.trainer.data.validation
+        rows = sum(map(len, held.rows)) if held is not None else 0
+        if rows < _FEWEST:
+            raise Refused(
+                f"tuning needs at least {_FEWEST} validation rows in all, got {rows}: raise "
+                "validation-fraction"
+            )
+        for key, value in plan.choices:
+            try:
+                LockStep(one.experiments({key: value}))
+            except Impossible:
+                pass  # beside other values of other settings it may be possible
+            except Refused as error:
+                raise Refused(f"search {key}={value}: {error}") from error
 
     def run(
         self,

@@ -1,9 +1,8 @@
 """``engram.tune``: what `engram tune` does, on data in memory."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from engram.checks import must
 from engram.metrics import Metric
@@ -16,6 +15,7 @@ from simulations.console import in_text
 from simulations.given import settings_of_several
 from simulations.options import new_folder
 from simulations.several import TRAINING_NETWORKS, check_trained, named_methods
+from simulations.terminal import interruptible, shows
 from simulations.tuning.command import Tuning, new_tuning, run_tuning
 from simulations.tuning.record import Trial, read_trials
 from simulations.tuning.results import draw_trials, table_of, trial_rows
@@ -78,7 +78,7 @@ class Tuned:
 def tune(
     data: "Data | None" = None,
     *,
-    methods: Sequence[str],
+    methods: Sequence[str] | Mapping[str, Mapping[str, Any]],
     trials: int = 32,
     seeds: int = 3,
     minutes: float | None = None,
@@ -92,7 +92,7 @@ def tune(
 
     Args:
         data: As for ``engram.simulate``.
-        methods: Their names, or one.
+        methods: Their names, or one; or each one's own settings by its name.
         trials: Settings to try, of each method.
         seeds: Runs of each, from the setting ``seed`` upwards.
         minutes: After which each method's search stops; None for no bound.
@@ -118,21 +118,21 @@ def tune(
         ray=ray,
     )
 
+    shown = shows(progress)
+
     def searches() -> Tuning:
         chosen = named_methods(methods)
         check_trained("tune", chosen)
         if not chosen:
             raise Refused(must("methods", methods, TRAINING_NETWORKS))
-        fixed = settings_of_several(data, chosen, settings)
-        return new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+        fixed = settings_of_several(data, chosen, settings, methods)
+        of_each = given.trials, given.seeds, given.minutes
+        return new_tuning(fixed, given.search, *of_each, progress=shown and not wrong)
 
-    tuning = told_with(wrong, searches)
-    shown = progress and threading.current_thread() is threading.main_thread()
     processes = 1 if ray is None else None
-    with new_folder(given.out, "tune") as folder:
-        hint = f"engram tune --resume {folder}"
-        try:
+    with interruptible():
+        tuning = told_with(wrong, searches)
+        with new_folder(given.out, "tune") as folder:
+            hint = f"engram tune --resume {folder}"
             best = run_tuning(tuning, folder, hint, processes=processes, ray=ray, progress=shown)
-        except SystemExit as error:
-            raise KeyboardInterrupt from error
     return Tuned(folder, best)

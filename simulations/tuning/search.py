@@ -129,6 +129,7 @@ def search(
         start = len(done)
         trials = [Trial(start + i, settings) for i, settings in enumerate(proposed)]
         before, total = (math.ceil(n / plan.batch) * first.rounds for n in (start, plan.trials))
+        tell(before, total, "")  # the first round may be long in coming
 
         def on_round(number: int, found: str, before: int = before, total: int = total) -> None:
             tell(before + number, total, found)

@@ -117,7 +117,7 @@ def test_rows_of_torchs_data_sets_are_read_as_they_are_drawn():
     [
         (lambda client: 1 / 0, {}, "dataset wrong cannot be read: ZeroDivisionError: division by"),
         (lambda: None, {}, "dataset wrong: data must be .*, got None"),
-        (lambda client: None, {}, r"dataset wrong: client 0 must be \(x, y\), got None"),
+        (lambda client: None, {}, r"dataset wrong: client 0 must be \(x, y\) or .*, got None"),
         (lambda client: (np.empty((0, 3)), []), {}, "dataset wrong: client 0 has no rows"),
         (rows, {"partition": "iid"}, "partition must be natural for dataset wrong, whose clients"),
         (
@@ -150,7 +150,8 @@ def pairs(*numbers):
 
 
 X, Y = rows(0)
-ANY = r"data must be \(x, y\), or a list of each client's \(x, y\), or these by the clients' names"
+PAIR = r"must be \(x, y\) or \(x, y, x_test, y_test\)"
+ANY = rf"data {PAIR}, or a list of such of each client, or these by the clients' names"
 
 
 @pytest.mark.parametrize(
@@ -162,8 +163,8 @@ ANY = r"data must be \(x, y\), or a list of each client's \(x, y\), or these by 
         (5, rf"{ANY}, got 5"),
         (np.zeros((10, 60, 5)), rf"{ANY}, got ndarray of shape \(10, 60, 5\)"),
         ((X, Y, Y), rf"{ANY}, got tuple of length 3"),
-        ([None] * 10, r"client 0 must be \(x, y\), got None"),
-        ([(X, Y), {"x": X, "y": Y}], r"client 1 must be \(x, y\), got dict of length 2"),
+        ([None] * 10, f"client 0 {PAIR}, got None"),
+        ([(X, Y), {"x": X, "y": Y}], f"client 1 {PAIR}, got dict of length 2"),
         ([(X, Y), (X[:, :2], Y)], r"rows of x of client 1 must be of shape \(3,\) .* got \(2,\)"),
         ([(X, Y), (X, Y[:, None])], r"rows of y of client 1 must be of shape \(\) .* got \(1,\)"),
         ([(X, Y), (X[1:], Y)], "x of client 1 must have a row for each of the 20 .*, got 19 rows"),

@@ -92,6 +92,7 @@ def test_settings_are_given_by_name():
     e = Experiment(method="pfedme", eta=0.2, lambda_=3, num_rounds=7)
     assert (e.of(PFedMe).eta, e.of(PFedMe).lambda_, e.num_rounds) == (0.2, 3.0, 7)
     assert Experiment(**{"method": "pfedme", "pfedme.eta": 0.2, "lambda": 3, "num-rounds": 7}) == e
+    assert Experiment(method="pfedme", pfedme={"eta": 0.2, "lambda_": 3}, num_rounds=7) == e
     with pytest.raises(TypeError, match="pfedme is no fedavg"):
         e.of(FedAvg)
 
@@ -104,7 +105,9 @@ def test_settings_are_given_by_name():
         ({"nu": 2.0}, r"nu is a setting of meta-ban, .* method is local-moml \(the default\)"),
         (
             {"pfedme": 3},
-            r"pfedme must be a table of settings, \[pfedme\], or pfedme\.KEY = .*got 3",
+            r"^pfedme must be a table of its settings \(\[pfedme\] in a file, "
+            r'pfedme={"KEY": VALUE} '
+            r"in Python\) or pfedme\.KEY = VALUE, got 3$",
         ),
         ({"method": "meta-ban", "eta": 1.0}, "eta is a setting of local-moml, per-fedavg, apfl"),
         ({"method": "meta-ban", "partition": "iid"}, "partition is not a setting of meta-ban"),

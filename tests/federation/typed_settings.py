@@ -11,6 +11,7 @@ def right() -> None:
     engram.simulate(method="a-plug-in", partition="iid", eta=1, resume="runs/a")
     engram.simulate(method="molar", family="poisson", intercept=False)
     engram.compare(methods=["fedavg"], seeds=2, seed=7, hidden="8,8")
+    engram.compare(methods={"ditto": {"eta": 0.3}, "fedavg": {}}, tuned=(16, 3))
 
 
 def wrong() -> None:

@@ -199,6 +199,25 @@ def test_methods_are_compared(tmp_path, capsys):
     assert list(one.runs) == ["fedavg", "local", "pfedme"]
 
 
+def test_a_method_in_a_comparison_may_have_settings_of_its_own(tmp_path):
+    """What is one method's counts for it, wherever it stands; what is for all, for the others."""
+    ways = {
+        "table": {"methods": {"ditto": {"eta": 0.3, "batch_size": 7}, "fedavg": {}}},
+        "beside": {"methods": ["ditto"], "ditto": {"eta": 0.3, "batch-size": 7}},
+        "dotted": {"methods": "ditto", "ditto.eta": 0.3, "ditto.batch_size": 7},
+    }
+    for name, way in ways.items():
+        found = engram.compare(clients(), seeds=1, out=tmp_path / name, **way, **QUICK, eta=0.2)
+        used = {method: found.runs[method][0].experiment for method in found.runs}
+        assert [used[name].own.eta for name in ("ditto", "fedavg", "local")] == [0.3, 0.2, 0.2]
+        assert [used[name].batch_size for name in ("ditto", "fedavg", "local")] == [7, 5, 5]
+    run = engram.simulate(
+        clients(), method="ditto", ditto={"eta": 0.3}, out=tmp_path / "r", **QUICK
+    )
+    again = engram.simulate(clients(), resume=run.folder, ditto={"eta": 0.3}, num_rounds=4)
+    assert (again.experiment.own.eta, again.experiment.num_rounds) == (0.3, 4)
+
+
 def normed():
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
 
@@ -375,6 +394,32 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
         (engram.compare, {"methods": ["fedavg", "foo"]}, "method must be one of .*, got 'foo'"),
         (engram.compare, {"methods": [None]}, "method must be one of .*, got None"),
         (engram.compare, {"methods": 5}, "method must be one of .*, got 5"),
+        (
+            engram.compare,
+            {"methods": {"ditto": 0.3}},
+            r"ditto must be a table of its settings \(\[ditto\] in a file, ditto={.*} .*, got 0.3",
+        ),
+        (engram.compare, {"methods": {"foo": {}}}, "method must be one of .*, got 'foo'"),
+        (engram.compare, {"methods": {"ditto": {"etta": 1}}}, "etta is not a setting .*mean eta"),
+        (
+            engram.compare,
+            {"methods": {"ditto": {"eta": 0.3}}, "ditto": {"eta": 0.5}},
+            "ditto.eta must be given in methods or beside them, got both",
+        ),
+        (engram.compare, {"ditto": {"eta": 0.3}}, "ditto.eta is for a method that does not take p"),
+        (
+            engram.compare,
+            {"methods": {"ditto": {"seed": 1}}},
+            "ditto.seed is not a .*use seed, for",
+        ),
+        (engram.compare, {"method": "ditto"}, "method is not a setting .*: use methods"),
+        (engram.compare, {"tuned": 0}, "tuned must be greater than or equal to 1, got 0"),
+        (engram.compare, {"tuned": (4, 0)}, "tuned must be greater than or equal to 1, got 0"),
+        (
+            engram.compare,
+            {"tuned": "16"},
+            r"tuned must be True, trials or \(trials, seeds\), got '1",
+        ),
         (engram.compare, {"seeds": 0}, "seeds must be greater than or equal to 1, got 0"),
         (engram.compare, {"methods": ["fedavg", "pfedme"], "lambda_": -1}, "pfedme.lambda must be"),
         (engram.tune, {"dataset": "digits"}, "dataset must be left out where data are given, g"),

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
+import torch
 
 import engram as library
 from federation.errors import Refused
@@ -213,7 +214,8 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
     with monkeypatch.context() as patch:
         patch.setattr(LockStep, "advance", interrupted)
         status, _, err = engram(*words)
-    assert (status, err) == (130, "engram: interrupted; go on with: engram compare --resume c\n")
+    said = ["local: 0 of 32 rounds", "engram: interrupted; go on with: engram compare --resume c"]
+    assert (status, [line.partition(",")[0] for line in err.splitlines()]) == (130, said)
     assert engram("show", "c")[1].splitlines() == [
         "recorded in c: comparison.json, tuning/",
         "next: engram compare --resume c",
@@ -314,6 +316,52 @@ def test_data_in_memory_are_tuned_on(tmp_path):
     assert found.plot("fedavg").axes[0].get_xscale() == "log"
     with pytest.raises(Refused, match="tune takes methods that train networks, got molar"):
         library.tune(data, methods=["molar"], **quick)
+
+
+class Small(torch.nn.Module):
+    """A network that no command line knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(40, 5)).astype(np.float32) for _ in range(4)]
+    data = [(x, (x[:, client % 2] > 0).astype(int)) for client, x in enumerate(rows)]
+    found = library.compare(
+        data,
+        methods={"ditto": {"lambda_": 0.5}},
+        tuned=(4, 1),
+        seeds=2,
+        model=Small,
+        num_rounds=4,
+        local_steps=2,
+        out=tmp_path / "c",
+    )
+    plan = json.loads((tmp_path / "c" / "tuning" / "tuning.json").read_text())
+    assert (plan["trials"], plan["seeds"]) == (4, [2])
+    for method, runs in found.runs.items():
+        assert [run.experiment.seed for run in runs] == [0, 1]
+        trials = read_trials(tmp_path / "c" / "tuning" / method)
+        best = max((t for t in trials if t.round == 4), key=lambda trial: trial.value)
+        for run in runs:
+            assert run.experiment.own.eta == best.settings.get("eta", 0.1)
+            assert run.experiment.adapt_lr == best.settings["adapt-lr"]
+    assert {run.experiment.own.lambda_ for run in found.runs["ditto"]} == {0.5}
+    lines = [line.partition(" rounds")[0] for line in capsys.readouterr().err.splitlines()]
+    told = [line.rpartition(",")[0] or line for line in lines]
+    assert told[:5] == [
+        "runs: 0 of 6 checks",
+        "runs: 6 of 6 checks",
+        "searches: 0 of 3 checks",
+        "searches: 3 of 3 checks",
+        "fedavg: 0 of 4",
+    ]
 
 
 def test_no_command_is_named_that_lacks_data_in_memory(engram, monkeypatch, capsys):
