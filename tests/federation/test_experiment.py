@@ -148,6 +148,26 @@ def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
         Experiment.from_run_config(default_config() | {"method": "molar", "hidden": "7"})
 
 
+@pytest.mark.parametrize(
+    ("settings", "asked", "buffered"),
+    [
+        ({"num-clients": 1}, 1, 5),
+        ({"num-clients": 4, "unseen-clients": 1, "synchrony": "buffered"}, 3, 3),
+        ({"num-clients": 4, "unseen": "0,1"}, 2, 5),
+        ({"num-clients": 40}, 10, 5),
+        ({"clients-per-round": 2, "synchrony": "buffered"}, 2, 2),
+    ],
+)
+@pytest.mark.parametrize("read", [Experiment.from_config, Experiment.from_run_config])
+def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are(
+    read, settings, asked, buffered
+):
+    config = default_config() if read == Experiment.from_run_config else {}
+    e = read({**config, "method": "fedavg", **settings})
+    assert (e.clients_per_round, e.buffer_size) == (asked, buffered)
+    assert Experiment.from_config(e.to_config()) == e
+
+
 def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():
     one, other = small(method="fedavg", eta=0.1), small(method="fedavg", eta=0.2)
     assert one.identity() != other.identity()
