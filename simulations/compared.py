@@ -1,5 +1,6 @@
 """Comparisons from Python: methods side by side, and their tables for a paper."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -13,7 +14,7 @@ from federation.files import replace_file
 from federation.stored import readable
 from server.record import RunRecord
 from simulations.arguments import arguments
-from simulations.comparison import contestants, planned, read_plan, record_plan, runs_of
+from simulations.comparison import REFERENCES, contestants, planned, read_plan, record_plan, runs_of
 from simulations.front import Run, check, drawn, run_into, shown
 from simulations.given import settings_of_several
 from simulations.options import data_name, find_run, new_folder
@@ -154,24 +155,30 @@ def compare(
     out: str | Path | None = None,
     engine: Engine = "vectorized",
     progress: bool = True,
+    references: str | Sequence[str] = tuple(REFERENCES),
     **settings: "Unpack[Given]",
 ) -> Comparison:
     """Runs methods that train networks side by side, on the same data.
 
     Args:
         data: As for ``simulate``.
-        methods: Their names, or one; by default some that are often compared. The references that
-            every comparison has are added.
+        methods: Their names, or one; by default some that are often compared. Those that every
+            comparison has are added.
         seeds: Runs of each, from the setting ``seed`` upwards.
         out: Folder of the comparison; by default a new one in ``runs/``.
         engine: As for ``simulate``.
         progress: Whether to show it.
+        references: Models without a network to compare with: ``constant`` (of each client's
+            training rows), ``linear`` (each client's own) and ``pooled`` (linear, on all rows);
+            ``none`` for none.
         **settings: Shared settings, and those of methods, each of which is for all that have it.
 
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
-    given, wrong = arguments(engine=engine, seeds=seeds, out=out, progress=progress)
+    given, wrong = arguments(
+        engine=engine, seeds=seeds, out=out, progress=progress, references=references
+    )
 
     def plans() -> dict[str, Experiment]:
         chosen = contestants(named_methods(methods))
@@ -183,14 +190,19 @@ def compare(
     runs: dict[str, list[Run]] = {}
     stopped = []
     with new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}") as place:
-        record_plan(place, engine, plan)
+        record_plan(place, engine, plan, given.references)
         for name, experiment in plan.items():
             try:
                 found = run_into(experiment, place / name, engine, progress)
                 runs.setdefault(experiment.method, []).append(found)
             except RunStopped as error:
                 stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
-        write_references(place, plan.values())
+        shows = progress and threading.current_thread() is threading.main_thread()
+        again = f"engram.load_comparison({str(place)!r})" if shows else ""
+        try:
+            write_references(place, plan.values(), given.references, again)
+        except SystemExit as error:
+            raise KeyboardInterrupt from error
     return Comparison(place, runs, stopped)
 
 
