@@ -137,7 +137,7 @@ def _fitted(
     """Fits a linear model, of the first strength, or of the best that were tried in time."""
     x, targets = _taken(data.train, rows)
     seen: _Predicts = partial(_standardized, Moments.of(x).standard())
-    if x.shape[0] < x.shape[1]:
+    if 2 * x.shape[0] < x.shape[1]:
         # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
         basis = np.linalg.qr(seen(x).T)[0]
         seen = _after(seen, lambda x: x @ basis)

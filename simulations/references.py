@@ -123,9 +123,11 @@ def _digest(e: Experiment, data: FederatedData, tested: linear.Rows) -> str:
 
     splits = [data.train, data.test, *([data.validation] if data.validation else [])]
     held = {id(t): t.numpy() for s in splits for t in (s.x, s.y) if isinstance(t, torch.Tensor)}
-    rows = [[np.sort(own).tolist() for own in split.rows] for split in splits]
-    asked = {client: np.sort(own).tolist() for client, own in tested.items()}
-    return str(digest([[*held.values()], rows, asked, _training(e, data)]))
+    owners = [*(split.rows for split in splits), [*tested.values()]]
+    rows = [np.concatenate([*map(np.sort, each), []]) for each in owners]
+    counts = [np.array([*map(len, each)]) for each in owners]
+    clients = [np.array(each) for each in ([*tested], _training(e, data))]
+    return str(digest([[*held.values()], rows, counts, clients]))
 
 
 def _scored(
