@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,68 +33,50 @@ Rows = Mapping[int, RowNumbers]
 _Predicts = Callable[[Array], Array]
 
 
-def own(
-    task: str, data: FederatedData, tested: Rows, seconds: float, file: Path, tell: Progress
-) -> list[Row]:
-    """Fits each client's own model, and writes its outputs on test rows to a file.
+class Fit(NamedTuple):
+    """A linear model to fit: its training and validation rows, and the clients that it is for."""
 
-    Args:
-        task: The setting ``task``.
-        data: The rows of all clients.
-        tested: Rows to predict, by client.
-        seconds: Processor time, after which no further model is fitted.
-        file: Has the outputs by client, as ``torch.save`` writes them.
-        tell: Called with the number of fits that are done, and that of all.
-    """
-    outputs, ends = dict[int, torch.Tensor](), time.process_time() + seconds
-    for client, wanted in tested.items():
-        if time.process_time() >= ends:
-            break
-        rows = data.train.rows[client]
-        if alike(data.train, rows):
-            predicts = constant(task, data, client)
-        else:
-            held_out = None if data.validation is None else data.validation.rows[client]
-            predicts = _fitted(task, data, rows, held_out, ends)
-        outputs[client] = predicted(predicts, data.test, wanted)
-        tell(len(outputs), len(tested))
-    torch.save(outputs, file)
-    return []
+    rows: RowNumbers
+    held_out: RowNumbers | None
+    clients: Sequence[int]
 
 
-def pooled(
+def fit(
     task: str,
     data: FederatedData,
-    rows: RowNumbers,
-    held_out: RowNumbers | None,
     tested: Rows,
+    fits: Sequence[Fit],
     seconds: float,
     file: Path,
     tell: Progress,
 ) -> list[Row]:
-    """Fits one model to rows of all clients, and writes its outputs on test rows to a file.
+    """Fits linear models, and writes their outputs on clients' test rows to a file, by client.
 
-    Args:
-        task: As for ``own``.
-        data: Likewise.
-        rows: Training rows.
-        held_out: Validation rows; None if there are none.
-        tested: As for ``own``.
-        seconds: Processor time, after which no further strength is tried.
-        file: As for ``own``.
-        tell: Called once the model is fitted.
+    After so many seconds of processor time, no further model or strength is tried; the only model
+    has one strength at least. A model whose
+    targets are all alike is a constant.
     """
-    predicts = _fitted(task, data, rows, held_out, time.process_time() + seconds)
-    torch.save({c: predicted(predicts, data.test, wanted) for c, wanted in tested.items()}, file)
-    tell(1, 1)
+    outputs, ends = dict[int, torch.Tensor](), time.process_time() + seconds
+    for done, each in enumerate(fits, 1):
+        if len(fits) > 1 and time.process_time() >= ends:
+            break
+        predicts = _fitted(task, data, each.rows, each.held_out, ends)
+        for client in each.clients:
+            outputs[client] = predicted(predicts, data.test, tested[client])
+        tell(done, len(fits))
+    torch.save(outputs, file)
     return []
 
 
-def constant(task: str, data: FederatedData, client: int) -> _Predicts:
-    """Returns the shares of a client's classes, as logarithms, or the mean of its values."""
-    y = data.train.y[torch.from_numpy(data.train.rows[client])].numpy()
-    same = _shares(y, data.outputs) if task == "classification" else y.mean(0)
-    return lambda x: np.tile(same, (len(x), *[1] * np.ndim(same)))
+def constant(task: str, data: FederatedData, rows: RowNumbers) -> _Predicts:
+    """Returns the shares of rows' classes, as logarithms, or the mean of their values."""
+    y = data.train.y[torch.from_numpy(rows)].numpy()
+    shares = (
+        np.log(np.maximum(np.bincount(y, minlength=data.outputs) / len(y), _LEAST))
+        if (task == "classification")
+        else y.mean(0)
+    )
+    return lambda x: np.tile(shares, (len(x), *[1] * np.ndim(shares)))
 
 
 def predicted(predicts: _Predicts, split: Split, rows: RowNumbers) -> torch.Tensor:
@@ -128,13 +110,10 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Array, torch.Tensor]:
 
 
 def _fitted(
-    task: str,
-    data: FederatedData,
-    rows: RowNumbers,
-    held_out: RowNumbers | None,
-    ends: float,
+    task: str, data: FederatedData, rows: RowNumbers, held_out: RowNumbers | None, ends: float
 ) -> _Predicts:
-    """Fits a linear model, of the first strength, or of the best that were tried in time."""
+    if alike(data.train, rows):
+        return constant(task, data, rows)
     x, targets = _taken(data.train, rows)
     seen: _Predicts = partial(_standardized, Moments.of(x).standard())
     if 2 * x.shape[0] < x.shape[1]:
@@ -144,8 +123,8 @@ def _fitted(
     fits = _logistic if task == "classification" else _ridge
     inputs, y, fitted = seen(x), targets.numpy(), list[_Predicts]()
     strengths = _STRENGTHS[:1] if held_out is None else _STRENGTHS
-    for fit in fits(inputs, y, strengths, data.outputs):
-        fitted.append(fit)
+    for model in fits(inputs, y, strengths, data.outputs):
+        fitted.append(model)
         if time.process_time() >= ends:
             break
     if held_out is None or data.validation is None:
@@ -154,13 +133,7 @@ def _fitted(
     return _after(seen, _best(task, fitted, seen(x), targets))
 
 
-def _shares(y: Array, classes: int) -> Array:
-    """Returns logarithms of the classes' shares, of which none is 0."""
-    return np.log(np.maximum(np.bincount(y, minlength=classes) / len(y), _LEAST))
-
-
 def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> Iterator[_Predicts]:
-    """Yields a logistic regression of each strength, which begins from the one before it."""
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
 
     seen = np.unique(y)
@@ -179,7 +152,6 @@ def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> I
 
 
 def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iterator[_Predicts]:
-    """Yields a ridge regression of each strength."""
     from sklearn.linear_model import Ridge  # noqa: PLC0415 - a second to import
 
     def predicts(model: Ridge, x: Array) -> Array:

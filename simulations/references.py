@@ -53,10 +53,6 @@ _HERE: Final = 5.0  # seconds of jobs in this process, before others are worth t
 _Outputs = dict[int, torch.Tensor]
 
 
-def _unseen(done: int, words: str) -> None:
-    """Shows no progress."""
-
-
 class References(NamedTuple):
     """Scores without a network, and words on them.
 
@@ -72,7 +68,7 @@ class References(NamedTuple):
 def references(
     experiment: Experiment,
     which: Collection[str] = NAMES,
-    tell: Tell = _unseen,
+    tell: Tell = lambda done, words: None,
     known: dict[str, References] | None = None,
 ) -> References:
     """Scores a constant and linear models on the test rows that methods have.
@@ -98,9 +94,9 @@ def references(
     if digest not in known:
         outputs, notes = _linear(e, data, tested, which, tell)
         if CONSTANT in which:
-            constant = partial(linear.constant, e.task, data)
-            own = {c: linear.predicted(constant(c), data.test, rows) for c, rows in tested.items()}
-            outputs = {CONSTANT: own, **outputs}
+            own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
+            predicted = {c: linear.predicted(own[c], data.test, tested[c]) for c in tested}
+            outputs = {CONSTANT: predicted, **outputs}
         scores = {name: _scored(e, data, tested, found) for name, found in outputs.items()}
         known[digest] = References(scores, notes)
     return known[digest]
@@ -147,44 +143,36 @@ def _linear(
     e: Experiment, data: FederatedData, tested: linear.Rows, which: Collection[str], tell: Tell
 ) -> tuple[dict[str, _Outputs], dict[str, str]]:
     """Returns outputs of linear models on test rows, by reference and client; and notes."""
-    asked = [name for name in (LINEAR, POOLED) if name in which]
+    outputs: dict[str, _Outputs] = {name: {} for name in (LINEAR, POOLED) if name in which}
     if not linear.in_memory(data.train):
         why = "none for inputs that are not one array of numbers in memory"
-        return {}, dict.fromkeys(asked, why)
-    notes, jobs = dict[str, str](), dict[str, Job]()
-    outputs: dict[str, _Outputs] = {name: {} for name in asked}
+        return {}, dict.fromkeys(outputs, why)
+    notes, fits, jobs = dict[str, str](), dict[str, list[linear.Fit]](), dict[str, Job]()
+    if LINEAR in which:
+        held_out = data.validation.rows if data.validation else [None] * e.num_clients
+        own = [linear.Fit(data.train.rows[c], held_out[c], [c]) for c in tested]
+        starts = range(0, len(own), _CLIENTS)
+        fits = {f"{LINEAR}; {first}": own[first : first + _CLIENTS] for first in starts}
+    if POOLED in which:
+        pooled, notes = _pooled(e, data, [*tested])
+        fits |= {POOLED: [pooled]} if pooled else {}
     with TemporaryDirectory(prefix="engram-") as folder:
-        if LINEAR in which:
-            jobs |= _own_jobs(e, data, tested, Path(folder))
-        if POOLED in which:
-            rows, held_out, notes = _pooled_rows(e, data)
-            if not linear.alike(data.train, rows):
-                given = e.task, data, rows, held_out, tested, _SECONDS, Path(folder) / POOLED
-                jobs[POOLED] = partial(linear.pooled, *given)
+        for name, some in fits.items():
+            seconds = _SECONDS * (1 if name == POOLED else len(some) / len(tested))
+            given = e.task, data, tested, some, seconds, Path(folder) / name
+            jobs[name] = partial(linear.fit, *given)
         _run(jobs, tell)
         for name in jobs:
             outputs[name.partition(";")[0]] |= torch.load(Path(folder) / name)
-    if LINEAR in which and len(outputs[LINEAR]) < len(tested):
-        fitted = f"of {len(outputs[LINEAR])} of {len(tested)} clients"
-        notes[LINEAR] = f"{fitted}: its {_SECONDS:g} s were over"
+    if LINEAR in which and (count := len(outputs[LINEAR])) < len(tested):
+        notes[LINEAR] = f"of {count} of {len(tested)} clients: its {_SECONDS:g} s were over"
     return outputs, notes
 
 
-def _own_jobs(
-    e: Experiment, data: FederatedData, tested: linear.Rows, folder: Path
-) -> dict[str, Job]:
-    jobs, clients = dict[str, Job](), [*tested]
-    for first in range(0, len(clients), _CLIENTS):
-        some = {client: tested[client] for client in clients[first : first + _CLIENTS]}
-        seconds, name = _SECONDS * len(some) / len(clients), f"{LINEAR}; {first}"
-        jobs[name] = partial(linear.own, e.task, data, some, seconds, folder / name)
-    return jobs
-
-
-def _pooled_rows(
-    e: Experiment, data: FederatedData
-) -> tuple[RowNumbers, RowNumbers | None, dict[str, str]]:
-    """Returns the pooled model's training and validation rows; and a note, if not on all."""
+def _pooled(
+    e: Experiment, data: FederatedData, tested: list[int]
+) -> tuple[linear.Fit | None, dict[str, str]]:
+    """Returns the model of all clients' rows, or of a part of them; and a note, if of a part."""
     clients = _training(e, data)
     rng = np.random.default_rng([e.seed, len(clients)])
     most = max(1, _MOST // data.train.numbers)
@@ -193,11 +181,11 @@ def _pooled_rows(
         return rng.permutation(np.concatenate([split.rows[c] for c in clients]))[:most]
 
     rows, total = some(data.train), sum(len(data.train.rows[c]) for c in clients)
-    words = f"of {len(rows):,} of {total:,} rows, drawn at random" if len(rows) < total else ""
     if linear.alike(data.train, rows):
-        words = "none, since all targets are alike"
+        return None, {POOLED: "none, since all targets are alike"}
+    words = f"of {len(rows):,} of {total:,} rows, drawn at random"
     held_out = None if data.validation is None else some(data.validation)
-    return rows, held_out, {POOLED: words} if words else {}
+    return linear.Fit(rows, held_out, tested), {POOLED: words} if len(rows) < total else {}
 
 
 def _run(jobs: Mapping[str, Job], tell: Tell) -> None:
@@ -247,7 +235,7 @@ def write_references(
     names, known = [REFERENCES[name] for name in which], dict[str, References]()
     found = dict[str, References]()
     shown = progress_lines("models", lambda: f"go on with: {again}")
-    with shown if again else nullcontext(lambda title, total: _unseen) as begin:
+    with shown if again else nullcontext(lambda title, total: lambda done, words: None) as begin:
         for seed, e in {e.seed: e for e in experiments}.items() if names else ():
             tell = begin(f"references seed {seed}", e.num_clients + 1)
             found[str(seed)] = references(e, names, tell, known)

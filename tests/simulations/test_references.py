@@ -215,8 +215,8 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
 
 
 def test_seeds_that_share_rows_share_the_fits(tmp_path, monkeypatch):
-    fits, own = [], linear.own
-    monkeypatch.setattr(linear, "own", lambda *given: fits.append(given) or own(*given))
+    fits, fit = [], linear.fit
+    monkeypatch.setattr(linear, "fit", lambda *given: fits.append(given) or fit(*given))
     users = np.repeat(np.arange(4), 50)
     rows = {
         f"{key}_{part}": of[:200]
@@ -224,7 +224,7 @@ def test_seeds_that_share_rows_share_the_fits(tmp_path, monkeypatch):
         for key, of in {"x": X, "y": (X[:, 0] > 0).astype(np.int64), "task": users}.items()
     }
     given = {"dataset": hold(rows), "partition": "natural", "num_clients": 4}
-    for fraction, count in ((0.0, 1), (0.2, 3)):  # validation rows are drawn by the seed
+    for fraction, count in ((0.0, 2), (0.2, 6)):  # validation rows are drawn by the seed
         fits.clear()
         each = [small(**given, validation_fraction=fraction, seed=seed) for seed in range(3)]
         write_references(tmp_path, each)
