@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Set
-from inspect import Parameter, signature
+from collections.abc import Callable, Mapping, Sequence, Set
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
@@ -72,8 +72,24 @@ def lists_settings(function: F) -> F:
             if name not in ARGUMENTS:
                 kind = {"default": field.default, "annotation": field.annotation}
                 listed.setdefault(name, Parameter(name, Parameter.KEYWORD_ONLY, **kind))
-    vars(function)["__signature__"] = own.replace(parameters=list(listed.values()))
+    vars(function)["__signature__"] = _Listed(own, [*listed.values()])
     return function
+
+
+class _Listed(Signature):
+    """A signature with all settings whose text is that of another, without types, for ``help``."""
+
+    def __init__(self, own: Signature, parameters: Sequence[Parameter]) -> None:
+        super().__init__(parameters, return_annotation=own.return_annotation)
+        plain = [p.replace(annotation=Parameter.empty) for p in own.parameters.values()]
+        self._text = str(Signature(plain))
+
+    def __str__(self) -> str:
+        return self._text
+
+    def format(self, **_: object) -> str:
+        """Returns the text; ``help`` of Python 3.13 calls it with a width."""
+        return self._text
 
 
 class Impossible(Refused):

@@ -15,6 +15,7 @@ from federation.stored import readable
 from server.record import RunRecord
 from simulations.arguments import arguments
 from simulations.comparison import REFERENCES, contestants, planned, read_plan, record_plan, runs_of
+from simulations.console import in_html
 from simulations.front import Run, check, drawn, run_into, shown
 from simulations.given import settings_of_several
 from simulations.options import data_name, find_run, new_folder
@@ -55,6 +56,10 @@ class Comparison:
         """Returns its answer in a sentence, its table, and a line for each run that has stopped."""
         table = shown(self.folder, self._records) if self.runs else repr(self)
         return "\n".join([table, *(f"stopped: {line}" for line in self.stopped)])
+
+    def _repr_html_(self) -> str:
+        answer = self.summary().attrs["answer"] if self.runs else repr(self)
+        return in_html([answer, *(f"stopped: {line}" for line in self.stopped)], self.table)
 
     @property
     def table(self) -> "pd.DataFrame":

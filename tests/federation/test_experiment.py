@@ -1,6 +1,7 @@
 """Settings: one place for defaults, one line for everything that is wrong."""
 
 import inspect
+import pydoc
 import re
 
 import pytest
@@ -55,6 +56,16 @@ def test_notebooks_know_the_settings_that_there_are(function):
     assert (found["num_rounds"].default, found["nu"].default) == (100, 5.0)
     assert not {"own", "settings"} & found.keys()
     inspect.signature(function).bind(eta=0.3)
+
+
+@pytest.mark.parametrize("function", [engram.compare, engram.simulate, engram.tune])
+def test_help_begins_with_the_arguments_and_what_a_function_does(function):
+    title, _, call, says, *_ = pydoc.plain(pydoc.render_doc(function)).splitlines()
+    assert function.__name__ in title
+    assert call.startswith(f"{function.__name__}(data=None, *, ")
+    assert call.endswith(", **settings)")
+    assert len(call) < 250
+    assert says.strip() == function.__doc__.splitlines()[0]
 
 
 @pytest.mark.parametrize("group", [SharedSettings, *METHODS.values()])
