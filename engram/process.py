@@ -5,6 +5,7 @@ call computes depends on none that its caller has set, and the caller finds them
 where several calls are in threads at once.
 """
 
+import os
 import sys
 import threading
 import warnings
@@ -87,6 +88,7 @@ def own_modes(named: "Named | None" = None) -> Iterator[None]:
 
 def _enter(stack: ExitStack) -> None:
     stack.enter_context(_FILTERS())
+    stack.enter_context(_VARIABLES())
     if "numpy" in sys.modules:
         import numpy as np  # noqa: PLC0415 - loaded by now
 
@@ -147,6 +149,23 @@ def _shared_by_torch() -> Iterator[None]:
 
 _PRODUCTS: Final = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn", "cuda.matmul")  # since torch 2.9
 
+
+@contextmanager
+def _variables() -> Iterator[None]:
+    """Context after which the environment lacks what imports of other packages, and ours, set."""
+    lacking = [name for name in _SET_BY_IMPORTS if name not in os.environ]
+    try:
+        yield
+    finally:
+        for name in lacking:
+            os.environ.pop(name, None)
+
+
+_SET_BY_IMPORTS: Final = (
+    *("GRPC_VERBOSITY", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "ORT_DISABLE_TELEMETRY"),
+    *("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "TORCHINDUCTOR_CACHE_DIR"),
+)
+_VARIABLES: Final = Shared(_variables)
 _FILTERS: Final = Shared(_filters)
 _SHARED_BY_TORCH: Final = Shared(_shared_by_torch)
 

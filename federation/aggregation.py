@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from engram.checks import must
-from engram.core.contract import SlotFault, check_merged
+from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
@@ -35,7 +35,7 @@ from federation.calibration import (
     sampled_epsilon,
     sampling_rate,
 )
-from federation.errors import Refused, RunStopped
+from federation.errors import EngramError, Refused, RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.settings.protection import ProtectionSettings
@@ -83,7 +83,7 @@ class Merge:
         """Returns the server's slots after a round.
 
         Raises:
-            RunStopped: The method's merge breaks its contract, which its first result tells.
+            RunStopped: The method's merge raises, or its first result breaks its contract.
         """
         e = self.settings
         mean: Mean = mean_of
@@ -95,7 +95,13 @@ class Merge:
             updates = self._nearest(server, updates)
         if self._clips and e.privacy != "central":  # whose mean clips by itself
             updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
-        after = merged(self.method, server, updates, mean)
+        try:
+            after = merged(self.method, server, updates, mean)
+        except Exception as error:  # anybody's method
+            if isinstance(error, EngramError):
+                raise
+            words = f"method {e.method}, server: merge raised {cause_of(e.method, error)}"
+            raise RunStopped(words) from error
         if not self._checked:
             try:
                 check_merged(e.method, server, after)

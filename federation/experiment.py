@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Set
-from inspect import Parameter, signature
+from collections.abc import Callable, Mapping, Sequence, Set
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
@@ -49,6 +49,9 @@ _LOOKED_AT: Final = frozenset({"batch-size", "privacy", "seed"}).union(
 )
 """Shared settings on which a fault of data or network may depend."""
 
+_FITTED: Final = {"unseen-clients", "clients-per-round", "buffer-size"}
+"""Shared settings whose defaults follow from others: see ``_fitted``."""
+
 ARGUMENTS: Final = ("out", "resume")
 """Shared settings that are explicit arguments of the functions that take settings."""
 
@@ -70,8 +73,24 @@ def lists_settings(function: F) -> F:
             if name not in ARGUMENTS:
                 kind = {"default": field.default, "annotation": field.annotation}
                 listed.setdefault(name, Parameter(name, Parameter.KEYWORD_ONLY, **kind))
-    vars(function)["__signature__"] = own.replace(parameters=list(listed.values()))
+    vars(function)["__signature__"] = _Listed(own, [*listed.values()])
     return function
+
+
+class _Listed(Signature):
+    """A signature with all settings whose text is that of another, without types, for ``help``."""
+
+    def __init__(self, own: Signature, parameters: Sequence[Parameter]) -> None:
+        super().__init__(parameters, return_annotation=own.return_annotation)
+        plain = [p.replace(annotation=Parameter.empty) for p in own.parameters.values()]
+        self._text = str(Signature(plain))
+
+    def __str__(self) -> str:
+        return self._text
+
+    def format(self, **_: object) -> str:
+        """Returns the text; ``help`` of Python 3.13 calls it with a width."""
+        return self._text
 
 
 class Impossible(Refused):
@@ -134,11 +153,12 @@ class Experiment(SharedSettings):
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
         """Reads Flower's run config, which holds the defaults of every method.
 
-        Settings that the method does not read are ignored where they have their defaults.
+        Settings that the method does not read are ignored where they have their defaults, and so
+        are those that follow from others then.
         """
         method = METHODS.get(str(config.get("method", FIRST)))
         foreign = default_config()
-        for key in _keys_of(method) if method else ():
+        for key in {*(_keys_of(method) if method else ())} - _FITTED:
             foreign.pop(key, None)
         return cls(**{k: v for k, v in config.items() if k not in foreign or foreign[k] != v})
 
@@ -238,8 +258,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in config.items() if key in keys}
     others = {key: value for key, value in config.items() if key not in keys and key != "method"}
     shared, invalid, wrong = validated(SharedSettings, given)
-    if shared.unseen and "unseen-clients" not in given:
-        shared = shared.model_copy(update={"unseen_clients": len(shared.unseen_names)})
+    shared = _fitted(shared, given)
     if method is None:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
         raise Refused(unknown_method("method", name), *wrong, *_strange(unowned, None))
@@ -268,6 +287,19 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             error.possible = Experiment.model_construct(**fields)
         raise error
     return fields
+
+
+def _fitted(shared: SharedSettings, given: Mapping[str, Any]) -> SharedSettings:
+    """Returns settings with the numbers of clients that follow from others that are given."""
+    unseen, asked, buffer = shared.unseen_clients, shared.clients_per_round, shared.buffer_size
+    if shared.unseen and "unseen-clients" not in given:
+        unseen = len(shared.unseen_names)
+    if "clients-per-round" not in given:
+        asked = min(asked, max(1, shared.num_clients - unseen))
+    if "buffer-size" not in given and shared.synchrony == "buffered":
+        buffer = min(buffer, asked)
+    found = {"unseen_clients": unseen, "clients_per_round": asked, "buffer_size": buffer}
+    return shared.model_copy(update=found)
 
 
 def validated(

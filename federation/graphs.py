@@ -28,12 +28,11 @@ from federation.safe_path import SAFE
 
 __all__ = ["USUAL", "Limits", "Runs", "run_apart", "session"]
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports to its makers
-
 Arrays = dict[str, npt.NDArray[Any]]
 Runs = Callable[[Arrays], npt.NDArray[Any]]
 """``inputs by name -> outputs``: what runs a graph."""
 
+_QUIET: Final = {"ORT_DISABLE_TELEMETRY": "1"}  # else onnxruntime reports to its makers
 _DONE: Final = b"+"
 _FAILED: Final = b"-"
 
@@ -73,7 +72,7 @@ def run_apart(data: bytes, limits: Limits) -> Iterator[Runs]:
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, *words],
-            env=os.environ | SAFE,
+            env=os.environ | SAFE | _QUIET,
             pass_fds=[other.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -121,6 +120,7 @@ def session(data: bytes) -> Runs:
     Raises:
         Refused: If it is none, or has numbers in other files.
     """
+    os.environ.update(_QUIET)
     import onnx  # noqa: PLC0415 - an extra
     import onnxruntime  # noqa: PLC0415 - likewise
 

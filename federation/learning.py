@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from engram.checks import must
 from engram.cohort.problem import network_of
-from engram.core.contract import Contract
+from engram.core.contract import Contract, cause_of
 from engram.core.method import FromMean, Method, Network
 from engram.core.shapes import Shapes, nbytes, shapes_of, without_data
 from engram.core.slots import flat
@@ -150,7 +150,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     except Exception as error:  # anybody's method
-        why = one_line(f"{type(error).__name__}: {error}")
+        why = one_line(cause_of(e.method, error))
         expected = "one whose functions run on this network's slots, without values"
         raise Refused(f"method {e.method} must be {expected}, got {why}") from error
     check_client(e, shapes)

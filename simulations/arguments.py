@@ -1,6 +1,6 @@
 """Arguments of commands and of functions, checked alike whoever gives them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -11,6 +11,7 @@ from engram.checks import Fault
 from federation.errors import refusals
 from federation.experiment import validated
 from federation.settings.fields import Float, Int, Settings, expect
+from simulations.comparison import REFERENCES
 from simulations.options import check_unused
 
 _ENGINES: Final = ("vectorized", "sequential")
@@ -46,6 +47,13 @@ def _tuned(value: object) -> object:
     return pair
 
 
+def _references(value: object) -> object:
+    each = value.replace("none", "").split(",") if isinstance(value, str) else value
+    names = [name.strip() for name in each if name] if isinstance(each, Collection) else [""]
+    expect(set(names) <= REFERENCES.keys(), f"none, or some of {', '.join(REFERENCES)}")
+    return names
+
+
 _Path = Annotated[Path, BeforeValidator(_path)]
 _Seeds = Annotated[Int, Field(ge=1, le=1000)]
 _Trials = Annotated[Int, Field(ge=1, le=100_000)]
@@ -67,6 +75,7 @@ class Arguments(Settings):
     processes: Int | None = Field(None, ge=1)
     search: Annotated[list[str], BeforeValidator(_texts)] = Field(default_factory=list)
     ray: str | None = None
+    references: Annotated[list[str], BeforeValidator(_references)] = Field([*REFERENCES])
 
 
 def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[Fault]]:

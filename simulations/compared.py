@@ -15,7 +15,16 @@ from federation.files import replace_file
 from federation.stored import readable
 from server.record import RunRecord
 from simulations.arguments import arguments
-from simulations.comparison import TUNING, contestants, planned, read_plan, record_plan, runs_of
+from simulations.comparison import (
+    REFERENCES,
+    TUNING,
+    contestants,
+    planned,
+    read_plan,
+    record_plan,
+    runs_of,
+)
+from simulations.console import in_html
 from simulations.front import Run, check, drawn, run_into, shown
 from simulations.given import settings_of_several
 from simulations.options import data_name, find_run, new_folder
@@ -65,6 +74,10 @@ class Comparison:
         """Returns its answer in a sentence, its table, and a line for each run that has stopped."""
         table = shown(self.folder, self._records) if self.runs else repr(self)
         return "\n".join([table, *(f"stopped: {line}" for line in self.stopped)])
+
+    def _repr_html_(self) -> str:
+        answer = self.summary().attrs["answer"] if self.runs else repr(self)
+        return in_html([answer, *(f"stopped: {line}" for line in self.stopped)], self.table)
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -166,6 +179,7 @@ def compare(
     out: str | Path | None = None,
     engine: Engine = "vectorized",
     progress: bool = True,
+    references: str | Sequence[str] = tuple(REFERENCES),
     **settings: "Unpack[Given]",
 ) -> Comparison:
     """Runs methods that train networks side by side, on the same data.
@@ -173,21 +187,26 @@ def compare(
     Args:
         data: As for ``simulate``.
         methods: Their names, or one; by default some that are often compared. In a dictionary,
-            each name has the method's own settings: ``{"ditto": {"eta": 0.3}, "fedavg": {}}``. The
-            references that every comparison has are added.
+            each name has the method's own settings: ``{"ditto": {"eta": 0.3}, "fedavg": {}}``.
+            Those that every comparison has are added.
         seeds: Runs of each, from the setting ``seed`` upwards.
         tuned: Whether each method is tuned first, as by ``engram.tune``, on seeds after these:
             ``True`` (32 trials on as many seeds), the number of trials, or ``(trials, seeds)``.
         out: Folder of the comparison; by default a new one in ``runs/``.
         engine: As for ``simulate``.
         progress: Whether to show it.
+        references: Models without a network to compare with: ``constant`` (of each client's
+            training rows), ``linear`` (each client's own) and ``pooled`` (linear, on all rows);
+            ``none`` for none.
         **settings: Shared settings, and those of methods, each of which is for all that have it,
             but for those to which ``methods`` gives their own.
 
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
-    given, wrong = arguments(engine=engine, seeds=seeds, tuned=tuned, out=out, progress=progress)
+    given, wrong = arguments(
+        engine=engine, seeds=seeds, tuned=tuned, out=out, progress=progress, references=references
+    )
 
     def settings_of_each() -> dict[str, dict[str, Any]]:
         return settings_of_several(data, contestants(named_methods(methods)), settings, methods)
@@ -203,7 +222,7 @@ def compare(
         if given.tuned is not None:
             trials, of_each = given.tuned[0], given.tuned[1] or given.seeds
             tuning = new_tuning(each, [], trials, of_each, after=given.seeds, progress=shown)
-        record_plan(place, engine, plan)
+        record_plan(place, engine, plan, given.references)
         if tuning is not None:
             tuning.save(part := place / TUNING)
             again = f"engram compare --resume {shlex.quote(str(place))}"
@@ -214,7 +233,8 @@ def compare(
                 runs.setdefault(experiment.method, []).append(found)
             except RunStopped as error:
                 stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
-        write_references(place, plan.values())
+        again = f"engram.load_comparison({str(place)!r})" if shown else ""
+        write_references(place, plan.values(), given.references, again)
     return Comparison(place, runs, stopped)
 
 

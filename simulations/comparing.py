@@ -1,7 +1,7 @@
 """Comparisons of methods in this process: begun in a folder, and gone on with from what it has."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from federation.data.federated import model_for
 from federation.errors import Refused
 from federation.experiment import Experiment
 from simulations.arguments import arguments
-from simulations.comparison import PLAN, TUNING, planned, read_plan, record_plan
+from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan, record_plan
 from simulations.references import write_references
 from simulations.terminal import Execute, run_all
 from simulations.tuning.command import Tuning, new_tuning, run_tuning, with_best
@@ -25,6 +25,7 @@ def begin_comparison(
     each: Mapping[str, Mapping[str, Any]],
     seeds: int,
     trials: int | None = None,
+    references: Sequence[str] = tuple(REFERENCES),
 ) -> None:
     """Writes what a comparison consists of into its folder, once all of it can be run.
 
@@ -34,6 +35,7 @@ def begin_comparison(
         each: Each method's settings.
         seeds: Runs of each, from the setting ``seed`` upwards.
         trials: Settings that are tried of each method first, on other seeds; None to tune nothing.
+        references: As for ``write_references``.
 
     Raises:
         Refused: Settings or data are impossible. Nothing is written.
@@ -43,7 +45,7 @@ def begin_comparison(
         held = federated_data(experiment)
         model_for(experiment, held.kind, held.example)
     tuning = None if trials is None else new_tuning(each, [], trials, seeds, after=seeds)
-    record_plan(folder, engine, plan)
+    record_plan(folder, engine, plan, references)
     if tuning is not None:
         tuning.save(folder / TUNING)
 
@@ -77,7 +79,7 @@ def go_on(
         begun = (part / "config.json").is_file()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
     stopped = run_all(work, execute(engine), again)
-    write_references(folder, plan.values())
+    write_references(folder, plan.values(), read_plan(folder)["references"], again)
     return stopped
 
 

@@ -30,6 +30,12 @@ STUDY: Final = "plan.json"  # the file of a folder of engram reproduce: which st
 TUNING: Final = "tuning"  # the folder of the search in that of a comparison
 BENCHMARK: Final = "benchmark.json"  # the file of a benchmark's folder: its federations
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
+REFERENCES: Final = {
+    "constant": "constant, own",
+    "linear": "linear model, own",
+    "pooled": "linear model, pooled",
+}
+"""Models beside which a comparison puts its methods, in tables, by what one asks for them by."""
 
 
 def contestants(methods: Sequence[str]) -> list[str]:
@@ -63,12 +69,17 @@ def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Exp
     return plan
 
 
-def record_plan(folder: Path, engine: "Engine", plan: Mapping[str, Experiment]) -> None:
+def record_plan(
+    folder: Path,
+    engine: "Engine",
+    plan: Mapping[str, Experiment],
+    references: Sequence[str] = tuple(REFERENCES),
+) -> None:
     """Writes what a comparison consists of into its folder, from which ``read_plan`` reads it."""
     make_folder(folder)
     settings = {name: experiment.to_config() for name, experiment in plan.items()}
-    plan_file = json.dumps({"engine": engine, "runs": settings}, indent=2)
-    replace_file(folder / PLAN, plan_file.encode())
+    plan_file = {"engine": engine, "references": [*references], "runs": settings}
+    replace_file(folder / PLAN, json.dumps(plan_file, indent=2).encode())
 
 
 def method_of(label: str) -> type[Method]:
@@ -78,11 +89,12 @@ def method_of(label: str) -> type[Method]:
 
 class _Plan(Stored):
     engine: str
+    references: list[str] = Field(default_factory=list)
     runs: dict[Name, Settings]
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Returns a comparison's ``engine``, and the settings of its ``runs`` by name.
+    """Returns a comparison's ``engine``, ``references``, and settings of its ``runs`` by name.
 
     Raises:
         Refused: If the folder is not that of a comparison, or the file is damaged.
@@ -90,7 +102,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     path = folder / PLAN
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
-    return read_stored(path, _Plan)
+    return {"references": [*REFERENCES], **read_stored(path, _Plan)}
 
 
 def runs_of(folder: Path, having: str = "config.json") -> list[Path]:

@@ -1,14 +1,26 @@
 """The command's consoles: results go to standard output, remarks to standard error."""
 
+from collections.abc import Iterable
+from html import escape
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from federation.console import WHOLE, console
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 out = console()
 err = console(stderr=True)
+
+
+def in_html(lines: Iterable[str], table: "pd.DataFrame") -> str:
+    """Returns paragraphs and a table, as notebooks show them."""
+    words = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return words + str(table.to_html(float_format="{:.4g}".format, max_rows=20))
 
 
 def in_text(table: Table) -> str:

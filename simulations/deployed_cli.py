@@ -175,11 +175,9 @@ def for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
         raise Refused(
             "no site is a member yet: admit one, by engram register SERVER_FOLDER REQUEST"
         )
-    most = Experiment.model_fields["clients_per_round"].default
-    base = {"num-clients": clients, "clients-per-round": min(clients, most)}
     given = in_project(overrides)
     method = str(given.get("method", FIRST))
-    experiment = Experiment.from_config(read_by(method, base) | given)
+    experiment = Experiment.from_config(read_by(method, {"num-clients": clients}) | given)
     # Other processes have other working directories.
     sources = [source.absolute() for source in experiment.own.sources(experiment)]
     return experiment.model_copy(update={"dataset": ",".join(sources)})

@@ -28,7 +28,7 @@ from simulations.comparison import (
     is_evaluated,
     trains_network,
 )
-from simulations.console import in_text
+from simulations.console import in_html, in_text
 from simulations.engine import simulate as run_in_process
 from simulations.exports.exporting import exported_into
 from simulations.exports.newcomers import adapted_into
@@ -122,6 +122,9 @@ class Run:
         if trains_network(self._record) and is_evaluated(self._record):
             return f"{self!r}\n{shown(self.folder, runs)}"
         return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
+
+    def _repr_html_(self) -> str:
+        return in_html([repr(self)], self.metrics)
 
     @cached_property
     @_in_its_names

@@ -16,7 +16,7 @@ from engram.tasks import REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
 from federation.data.labels import likely_task
-from federation.data.owners import count_clients, follow_rows, of_clients
+from federation.data.owners import count_clients, follow_rows
 from federation.errors import Refused
 from federation.experiment import by_key, read_by
 from simulations.options import refuse_keys
@@ -133,4 +133,4 @@ def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) 
         named = count_clients(source, str(given.get("task-column", "task")), Path())
         dealt = {"partition": "iid"} if (values or y.ndim > 2) and not named else {}
         return read_by(method, found | dealt)
-    return read_by(method, found | {"partition": "natural", **of_clients(len(data), given)})
+    return read_by(method, found | {"partition": "natural", "num-clients": len(data)})

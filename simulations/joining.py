@@ -34,8 +34,9 @@ def join(address: str) -> None:
             logging_level=logging.ERROR,
             ignore_reinit_error=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise Refused(must("ray", address, "the address of a cluster that answers")) from error
-    except Exception as error:  # as Ray raises if its processes do not begin in time
+    except Exception as error:  # of any class, if Ray's processes do not begin in time
+        if address != "local" and isinstance(error, OSError | ValueError | RuntimeError):
+            expected = "the address of a cluster that answers"
+            raise Refused(must("ray", address, expected)) from error
         why = f"Ray could not begin here, where it needs /dev/shm and /tmp: {one_line(str(error))}"
         raise Refused(why) from error

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from engram.arrays import Array, Bools
-from simulations.studies.figures import log_ticks
+from simulations.studies.figures import Shown, log_ticks
 
 _WIDEST: Final = 5  # most panels side by side
 _NARROW: Final = 3  # in one column of a paper
@@ -137,7 +137,7 @@ def _panels(
     count = len(next(iter(groups.values())))
     high = len(groups) if len(groups) > 1 else math.ceil(count / widest)
     wide = count if len(groups) > 1 else math.ceil(count / high)
-    figure = Figure(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
+    figure = Shown(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
     grid = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=share)
     axes = list(grid.ravel())
     for each in axes[: count * len(groups)]:

@@ -102,6 +102,15 @@ Ray = Annotated[
         help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
     ),
 ]
+Referring = Annotated[
+    str | None,
+    typer.Option(
+        "--references",
+        metavar="NAMES",
+        help="Models without a network to compare with: none, or some of constant,linear,pooled; "
+        "default: all.",
+    ),
+]
 OnRay = Annotated[
     str | None,
     typer.Option(

@@ -21,6 +21,7 @@ from simulations.colors import look_of
 from simulations.comparison import Runs
 from simulations.multiples import Curve, curve_of, draw_multiples
 from simulations.rows import client_scores, curves_of
+from simulations.studies.figures import Shown
 from strategies.evaluation import center_key
 
 __all__ = ["CLOCK", "draw_clients", "draw_metric", "image_of", "plot_data", "save", "tick_label"]
@@ -70,7 +71,7 @@ def draw_metric(
     if len(curves) > _TOGETHER:
         marked = [label for m, label, _ in lines if getattr(METHODS[m], "reference", False)]
         return draw_multiples({"": curves}, (x, y), own=told, marked=marked, narrow=narrow)
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    figure = Shown(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for (method, label, which), curve in zip(lines, curves, strict=True):
         mark: dict[str, Any] = {"marker": look_of(method).mark, "markersize": 3}
@@ -114,7 +115,7 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
 
     Each run is in the round that validation rows pick, or the last if it holds none out.
     """
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    figure = Shown(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
     names = []
@@ -164,7 +165,7 @@ def plot_data(data: FederatedData, path: Path, *, by_class: bool) -> None:
     """Plots how many rows, of each class, every client holds, to train, to validate and to test."""
     held = row_counts(data, by_class=by_class)
     height = min(12.0, 2.5 + 0.18 * len(held["training"]))
-    figure = Figure(figsize=(4.5 * len(held), height), layout="constrained")
+    figure = Shown(figsize=(4.5 * len(held), height), layout="constrained")
     panels = figure.subplots(1, len(held), sharey=True)
     for axes, (title, counts) in zip(panels, held.items(), strict=True):
         image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)

@@ -215,8 +215,11 @@ def _say(line: str) -> None:
 def _can_begin() -> bool:
     """Whether processes can share semaphores here; says why not.
 
-    They are files in /dev/shm. Where joblib lacks them, it warns and works in threads.
+    They are files in /dev/shm. Where joblib lacks them, it warns and works in threads. Other
+    threads than the first cannot keep signals from processes that they begin.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return False
     try:  # those of a forking context are removed at once; nothing is forked
         _ = [multiprocessing.get_context("fork").Semaphore() for _ in range(_SEMAPHORES)]
     except OSError as error:

@@ -32,6 +32,7 @@ from simulations.options import (
     OnRay,
     Out,
     Processes,
+    Referring,
     Resume,
     Set,
     Track,
@@ -213,6 +214,7 @@ def compare(
         typer.Option(metavar="N", help="Settings that --tuned tries of each; default 32."),
     ] = None,
     processes: Processes = None,
+    references: Referring = None,
     ray: OnRay = None,
     track: Track = None,
     as_json: Json = False,
@@ -228,6 +230,7 @@ def compare(
         seeds=seeds or 5,
         trials=trials or 32,
         processes=processes,
+        references=references or "constant,linear,pooled",
         out=out,
     )
     if resume is None:
@@ -239,7 +242,7 @@ def compare(
         first = read_experiment(next(iter(each.values())))
         folder = folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
-        if methods or seeds or sets or config or out or engine or tuned or trials:
+        if methods or seeds or sets or config or out or engine or tuned or trials or references:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
@@ -250,7 +253,7 @@ def compare(
         join(ray)
     if resume is None:
         chosen, tries = given.engine or "vectorized", given.trials if tuned else None
-        begin_comparison(folder, chosen, each, given.seeds, tries)
+        begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
     in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
     again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"
     stopped = go_on(folder, in_place, again, given.processes)

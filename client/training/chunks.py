@@ -155,13 +155,14 @@ class ClientFailed(EngramError):
 
 
 def failed(
-    clients: Sequence[int], error: ClientRaised, server_round: int, names: Names
+    clients: Sequence[int], error: ClientRaised, server_round: int, names: Names, line: str = ""
 ) -> ClientFailed:
-    """Returns the error with the client's name in its message."""
+    """Returns the error with the client's name in its message, and the method's line."""
     client = clients[error.position]
     called = names.get(client, client)
     return ClientFailed(
         f"client {called} failed in round {server_round} at step {error.step}: {error.__cause__!r}"
+        f"{line}"
     )
 
 

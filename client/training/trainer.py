@@ -37,7 +37,7 @@ from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.checks import must
 from engram.cohort.problem import network_of
 from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
-from engram.core.contract import Contract, SlotFault
+from engram.core.contract import Contract, SlotFault, cause_of, line_of
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
@@ -63,6 +63,10 @@ if TYPE_CHECKING:
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
 
 Engine = Literal["vectorized", "sequential"]
+_TOGETHER: Final = (
+    "; functions of clients that are trained together cannot look at values, or draw: use "
+    "torch.where, or the engine sequential"
+)
 _EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
 
 
@@ -322,7 +326,14 @@ class Trainer:
             try:
                 part = self.run(cohort, asked.server_round, clients)
             except ClientRaised as error:
-                raise failed(clients, error, asked.server_round, self.data.names) from error
+                line = line_of(self._own.name, error.__cause__)
+                line = f" in method {self._own.name}{line}" * bool(line)
+                raise failed(clients, error, asked.server_round, self.data.names, line) from error
+            except Exception as error:  # of a method, whose clients are trained together
+                if not line_of(name := self._own.name, error):
+                    raise
+                words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
+                raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
             for i in [*part.broken][:_EXPLAINED]:
                 from client.training.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
 

@@ -1,12 +1,15 @@
 """The contract of a method: in every function of a round, its slots are those it declares."""
 
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
 from engram.core.method import Kind, Method, Served, Slots
 from engram.core.rounds import first_steps
+from engram.core.settings import METHODS
 from engram.core.slots import flat
 from engram.types import Batch, Params
 
@@ -150,6 +153,22 @@ class Contract(NamedTuple):
         if served.weights is not None and served.weights.shape != wanted:
             got = f"shape {tuple(served.weights.shape)}"
             raise SlotFault(where, "Served.weights", f"of shape {wanted}", got)
+
+
+def cause_of(name: str, error: BaseException) -> str:
+    """Returns an error's first sentence, with its line in the method's file."""
+    return f"{type(error).__name__}: {error}".partition(". ")[0] + line_of(name, error)
+
+
+def line_of(name: str, error: BaseException | None) -> str:
+    """Returns the line of a method's file that raised an error; "" if none of it did."""
+    build = getattr(METHODS.get(name), "build", None)
+    if error is None or build is None:
+        return ""
+    file = build.__code__.co_filename
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename == file]
+    at = [f" ({Path(file).name}, line {line.lineno}, in {line.name})" for line in lines[-1:]]
+    return "".join(at)
 
 
 def check_merged(name: str, before: Slots, after: Slots) -> None:

@@ -26,7 +26,12 @@ def build(settings: Any, context: Context) -> Method:
     if part and not network.personal - network.running:
         personal = network.personal | part_of(network, part)
         context = context._replace(network=network._replace(personal=personal))
-    method = _keeping(settings.build(context), context.network)
+    made = settings.build(context)
+    slots = {*made.server.start, *made.client.start, *made.client.sends}
+    if lacking := sorted(slots - made.kinds.keys()):
+        expected = f"a kind of each slot, got none of {', '.join(lacking)}"
+        raise ValueError(f"method {about(settings).name}: kinds must have {expected}")
+    method = _keeping(made, context.network)
     return _averaging(method, context.network.running)
 
 

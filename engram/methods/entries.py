@@ -12,7 +12,7 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from engram.core.contract import Contract
+from engram.core.contract import Contract, cause_of
 from engram.core.method import Client, FromEach, FromMean, Network
 from engram.core.settings import METHODS, Search, about, ranges
 from engram.core.shapes import Shapes, shapes_of, without_data
@@ -38,9 +38,17 @@ def entry_of(cls: Any) -> dict[str, Any]:
 
     Raises:
         SlotFault: The method does not keep its contract.
-        ValueError: If it builds no method for a network of two layers and two classes.
+        ValueError: If it builds no method for a network of two layers and two classes, or one of
+            its functions raises an error there.
     """
-    shapes = _probe(cls())
+    try:
+        shapes = _probe(cls())
+    except ValueError:
+        raise
+    except Exception as error:  # anybody's method
+        name, expected = about(cls).name, "one whose functions run on slots without values"
+        why = f"method {name} must be {expected}, got {cause_of(name, error)}"
+        raise ValueError(why) from error
     made = shapes.method
     merge, hints = made.server.merge, get_type_hints(cls)
     return {

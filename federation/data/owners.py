@@ -14,9 +14,8 @@ from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
 from federation.data.source import HUB, Source
 from federation.errors import DataError
-from federation.experiment import FIRST, Experiment, read_by
+from federation.experiment import FIRST, read_by
 from federation.settings.data import DataSettings
-from federation.settings.evaluation import listed
 from federation.settings.machine import MachineSettings
 
 _log = getLogger("flwr.engram")
@@ -45,17 +44,8 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
             told = "%s names its rows' clients, %d of them, and partition=%s gives out rows anew"
             _log.warning(told, source.described, count, partition)
         else:
-            found = {"partition": "natural", **of_clients(count, given)}
+            found = {"partition": "natural", "num-clients": count}
     return read_by(method, found) | dict(given)
-
-
-def of_clients(count: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a federation of so many clients, beside those that are given."""
-    told, unseen = (str(given.get(key, "")) for key in ("num-clients", "unseen-clients"))
-    able = min(count, int(told)) if told.isdecimal() else count
-    able -= int(unseen) if unseen.isdecimal() else len(listed(str(given.get("unseen", ""))))
-    most = Experiment.model_fields["clients_per_round"].default
-    return {"num-clients": count, "clients-per-round": max(1, min(able, most))}
 
 
 def count_clients(source: Source, task_column: str, data_dir: Path) -> int:

@@ -124,7 +124,7 @@ class Given(TypedDict, total=False):
     """clients that have no part in the run, as if they had never been members, by number, with
     commas; empty: none."""
     clients_per_round: int
-    """clients that train in a round (B)."""
+    """clients that train in a round (B); by default at most those there are."""
     sampling: Literal["fixed", "poisson", "without-replacement"]
     """how a round's cohort is drawn: fixed (clients-per-round different clients, by the seed),
     poisson (each client takes part with probability clients-per-round / num-clients,
@@ -192,7 +192,7 @@ class Given(TypedDict, total=False):
     while clients-per-round clients are at work all the time (buffered: FedBuff; an update
     counts 1/sqrt(1 + t) if t rounds have ended since its client began)."""
     buffer_size: int
-    """buffered: updates that a round merges (K)."""
+    """buffered: updates that a round merges (K); by default at most clients-per-round."""
     compress: Literal["none", "8-bit", "4-bit", "top-k", "low-rank"]
     """how models travel, in both directions: none (as they are), 8-bit or 4-bit (rounded at
     random to so many bits), top-k (the largest changes alone) or low-rank (changes as products

@@ -67,7 +67,12 @@ class TimeSettings(Settings):
         "buffer-size updates while clients-per-round clients are at work all the time (buffered: "
         "FedBuff; an update counts 1/sqrt(1 + t) if t rounds have ended since its client began)",
     )
-    buffer_size: Int = Field(5, ge=1, description="buffered: updates that a round merges (K)")
+    buffer_size: Int = Field(
+        5,
+        ge=1,
+        description="buffered: updates that a round merges (K); by default at most "
+        "clients-per-round",
+    )
 
     def asked(self, clients_per_round: int) -> int:
         """Returns how many clients a round asks: ``clients_per_round``, and ``over-selection``."""

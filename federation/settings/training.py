@@ -12,7 +12,11 @@ from federation.settings.fields import Float, Int, Optimizer, Settings, register
 class TrainingSettings(Settings):
     """Who trains in a round, on which rows, and by which steps."""
 
-    clients_per_round: Int = Field(10, ge=1, description="clients that train in a round (B)")
+    clients_per_round: Int = Field(
+        10,
+        ge=1,
+        description="clients that train in a round (B); by default at most those there are",
+    )
     sampling: Literal["fixed", "poisson", "without-replacement"] = Field(
         "fixed",
         description="how a round's cohort is drawn: fixed (clients-per-round different clients, by "

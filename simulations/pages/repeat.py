@@ -14,7 +14,7 @@ from engram.rooms import ROOMS
 from engram.steps import BUILT_IN_OPTIMIZERS, SCHEDULES
 from federation.data.source import BUILT_IN, Source
 from federation.experiment import default_config
-from simulations.comparison import PLAN, read_plan
+from simulations.comparison import PLAN, REFERENCES, read_plan
 
 
 def _among(registry: Mapping[str, Any]) -> Callable[[str], bool]:
@@ -69,15 +69,19 @@ def repeating(folder: Path, config: Mapping[str, Any]) -> str:
     """
     if not (folder / PLAN).is_file():
         method, given = config["settings"]["method"], _given(config["settings"])
-        return _called("run", given, config, [method], method=method)
-    plan = read_plan(folder)["runs"]
+        return _called("run", given, config, [method], {"method": method})
+    recorded = read_plan(folder)
+    plan, references = recorded["runs"], recorded["references"]
     methods = [*dict.fromkeys(own["method"] for own in plan.values())]
     seeds = {own["seed"] for own in plan.values()}
     given = {}
     for own in plan.values():
         given |= _given(_named_apart(own | {"seed": min(seeds)}, plan))
-    words = [*methods, f"--seeds {len(seeds)}"]
-    return _called("compare", given, config, words, methods=methods, seeds=len(seeds))
+    words, more = [*methods, f"--seeds {len(seeds)}"], {"methods": methods, "seeds": len(seeds)}
+    if references != [*REFERENCES]:
+        words.append(f"--references {','.join(references) or 'none'}")
+        more["references"] = references
+    return _called("compare", given, config, words, more)
 
 
 def _in_python(settings: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -97,7 +101,11 @@ def _in_python(settings: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _called(
-    command: str, given: Mapping[str, Any], config: Mapping[str, Any], words: list[str], **more: Any
+    command: str,
+    given: Mapping[str, Any],
+    config: Mapping[str, Any],
+    words: list[str],
+    more: Mapping[str, Any],
 ) -> str:
     """Returns a command; or a call, where Python gave something that the record has no more."""
     plug_ins, own = config.get("plug-ins", []), _in_python(config["settings"])

@@ -34,11 +34,20 @@ def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
+class Shown(Figure):
+    """A figure that notebooks show by themselves, without ``%matplotlib inline``."""
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()
+
+
 def panels(
     wide: int, high: int = 1, *, size: tuple[float, float], **shared: Any
 ) -> tuple[Figure, list[Axes]]:
     """Returns a figure of ``size`` inches, and its panels, row by row, each with grid lines."""
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Shown(figsize=size, layout="constrained")
     found = list(figure.subplots(high, wide, squeeze=False, **shared).ravel())
     for axes in found:
         axes.grid(alpha=0.3)

@@ -25,6 +25,8 @@ from tests.support import initial_model, small, trainer
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 
+LINE = r"test_slot_faults\.py, line \d+"
+
 # One of its parts is replaced by one that is at fault.
 RIGHT = {
     "begin": lambda received, kept, batch: received | kept,
@@ -34,6 +36,7 @@ RIGHT = {
     "serve": lambda received, kept: Served((received["model"],)),
     "merge": replace,
     "fractions": (0.5, 1.0),
+    "kinds": kinds_of(models="model", statistics="count later"),
 }
 
 
@@ -60,7 +63,7 @@ def registered(wrong):
                     start={"count": torch.zeros(2)},
                 ),
                 serve=lambda received, kept, trained: parts.serve(received, kept),
-                kinds=kinds_of(models="model", statistics="count later"),
+                kinds=parts.kinds,
             )
 
 
@@ -226,6 +229,60 @@ def test_a_function_that_fails_on_a_network_is_told_in_one_line(tmp_path):
     words = (
         "method mine must be one whose functions run on this network's slots, without values, got"
     )
-    with pytest.raises(EngramError, match=f"^{words} KeyError: 'nothing'$"):
+    with pytest.raises(EngramError, match=rf"^{words} KeyError: 'nothing' \({LINE}, in begin\)$"):
         simulate(small(method="mine"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def fails(*given):
+    raise KeyError("modle")
+
+
+def branches(directions):
+    if next(iter(directions["model"].values())).sum() > 0:
+        return directions
+    return directions
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"merge": fails},
+            f"method mine, server: merge raised KeyError: 'modle' .{LINE}, in f",
+        ),
+        (
+            {"directed": branches},
+            f"method mine, round 1: RuntimeError: vmap: .*control flow .{LINE}, in branches.; "
+            "functions .* cannot look at values.*torch.where, or the engine sequential",
+        ),
+    ],
+)
+def test_a_function_that_raises_in_a_round_is_told_by_method_line_and_cause(wrong, words, tmp_path):
+    registered(wrong)
+    with pytest.raises(EngramError, match=words):
+        simulate(small(method="mine"), tmp_path / "run")
+
+
+def test_in_turn_a_function_that_raises_is_told_by_its_client_too(tmp_path):
+    def directed(directions):
+        if not next(iter(directions["model"].values())).is_meta:
+            fails()
+        return directions
+
+    registered({"directed": directed})
+    words = f"client .* failed in round 1 at step 1: KeyError.'modle'. in method mine .{LINE}, in f"
+    with pytest.raises(EngramError, match=words):
+        simulate(small(method="mine"), tmp_path / "run", engine="sequential")
+
+
+def test_what_raises_without_data_is_told_when_the_method_is_registered():
+    words = f"^method mine must be one .*, got KeyError: 'modle' .{LINE}, in fails.$"
+    with pytest.raises(ValueError, match=words):
+        registered({"begin": fails})
+
+
+def test_a_slot_without_a_kind_is_told_when_the_method_is_registered():
+    words = "^method mine: kinds must have a kind of each slot, got none of model$"
+    with pytest.raises(ValueError, match=words):
+        registered({"kinds": kinds_of(statistics="count")})

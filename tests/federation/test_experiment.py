@@ -1,6 +1,7 @@
 """Settings: one place for defaults, one line for everything that is wrong."""
 
 import inspect
+import pydoc
 import re
 
 import pytest
@@ -55,6 +56,16 @@ def test_notebooks_know_the_settings_that_there_are(function):
     assert (found["num_rounds"].default, found["nu"].default) == (100, 5.0)
     assert not {"own", "settings"} & found.keys()
     inspect.signature(function).bind(eta=0.3)
+
+
+@pytest.mark.parametrize("function", [engram.compare, engram.simulate, engram.tune])
+def test_help_begins_with_the_arguments_and_what_a_function_does(function):
+    title, _, call, says, *_ = pydoc.plain(pydoc.render_doc(function)).splitlines()
+    assert function.__name__ in title
+    assert call.startswith(f"{function.__name__}(data=None, *, ")
+    assert call.endswith(", **settings)")
+    assert len(call) < 250
+    assert says.strip() == function.__doc__.splitlines()[0]
 
 
 @pytest.mark.parametrize("group", [SharedSettings, *METHODS.values()])
@@ -149,6 +160,26 @@ def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
         Experiment.from_run_config(config | {"pfedme.eta": 0.3})
     with pytest.raises(Refused, match="hidden is not a setting of molar"):
         Experiment.from_run_config(default_config() | {"method": "molar", "hidden": "7"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "buffered"),
+    [
+        ({"num-clients": 1}, 1, 5),
+        ({"num-clients": 4, "unseen-clients": 1, "synchrony": "buffered"}, 3, 3),
+        ({"num-clients": 4, "unseen": "0,1"}, 2, 5),
+        ({"num-clients": 40}, 10, 5),
+        ({"clients-per-round": 2, "synchrony": "buffered"}, 2, 2),
+    ],
+)
+@pytest.mark.parametrize("read", [Experiment.from_config, Experiment.from_run_config])
+def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are(
+    read, settings, asked, buffered
+):
+    config = default_config() if read == Experiment.from_run_config else {}
+    e = read({**config, "method": "fedavg", **settings})
+    assert (e.clients_per_round, e.buffer_size) == (asked, buffered)
+    assert Experiment.from_config(e.to_config()) == e
 
 
 def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():

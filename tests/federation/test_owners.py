@@ -51,12 +51,7 @@ def test_rows_are_given_to_the_clients_that_they_name(kind, tmp_path):
     dataset = written(kind, tmp_path)
     given = {"method": "fedavg", "dataset": dataset, "task-column": "user", "model": "linear"}
     found = follow_rows(given)
-    assert found == {
-        **given,
-        "partition": "natural",
-        "num-clients": 3,
-        "clients-per-round": 3,
-    }
+    assert found == {**given, "partition": "natural", "num-clients": 3}
     data = federated_data(Experiment.from_config(found))
     assert data.names == {0: "a", 1: "b", 2: "c"}
     x = arrays()["x"]
@@ -89,7 +84,7 @@ def test_images_and_rows_in_memory_and_of_functions_name_their_clients(tmp_path,
         return arrays()["x"], arrays()["y"]
 
     found = follow_rows({"dataset": "three-users", "method": "fedavg"})
-    assert found["num-clients"] == found["clients-per-round"] == 3
+    assert found["num-clients"] == 3
     assert follow_rows({"dataset": "one-by-one", "method": "fedavg"})["partition"] == "natural"
 
 
@@ -118,7 +113,6 @@ def test_what_is_asked_for_stands_and_is_said_or_refused(tmp_path, warnings_of_e
     found = follow_rows(given | {"num-clients": "2"})
     with pytest.raises(DataError, match="num-clients must be the number of clients in the data, 3"):
         federated_data(Experiment.from_config(found))
-    assert follow_rows(given | {"unseen-clients": "1"})["clients-per-round"] == 2
     assert follow_rows(given | {"method": "molar"})["num-clients"] == 3
     assert "partition" not in follow_rows(given | {"method": "molar"})
 

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from html import escape
 from importlib import import_module
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from flwr.common.logger import console_handler
+from IPython.core.formatters import DisplayFormatter
 from torch import nn
 
 import engram
@@ -495,3 +497,18 @@ def test_a_run_of_an_unknown_network_can_be_looked_at(tmp_path, monkeypatch):
     assert again.metrics["accuracy"].notna().any()
     with pytest.raises(Refused, match=r"model must be one of .*, got '<lambda>'"):
         _ = again.model
+
+
+def test_notebooks_show_runs_comparisons_and_figures_by_themselves(tmp_path):
+    shows = DisplayFormatter().format
+    quick = {"num_clients": 4, "num_rounds": 1, "hidden": "4", "progress": False}
+    found = engram.compare(methods="fedavg", seeds=1, out=tmp_path / "<all>", **quick)
+    run = found.runs["fedavg"][0]
+    html = shows(found)[0]["text/html"]
+    assert html.startswith(f"<p>{escape(found.summary().attrs['answer'])}</p><table")
+    assert "<th>fedavg</th>" in html
+    html = shows(run)[0]["text/html"]
+    assert html.startswith(f"<p>{escape(repr(run))}</p><table")
+    assert "&lt;all&gt;" in html
+    for figure in (found.plot(), run.plot()):
+        assert shows(figure)[0]["image/png"].startswith(b"\x89PNG")

@@ -1,6 +1,8 @@
 """A constant and a linear model for each client: against scikit-learn by hand, and in reports."""
 
 import json
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +17,21 @@ from client.training.rows import query_rows
 from client.training.trainer import Trainer
 from federation.data.dealing import federated_data
 from federation.data.in_memory import hold
+from federation.errors import Refused
 from server.record import RunRecord
+from simulations import linear
 from simulations.compared import compare
-from simulations.references import CONSTANT, LINEAR, POOLED, read_references, references
+from simulations.pages.repeat import repeating
+from simulations.pool import Pool
+from simulations.references import (
+    CONSTANT,
+    LINEAR,
+    NAMES,
+    POOLED,
+    read_references,
+    references,
+    write_references,
+)
 from tests.support import initial_model, small
 
 RNG = np.random.default_rng(0)
@@ -198,3 +212,77 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
     line = next(line for line in out.splitlines() if "untrained model" in line)
     before = [run.metrics.loc[0, "accuracy-common"] for run in found.runs["fedavg"]]
     assert f"{100 * np.mean(before):.1f} ±" in line  # the same for all methods
+
+
+def test_seeds_that_share_rows_share_the_fits(tmp_path, monkeypatch):
+    fits, fit = [], linear.fit
+    monkeypatch.setattr(linear, "fit", lambda *given: fits.append(given) or fit(*given))
+    users = np.repeat(np.arange(4), 50)
+    rows = {
+        f"{key}_{part}": of[:200]
+        for part in ("train", "test")
+        for key, of in {"x": X, "y": (X[:, 0] > 0).astype(np.int64), "task": users}.items()
+    }
+    given = {"dataset": hold(rows), "partition": "natural", "num_clients": 4}
+    for fraction, count in ((0.0, 2), (0.2, 6)):  # validation rows are drawn by the seed
+        fits.clear()
+        each = [small(**given, validation_fraction=fraction, seed=seed) for seed in range(3)]
+        write_references(tmp_path, each)
+        assert len(fits) == count
+        held = json.loads((tmp_path / "references.json").read_text())
+        assert held.keys() == {"0", "1", "2"}
+        expected = pytest.approx(references(each[2]).scores[LINEAR]["loss"], rel=1e-3)
+        assert held["2"][LINEAR]["loss"] == expected
+
+
+def test_models_that_are_worth_it_are_fitted_in_other_processes(monkeypatch):
+    class Elsewhere(Pool):
+        def run(self, jobs):
+            assert self.at_once > 1
+            sent = {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()}
+            return super().run(sent)
+
+        def _beside(self, left, lost):
+            begun.extend(left)
+            return self._here(left)
+
+    begun = []
+    e = small(num_clients=20, clients_per_round=10)
+    here = references(e)
+    monkeypatch.setattr("simulations.references._HERE", 0.0)
+    monkeypatch.setattr("simulations.references.Pool", Elsewhere)
+    monkeypatch.setattr("simulations.pool.cores", lambda: 2)
+    assert references(e) == here
+    assert begun == [f"{LINEAR}; 0", f"{LINEAR}; 16", POOLED]
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [("none", ()), ((), ()), ("pooled", [POOLED]), (["constant", "linear"], [CONSTANT, LINEAR])],
+)
+def test_a_comparison_has_the_references_that_are_asked_for(asked, names, tmp_path, capsys):
+    quick = {"num_clients": 4, "num_rounds": 1, "hidden": "4", "engine": "sequential"}
+    found = compare(methods="fedavg", seeds=1, out=tmp_path / "c", references=asked, **quick)
+    rows = found.summary().index.get_level_values(0)
+    assert [name for name in NAMES if name in rows] == [*names]
+    assert ("references seed 0: 5 of 5 models" in capsys.readouterr().err) == bool(names)
+    config = RunRecord.open(tmp_path / "c" / "fedavg-seed0").config
+    short = {CONSTANT: "constant", LINEAR: "linear", POOLED: "pooled"}
+    option = f"--references {','.join(short[name] for name in names) or 'none'}"
+    assert option in repeating(tmp_path / "c", config)
+
+
+def test_what_is_no_reference_is_refused():
+    with pytest.raises(Refused, match="references must be none, or some of constant, linear, poo"):
+        compare(methods="fedavg", references="lasso")
+
+
+def test_the_command_goes_on_with_the_references_that_were_asked_for(engram):
+    quick = ["-s", "num-clients=4", "-s", "num-rounds=1", "-s", "hidden=4", "--seeds", "1"]
+    assert engram("compare", "fedavg", *quick, "--references", "pooled", "--out", "c")[0] == 0
+    Path("c/references.json").unlink()
+    assert engram("compare", "--resume", "c")[0] == 0
+    assert json.loads(Path("c/references.json").read_text())["0"].keys() == {POOLED}
+    code, _, err = engram("compare", "fedavg", "--references", "lasso")
+    assert code == 2
+    assert "--references must be none, or some of constant, linear, pooled, got 'lasso'" in err

@@ -6,11 +6,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from engram.process import own_modes
+from federation.errors import Refused
 from federation.files import replace_file
 from federation.fingerprint import source_root
+from simulations.joining import join
 from tests.simulations.words import SETS, let
 
 BANDIT = ("run", "meta-ban", *let("num-clients=10", "num-rounds=2"))
@@ -93,3 +97,65 @@ def test_a_missing_home_is_not_told():
     where.pop("MPLCONFIGDIR", None)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=where)
     assert done.stderr == b""
+
+
+CALLS = """
+import os
+import sys
+from contextlib import chdir
+
+import numpy as np
+
+import engram
+
+x = np.random.default_rng(0).normal(size=(400, 4)).astype("float32")
+data, before = (x, (x[:, 0] > 0).astype(int)), dict(os.environ)
+quick = {"partition": "iid", "num_clients": 4, "num_rounds": 1, "progress": False}
+with chdir(sys.argv[1]):
+    calls = {
+        "simulate": lambda: engram.simulate(data, out="run", **quick),
+        "compare": lambda: engram.compare(data, methods="fedavg", seeds=1, out="all", **quick),
+        "tune": lambda: engram.tune(data, methods="ditto", trials=1, seeds=1, out="t", **quick),
+        "load_run": lambda: engram.load_run("run").plot(),
+        "export": lambda: engram.load_run("run", data).export(0),
+        "load_comparison": lambda: engram.load_comparison("all").summary(),
+    }
+    for name, call in calls.items():
+        call()
+        left = {key: value for key, value in os.environ.items() if before.get(key) != value}
+        assert not left, (name, left)
+"""
+
+
+@pytest.mark.processes
+def test_no_call_leaves_anything_in_the_environment(tmp_path):
+    known = ("GRPC_", "KMP_", "ORT_", "RAY_", "TORCHINDUCTOR_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(known)}
+    words = [sys.executable, "-c", CALLS, str(tmp_path)]
+    subprocess.run(words, env=environment, check=True, timeout=300)
+
+
+def test_variables_that_imports_set_go_and_those_of_callers_stay(monkeypatch):
+    monkeypatch.delenv("KMP_INIT_AT_FORK", raising=False)
+    monkeypatch.setenv("GRPC_VERBOSITY", "debug")
+    with own_modes():
+        monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+        monkeypatch.setenv("OF_A_CALLER", "1")
+    assert "KMP_INIT_AT_FORK" not in os.environ
+    assert (os.environ["GRPC_VERBOSITY"], os.environ["OF_A_CALLER"]) == ("debug", "1")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("local", "Ray could not begin here, .*: /dev/shm has 64 MB$"),
+        ("auto", "^ray must be the address of a cluster that answers, got 'auto'$"),
+    ],
+)
+def test_what_ray_says_of_its_own_start_is_told(address, words, monkeypatch):
+    def init(*given, **more):
+        raise RuntimeError("/dev/shm has 64 MB")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    with pytest.raises(Refused, match=words):
+        join(address)

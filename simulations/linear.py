@@ -1,0 +1,177 @@
+"""Linear models of clients' rows, each client's own and the pooled one, fitted as jobs of a pool.
+
+For classes a linear model is a logistic regression with a ridge penalty on standardized inputs; for
+values, ridge regression. The penalty's strength is chosen on validation rows, if there are any.
+"""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from client.training.measures import measure
+from engram.metrics import Metric
+from engram.process import filtering
+from engram.tasks import TASKS
+from engram.units import Moments, Standard
+from federation.data.federated import FederatedData, Split
+from federation.data.lazy import RowNumbers
+from simulations.pool import Progress, Row
+
+_STRENGTHS: Final = (0.1, 1e-2, 1e-3, 1.0)  # of ridge, for each row; chosen on validation rows
+_LEAST: Final = 1e-6  # share of a class that a client has not seen
+
+Array = npt.NDArray[Any]
+Rows = Mapping[int, RowNumbers]
+_Predicts = Callable[[Array], Array]
+
+
+class Fit(NamedTuple):
+    """A linear model to fit: its training and validation rows, and the clients that it is for."""
+
+    rows: RowNumbers
+    held_out: RowNumbers | None
+    clients: Sequence[int]
+
+
+def fit(
+    task: str,
+    data: FederatedData,
+    tested: Rows,
+    fits: Sequence[Fit],
+    seconds: float,
+    file: Path,
+    tell: Progress,
+) -> list[Row]:
+    """Fits linear models, and writes their outputs on clients' test rows to a file, by client.
+
+    After so many seconds of processor time, no further model or strength is tried; the only model
+    has one strength at least. A model whose
+    targets are all alike is a constant.
+    """
+    outputs, ends = dict[int, torch.Tensor](), time.process_time() + seconds
+    for done, each in enumerate(fits, 1):
+        if len(fits) > 1 and time.process_time() >= ends:
+            break
+        predicts = _fitted(task, data, each.rows, each.held_out, ends)
+        for client in each.clients:
+            outputs[client] = predicted(predicts, data.test, tested[client])
+        tell(done, len(fits))
+    torch.save(outputs, file)
+    return []
+
+
+def constant(task: str, data: FederatedData, rows: RowNumbers) -> _Predicts:
+    """Returns the shares of rows' classes, as logarithms, or the mean of their values."""
+    y = data.train.y[torch.from_numpy(rows)].numpy()
+    shares = (
+        np.log(np.maximum(np.bincount(y, minlength=data.outputs) / len(y), _LEAST))
+        if (task == "classification")
+        else y.mean(0)
+    )
+    return lambda x: np.tile(shares, (len(x), *[1] * np.ndim(shares)))
+
+
+def predicted(predicts: _Predicts, split: Split, rows: RowNumbers) -> torch.Tensor:
+    """Returns a model's outputs for rows, shape (k, ...)."""
+    return torch.from_numpy(predicts(_taken(split, rows)[0])).float()
+
+
+def alike(split: Split, rows: RowNumbers) -> bool:
+    """Returns whether all targets of rows are equal."""
+    return len(np.unique(split.y[torch.from_numpy(rows)].numpy(), axis=0)) < 2
+
+
+def in_memory(split: Split) -> bool:
+    """Returns whether inputs are one array of numbers in memory."""
+    x = split.x
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.uint8, torch.float32)
+
+
+def scored(metric: Metric, outputs: torch.Tensor, y: torch.Tensor) -> float | None:
+    """Returns a client's score; None without a finite value."""
+    value = float(measure(metric, outputs[None], y[None], torch.ones(1, len(y)).bool()))
+    return value if np.isfinite(value) else None
+
+
+def _taken(split: Split, rows: RowNumbers) -> tuple[Array, torch.Tensor]:
+    """Returns inputs, flattened, or of no numbers where a row is no array; and targets."""
+    if not in_memory(split):
+        return np.zeros((len(rows), 0)), split.y[torch.from_numpy(rows)]
+    x, y = split.take(torch.from_numpy(rows))
+    return x.flatten(1).double().numpy(), y
+
+
+def _fitted(
+    task: str, data: FederatedData, rows: RowNumbers, held_out: RowNumbers | None, ends: float
+) -> _Predicts:
+    if alike(data.train, rows):
+        return constant(task, data, rows)
+    x, targets = _taken(data.train, rows)
+    seen: _Predicts = partial(_standardized, Moments.of(x).standard())
+    if 2 * x.shape[0] < x.shape[1]:
+        # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
+        basis = np.linalg.qr(seen(x).T)[0]
+        seen = _after(seen, lambda x: x @ basis)
+    fits = _logistic if task == "classification" else _ridge
+    inputs, y, fitted = seen(x), targets.numpy(), list[_Predicts]()
+    strengths = _STRENGTHS[:1] if held_out is None else _STRENGTHS
+    for model in fits(inputs, y, strengths, data.outputs):
+        fitted.append(model)
+        if time.process_time() >= ends:
+            break
+    if held_out is None or data.validation is None:
+        return _after(seen, fitted[0])
+    x, targets = _taken(data.validation, held_out)
+    return _after(seen, _best(task, fitted, seen(x), targets))
+
+
+def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> Iterator[_Predicts]:
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
+
+    seen = np.unique(y)
+    model = LogisticRegression(max_iter=200, warm_start=True)
+
+    def predicts(model: LogisticRegression, x: Array) -> Array:
+        shares = np.full((len(x), classes), _LEAST)
+        shares[:, seen] = np.maximum(model.predict_proba(x), _LEAST)
+        return np.asarray(np.log(shares))
+
+    for strength in strengths:
+        with filtering():
+            warnings.simplefilter("ignore")  # of a fit that ends after so many steps
+            model.set_params(C=1 / (strength * len(y))).fit(x, y)
+        yield partial(predicts, copy.copy(model))
+
+
+def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iterator[_Predicts]:
+    from sklearn.linear_model import Ridge  # noqa: PLC0415 - a second to import
+
+    def predicts(model: Ridge, x: Array) -> Array:
+        return np.asarray(model.predict(x)).reshape(len(x), outputs)
+
+    for strength in strengths:
+        model = Ridge(alpha=strength * len(y)).fit(x, y.reshape(len(y), -1))
+        yield partial(predicts, model)
+
+
+def _standardized(standard: Standard, x: Array) -> Array:
+    return standard.standardized(torch.from_numpy(x)).numpy()
+
+
+def _after(seen: _Predicts, model: _Predicts) -> _Predicts:
+    return lambda x: model(seen(x))
+
+
+def _best(task: str, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:
+    """Returns the model with the least loss on some rows."""
+    loss = TASKS[task].metric
+    losses = [scored(loss, torch.from_numpy(model(x)).float(), y) for model in models]
+    return models[int(np.argmin([np.inf if value is None else value for value in losses]))]
