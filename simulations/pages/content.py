@@ -9,7 +9,7 @@ from engram.metrics import Metric
 from federation.columns import COMMON, UNSEEN
 from simulations.comparison import Runs
 from simulations.pages.figures import clients, curves, gains
-from simulations.reports.local import share_in_words
+from simulations.reports.local import share_in_words, without_interval
 from simulations.results import Results
 from simulations.rows import SELECTED, WORSE, ends
 from strategies.evaluation import center_key
@@ -45,7 +45,8 @@ def table_of(results: Results) -> PageTable:
         figures = [*known[:1] * picked, *known, *[None] * (len(last) - len(known))]
         shown = [metric.in_words(value, 1) for value in figures]
         told.append([reference, *shown, *["-"] * harm])
-    heading = ["method", *["picked"] * picked, *last, *["worse than local (%)"] * harm]
+    worse = f"worse than local (%{without_interval(rows, name)})"
+    heading = ["method", *["picked"] * picked, *last, *[worse] * harm]
     those = " that train" if center_key(UNSEEN + name, metric) in last.values() else ""
     title = f"{name.capitalize()}{percent} of the clients{those}, on test rows"
     notes = [f"{reference}: {words}" for reference, words in results.notes.items()]

@@ -76,7 +76,8 @@ def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
     assert "<b>hill" not in text
     heading, *table = found.rows[:10]
     ends = ("mean", "s.d.", "p10", "worst", "common model")
-    columns = ["picked", *(f"last {end}" for end in ends), "worse than local (%)"]
+    worse = "worse than local (%, with an interval from 3 seeds on)"
+    columns = ["picked", *(f"last {end}" for end in ends), worse]
     assert heading == ["method", *columns]
     trained = [row[0] for row in table if row[0].split()[0] in ("fedavg", "local", "ditto")]
     methods = ("fedavg", "local", "ditto")
