@@ -35,14 +35,16 @@ def of_mean(values: _Array) -> Ends:
 
     Resampled means are taken in units of their own standard errors (Efron and Tibshirani, 1993,
     Section 12.5), so that the interval is wide where rows are few, and longer towards a long tail.
+    It is too short where few rows have nearly all of the loss: of one large loss in ten it covers
+    the expectation in 67 % with 10 rows, 87 % with 20; of one in twenty in 79 % with 30.
 
     Returns:
         The ends; None if all values are alike, or are too few to tell their spread: up to 3.
     """
     n = len(values)
-    mean, error = values.mean(), values.std() / np.sqrt(n)
-    if not error > 0 or n < 2:
+    if n < 2 or not values.min() < values.max():  # their deviation is rounded
         return None
+    mean, error = values.mean(), values.std() / np.sqrt(n)
     rng = np.random.default_rng(0)
     size = max(1, _AT_ONCE // n)
     found: list[_Array] = []

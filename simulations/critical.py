@@ -12,7 +12,8 @@ from client.confidence import LEVEL
 __all__ = ["ALPHAS", "AT", "floor_of", "of_clients", "of_seeds"]
 
 _DRAWS: Final = 5000  # of the distribution of the largest |t|
-_SHARE: Final = 0.2  # of the mean of all pairs' variances, below which none is taken to be
+_SHARE: Final = 0.6  # of the mean of pairs' variances, below which none is taken to be
+_MOST: Final = 3.0  # times the upper quartile, at which variances are cut for this mean
 _FURTHEST: Final = 7.0  # logarithm of the ratio of the methods' variances that differ most
 
 Reals = npt.NDArray[np.float64]
@@ -24,17 +25,27 @@ AT: Final = int(np.searchsorted(ALPHAS, 1 - LEVEL))
 """The place of that of the intervals."""
 
 
-def floor_of(variances: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def floor_of(variances: npt.NDArray[Any], pairs: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Returns the least variance over seeds that a pair is taken to have, given all pairs'.
 
-    Few seeds may agree by chance. The median over pairs keeps pairs of quiet methods apart from
-    those of noisy ones; the share of the mean helps where most pairs do not vary at all.
+    Few seeds may agree by chance, so that pairs lend each other variance. No single noisy method
+    raises it: the method with the largest sum of variances is left out, and those of other pairs
+    are cut at a multiple of their upper quartile.
 
     Args:
         variances: Shape (..., pairs); at least one pair.
+        pairs: The methods' numbers, shape (2, pairs).
+
+    Returns:
+        Shape (..., 1); 0 where no pair is left.
     """
-    median = np.median(variances, axis=-1, keepdims=True)
-    return np.asarray(np.maximum(median, _SHARE * variances.mean(axis=-1, keepdims=True)))
+    member = (np.arange(pairs.max() + 1)[:, None, None] == pairs).any(axis=1)
+    rest = ~member[(variances @ member.T).argmax(axis=-1)]
+    if not rest.any():
+        return np.zeros((*variances.shape[:-1], 1))
+    known = variances[rest].reshape(*variances.shape[:-1], -1)
+    most = _MOST * np.quantile(known, 0.75, axis=-1, keepdims=True)
+    return np.asarray(_SHARE * np.minimum(known, most).mean(axis=-1, keepdims=True))
 
 
 @lru_cache
@@ -85,14 +96,14 @@ def of_seeds(methods: int, seeds: int) -> Reals:
 
 def _largest(z: npt.NDArray[np.float32], deviations: Reals) -> Reals:
     """Returns the largest |t| of each draw, of effects (draws, methods, seeds)."""
-    one, other = np.triu_indices(z.shape[1], 1)
+    one, other = pairs = np.array(np.triu_indices(z.shape[1], 1))
     effects = z * deviations[:, None].astype(np.float32)
     means, seeds = effects.mean(axis=2), z.shape[2]
     centered = effects - means[..., None]
     products = centered @ centered.transpose(0, 2, 1) / (seeds * (seeds - 1))
     own = np.einsum("dmm->dm", products)
     variances = np.maximum(own[:, one] + own[:, other] - 2 * products[:, one, other], 0)
-    variances = np.maximum(variances, floor_of(variances))
+    variances = np.maximum(variances, floor_of(variances, pairs))
     gaps = np.abs(means[:, one] - means[:, other])
     ratios = np.divide(gaps, np.sqrt(variances), out=np.zeros_like(gaps), where=variances > 0)
     return np.asarray(ratios.max(axis=1), dtype=float)

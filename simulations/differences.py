@@ -75,6 +75,7 @@ class Gap(NamedTuple):
         clients: n.
         noise: ``s_e^2 / (n S)``, the part that both have in common.
         floor: The least that ``by_seeds`` is taken to be.
+        skewness: Of the clients' mean differences.
     """
 
     mean: float
@@ -84,6 +85,7 @@ class Gap(NamedTuple):
     clients: int
     noise: float = 0.0
     floor: float = 0.0
+    skewness: float = 0.0
 
     @property
     def enough(self) -> bool:
@@ -114,8 +116,10 @@ def pairwise(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Difference]:
 def gaps_of(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Gap]:
     """Returns the mean difference of each pair of methods, and the parts of its variance."""
     gaps = {(a, b): _gap(scores[a], scores[b]) for a, b in combinations(scores, 2)}
-    known = [gap.by_seeds for gap in gaps.values() if gap.enough]
-    floor = float(floor_of(np.array(known))[0]) if known else 0.0
+    numbers = zip(gaps.values(), combinations(range(len(scores)), 2), strict=True)
+    known = [(gap.by_seeds, *pair) for gap, pair in numbers if gap.enough]
+    variances, *pairs = np.array(known).reshape(-1, 3).T
+    floor = float(floor_of(variances, np.array(pairs, int))[0]) if known else 0.0
     return {pair: gap._replace(floor=floor) for pair, gap in gaps.items()}
 
 
@@ -131,7 +135,11 @@ def _gap(one: Scores, other: Scores) -> Gap:
     degrees = (gaps.shape[0] - 1) * (gaps.shape[1] - 1)
     noise = float(np.nansum(rest**2)) / degrees / gaps.size if degrees else 0.0
     parts = variances_of(gaps)
-    return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise)
+    centered = by_client - by_client.mean()
+    spread = float(centered.std())
+    rounding = 1e-9 * float(np.abs(by_client).max())
+    skewness = float((centered**3).mean()) / spread**3 if spread > rounding else 0.0
+    return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise, 0.0, skewness)
 
 
 def _means(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
@@ -154,6 +162,20 @@ def variances_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
         means = _means(values, axis)
         found.append(float(means.var(ddof=1) / len(means)) if len(means) > 1 else 0.0)
     return found[0], found[1]
+
+
+def error_of(by_seeds: float, by_clients: float, seeds: int, clients: int) -> tuple[float, float]:
+    """Returns the standard error of a mean, and its degrees of freedom by Satterthwaite (1946).
+
+    Args:
+        by_seeds: ``s_b^2 / S``.
+        by_clients: ``s_a^2 / n``.
+        seeds: S; at least 2.
+        clients: n.
+    """
+    total = by_seeds + by_clients
+    parts = by_seeds**2 / (seeds - 1) + by_clients**2 / max(clients - 1, 1)
+    return total**0.5, max(total**2 / parts, 1.0) if parts else 1.0
 
 
 def _interval(gap: Gap, methods: int) -> tuple[float, float]:

@@ -1,12 +1,17 @@
 """The share of clients that a method serves worse than their own training does."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import t
 
 from client.confidence import LEVEL
-from simulations.differences import Scores, variances_of
+from simulations.differences import Scores, error_of, variances_of
+
+LEAST_SEEDS: Final = 3
+"""Fewer do not tell how much a share varies over seeds."""
+
+_PSEUDO: Final = 2  # seeds
 
 
 class Share(NamedTuple):
@@ -14,14 +19,14 @@ class Share(NamedTuple):
 
     Attributes:
         share: In [0, 1].
-        low: Lower limit.
-        high: Upper limit.
+        low: Lower limit; None with fewer than ``LEAST_SEEDS``.
+        high: Upper limit; likewise.
         clients: Number of clients that have both scores, in any seed.
     """
 
     share: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     clients: int
 
 
@@ -30,7 +35,9 @@ def share_worse(scores: Scores, base: Scores, sign: int) -> Share | None:
 
     The interval is Wilson's, with as many independent clients as have the share's variance over
     clients and seeds (Korn, Graubard, Survey Methodology 1998), at most the clients that there
-    are: seeds are the same clients again, or share a model.
+    are, and with Student's quantile of Satterthwaite's degrees of freedom: seeds are the same
+    clients again, or share a model. Few seeds may agree by chance: two pseudo-seeds are added to
+    the variance over seeds, each with half that of a share that is 0 or 1.
 
     Args:
         scores: Each client's score, by seed.
@@ -45,16 +52,26 @@ def share_worse(scores: Scores, base: Scores, sign: int) -> Share | None:
     if not known.any():
         return None
     worse = np.where(known, gaps < 0, np.nan)[known.any(axis=1)][:, known.any(axis=0)]
-    clients = worse.shape[1]
+    seeds, clients = worse.shape
     share = float(np.nanmean(worse))
-    variance = sum(variances_of(worse))
-    count = min(share * (1 - share) / variance, clients) if variance > 0 else clients
-    return Share(share, *_wilson(share, count), clients)
+    if seeds < LEAST_SEEDS:
+        return Share(share, None, None, clients)
+    by_seeds, by_clients = variances_of(worse)
+    pseudo = _PSEUDO * _binomial(share, clients) / 2 / seeds
+    by_seeds = ((seeds - 1) * by_seeds + pseudo) / (seeds - 1 + _PSEUDO)
+    error, degrees = error_of(by_seeds, by_clients, seeds + _PSEUDO, clients)
+    count = min(_binomial(share, clients * seeds) / error**2, clients)
+    return Share(share, *_wilson(share, count, float(t.ppf((1 + LEVEL) / 2, degrees))), clients)
 
 
-def _wilson(share: float, count: float) -> tuple[float, float]:
+def _binomial(share: float, count: int) -> float:
+    """Returns the variance of a draw, by the share with one more success and failure."""
+    smooth = (share * count + 1) / (count + 2)
+    return smooth * (1 - smooth)
+
+
+def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
     """Returns the limits of Wilson's interval, JASA 1927, of a share of ``count`` clients."""
-    z = float(norm.ppf((1 + LEVEL) / 2))
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z * np.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z**2 / count)
     return max(middle - float(half), 0.0), min(middle + float(half), 1.0)

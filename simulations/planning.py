@@ -7,13 +7,14 @@ difference is the one that was observed, is the mean over such draws of the norm
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from simulations.critical import AT, of_clients, of_seeds
-from simulations.differences import Gap
+from simulations.differences import Gap, error_of
 
 _POWER: Final = 0.8  # share of comparisons in which the difference is to be shown
 _SEEDS: Final = (*range(2, 13), 14, 16, 18, 20, 25, 30, 35, 40, 50, 60, 80, 100)
@@ -23,32 +24,35 @@ _DRAWS: Final = 1000  # of the mean squares
 
 
 class Needed(NamedTuple):
-    """Seeds and clients with which a difference would be shown in 80 % of comparisons.
+    """Number of seeds or clients with which a difference would be shown in 80 % of comparisons.
 
     Attributes:
-        seeds: About so many; infinity if more than 100.
-        clients: About so many: as many as there are, if these suffice; infinity if more than
-            twenty times as many.
-        there: The number of clients that there are.
+        low: Its 10th percentile, about; infinity if more than ``most``.
+        high: Its 90th percentile.
+        most: The most that are tried: 100 seeds, or twenty times as many clients.
+        more_clients: Whether clients are counted: no number of seeds is enough with those there.
     """
 
-    seeds: float
-    clients: float
-    there: int
+    low: float
+    high: float
+    most: int
+    more_clients: bool = False
 
     def __str__(self) -> str:
-        if not self.more_clients:
-            return f"{_about(self.seeds, _SEEDS[-1])} seeds"
-        return f"{_about(self.clients, int(self.there * _TIMES[-1]))} clients"
-
-    @property
-    def more_clients(self) -> bool:
-        """Whether no number of seeds is enough with the clients that there are."""
-        return self.clients > self.there
+        unit, known = "clients" if self.more_clients else "seeds", np.isfinite(self.low)
+        ends = [
+            f"{end:.0f}" if np.isfinite(end) else f"more than {self.most}"
+            for end in dict.fromkeys((self.low, self.high))
+        ]
+        return f"{'about ' * bool(known)}{' to '.join(ends)} {unit}"
 
 
 def needed(gap: Gap, methods: int) -> Needed | None:
     """Returns what it takes to show a difference that is not shown yet.
+
+    The percentiles are those of Student's distribution of the true difference about the observed
+    one. Where this may have either sign, by its own interval of 90 %, no number is told: without
+    any difference, about one pair in ten has one.
 
     Args:
         gap: The difference, and the parts of its variance.
@@ -56,24 +60,27 @@ def needed(gap: Gap, methods: int) -> Needed | None:
 
     Returns:
         The numbers, each to about a quarter; None where there are too few seeds or clients to
-        estimate them, or there is no difference at all.
+        estimate them, or the difference may have either sign.
     """
-    if not gap.enough or not abs(gap.mean) > 0:
+    by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
+    if not gap.enough or not mean > 0:
         return None
+    error, degrees = error_of(by_seeds, gap.by_clients, gap.seeds, gap.clients)
+    if mean <= t.ppf(0.95, degrees) * error:
+        return None
+    ends = [gap._replace(mean=mean + side * t.ppf(0.9, degrees) * error) for side in (1, -1)]
     # With ever more seeds, this is left of the interval and of the difference's deviation.
     left = max(gap.by_clients - gap.noise, 0.0) ** 0.5
-    if abs(gap.mean) > (of_clients(methods, gap.clients)[AT] + norm.ppf(_POWER)) * left:
+    if mean > (of_clients(methods, gap.clients)[AT] + norm.ppf(_POWER)) * left:
         more = [seeds for seeds in _SEEDS if seeds > gap.seeds]
-        seeds = _first(more, lambda seeds: _power(gap, methods, int(seeds), gap.clients))
-        return Needed(seeds, gap.clients, gap.clients)
+        low, high = (
+            _first(more, partial(_power, end, methods, clients=gap.clients)) for end in ends
+        )
+        return Needed(low, high, _SEEDS[-1])
     seeds = max(gap.seeds, _ENOUGH)
     more = [round(times * gap.clients) for times in _TIMES]
-    clients = _first(more, lambda clients: _power(gap, methods, seeds, int(clients)))
-    return Needed(seeds, clients, gap.clients)
-
-
-def _about(number: float, most: int) -> str:
-    return f"more than {most}" if number == np.inf else f"about {number:.0f}"
+    low, high = (_first(more, partial(_power, end, methods, seeds)) for end in ends)
+    return Needed(low, high, more[-1], more_clients=True)
 
 
 def _first(numbers: Sequence[int], power: Callable[[int], float]) -> float:

@@ -9,7 +9,7 @@ from engram.metrics import Metric
 from federation.columns import COMMON, UNSEEN
 from simulations.comparison import Runs
 from simulations.pages.figures import clients, curves, gains
-from simulations.reports.local import share_in_words
+from simulations.reports.local import share_in_words, without_interval
 from simulations.results import Results
 from simulations.rows import WORSE, ends, told_round
 from strategies.evaluation import center_key
@@ -47,7 +47,8 @@ def table_of(results: Results) -> PageTable:
         known = dict(zip([*ends(metric), _SEEDS], values, strict=True))
         shown = [metric.in_words(known.get(heading), 1) for heading in keys]
         told.append([reference, *shown, *["-"] * harm])
-    heading = ["method", *keys, *["worse than local (%)"] * harm]
+    worse = f"worse than local (%{without_interval(rows, name)})"
+    heading = ["method", *keys, *[worse] * harm]
     those = " that train" if "unseen" in keys else ""
     title = (
         f"{name.capitalize()}{percent} of the clients{those}, on test rows {told_round(rows[0])}"

@@ -16,6 +16,7 @@ from federation.methods.network import NetworkMethod
 from simulations.comparison import PLAN, TUNING, Runs, find_runs
 from simulations.console import err, out
 from simulations.drawing import network_figures
+from simulations.harm import LEAST_SEEDS
 from simulations.options import as_allowed
 from simulations.plots import save
 from simulations.reports.base import reports
@@ -45,7 +46,10 @@ def report_table(
     noisy = any(row.get(f"{name}-noise") is not None for row in rows)
     median, those = ("median, ", " (the median)") if len(further) > 2 else ("", "")
     common = center_key(name + COMMON, metric)
-    worse = " share of clients that are served worse than by their own training;" * harm
+    worse = (
+        " share of clients that are served worse than by their own training"
+        f"{without_interval(rows, name)};" * harm
+    )
     title = (
         f"{name.capitalize()}{percent} on test rows {told_round(rows[0])}, means over clients"
         f"{' that train' * unseen}:{worse} {'sd of the noise in a mean, ' * noisy}"
@@ -91,8 +95,15 @@ def share_in_words(row: Mapping[str, Any], name: str) -> str:
     key = name + WORSE
     if row.get(key) is None:
         return "-"
-    share, low, high = (f"{100 * row[key + end]:.0f}" for end in ("", "-low", "-high"))
-    return f"{share} ({low}-{high})"
+    ends = ("",) if row[f"{key}-low"] is None else ("", "-low", "-high")
+    share, *interval = (f"{100 * row[key + end]:.0f}" for end in ends)
+    return f"{share} ({'-'.join(interval)})" if interval else share
+
+
+def without_interval(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Returns why the share of clients that are served worse has no interval; "" if it has one."""
+    few = any(row.get(f"{name}{WORSE}-low", 0) is None for row in rows)
+    return f", with an interval from {LEAST_SEEDS} seeds on" if few else ""
 
 
 @reports(NetworkMethod.plug_in)

@@ -67,6 +67,7 @@ def test_a_mean_of_many_rows_has_the_intervals_of_the_normal_distribution():
 
 def test_values_that_tell_no_spread_have_no_interval():
     assert of_mean(np.ones(9)) is None
+    assert of_mean(np.full(50, 0.1)) is None  # whose mean is rounded
     assert of_mean(np.array([1.0, 2.0])) is None
     assert of_draws(20, lambda rows: 1.0) is None
     assert of_draws(20, lambda rows: np.nan) is None

@@ -22,7 +22,7 @@ def difference(mean, low, high, clients=20):
     return Difference(mean, low, high, clients, 5)
 
 
-def claims(means, shown, *, best, simple=(), metric=ACCURACY, seeds=5, clients=20, **more):
+def claims(means, shown, *, best, simple=(), metric=ACCURACY, seeds=5, clients=100, **more):
     """Claims in which the intervals of the pairs in ``shown`` exclude zero."""
     pairs = {}
     for one, mine in means.items():
@@ -42,7 +42,7 @@ def test_a_winner_is_named_where_every_interval_excludes_zero():
         "the strongest simple reference, local (accuracy 60.0 %)"
     )
     assert title == (
-        "  ditto, the best on validation rows, on test rows of 20 clients and 5 seeds:"
+        "  ditto, the best on validation rows, on test rows of 100 clients and 5 seeds:"
     )
     assert lines == [
         "  it is better than local by 10.00 points (5.00 to 15.00); "
@@ -76,19 +76,22 @@ def test_no_method_is_better_than_a_reference_whose_interval_holds_zero():
 def test_a_method_that_is_ahead_within_its_interval_is_not_shown_to_be_better():
     means = {"ditto": 0.74, "constant, own": 0.72}
     pair = "ditto", "constant, own"
-    takes = {pair: Needed(12, 20, 20)}
+    takes = {pair: Needed(12, 40, 100)}
     found = claims(means, [], best="ditto", simple=["constant, own"], needed=takes)
     answer, _, alike = in_words(found)
     assert answer == (
         "No method is shown to be better than the strongest simple reference, constant, own "
         "(accuracy 72.0 %): ditto (accuracy 74.0 %), the best on validation rows, is 2.00 points "
-        "ahead (-28.00 to 32.00); about 12 seeds would show such a difference"
+        "ahead (-28.00 to 32.00); about 12 to 40 seeds would show such a difference"
     )
     assert alike == (
-        "  no difference is shown from constant, own (-28.00 to 32.00 points; about 12 seeds)"
+        "  no difference is shown from constant, own (-28.00 to 32.00 points; about 12 to 40 seeds)"
     )
-    answer, *_ = in_words(found._replace(needed={pair: Needed(10, 60, 20)}))
-    assert answer.endswith("; about 60 clients would show such a difference, more seeds would not")
+    many = {pair: Needed(60, np.inf, 400, more_clients=True)}
+    answer, *_ = in_words(found._replace(needed=many))
+    assert answer.endswith(
+        "; about 60 to more than 400 clients would show such a difference, more seeds would not"
+    )
 
 
 def test_local_training_that_is_best_is_no_method_of_the_federation():
@@ -173,6 +176,17 @@ def test_one_seed_describes_which_mean_is_better_and_claims_nothing(metric, refe
     assert other.endswith(
         "; one seed shows no difference, whatever it is: 2 seeds are the least, 5 are better"
     )
+
+
+@pytest.mark.parametrize(
+    ("clients", "skewness", "told"), [(99, 0.2, True), (100, 1.1, True), (100, 0.9, False)]
+)
+def test_few_clients_or_skewed_differences_are_cautioned(clients, skewness, told):
+    means = {"ditto": 0.7, "fedavg": 0.6}
+    more = {"best": "ditto", "clients": clients, "skewness": skewness}
+    last = in_words(claims(means, [], **more))[-1]
+    start = "  more than 5 % of comparisons may make a false claim where"
+    assert last.startswith(start) == (f"(here up to {skewness})" in last) == told
 
 
 def test_scores_that_few_clients_have_are_told_apart_from_nothing():

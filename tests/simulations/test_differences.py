@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.stats import t, ttest_1samp
+from scipy.stats import skew, t, ttest_1samp, ttest_ind
 from statsmodels.stats.libqsturng import qsturng
 
 from simulations.critical import ALPHAS, floor_of
-from simulations.differences import LEAST_CLIENTS, pairwise, variances_of
+from simulations.differences import LEAST_CLIENTS, error_of, gaps_of, pairwise, variances_of
 
 NAN = np.nan
 
@@ -85,13 +85,53 @@ def test_many_methods_have_wider_intervals_than_each_pair_by_itself():
     errors = {
         (one, other): (means[one] - means[other]).std(ddof=1) / np.sqrt(5) for one, other in pairs
     }
-    usual = floor_of(np.array([*errors.values()]) ** 2)[0] ** 0.5
+    variances = np.array([*errors.values()]) ** 2
+    numbers = np.array([[int(name[-1]) for name in pair] for pair in errors]).T
+    usual = floor_of(variances, numbers)[0] ** 0.5
     ratios = [
         (d.high - d.mean) / error for pair, d in pairs.items() if (error := errors[pair]) >= usual
     ]
     tukey, bonferroni = qsturng(0.95, 8, 28) / np.sqrt(2), t.ppf(1 - 0.025 / 28, 4)
     assert np.ptp(ratios) < 0.05  # the simulated quantile, and a little for clients
     assert tukey < np.mean(ratios) < bonferroni
+
+
+def test_a_pairs_variance_is_at_least_a_share_of_what_pairs_of_quieter_methods_have():
+    """Of four methods the last varies most. Of 1, 2 and 30, the upper quartile is 16."""
+    pairs = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]).T
+    variances = np.array([1.0, 2.0, 500.0, 30.0, 700.0, 600.0])
+    assert floor_of(variances, pairs) == pytest.approx([0.6 * (1 + 2 + 30) / 3])
+    many = np.array(np.triu_indices(5, 1))  # the last is noisiest; upper quartile 1
+    cut = np.where((many == 4).any(0), 99.0, np.where((many == 1).all(0) | (many[0] == 2), 50.0, 1))
+    assert floor_of(np.stack([cut, cut]), many) == pytest.approx(np.full((2, 1), 0.6 * 8 / 6))
+    assert floor_of(np.array([7.0]), np.array([[0], [1]])) == 0
+
+
+def test_one_noisy_method_changes_no_other_pairs_interval():
+    scores, found = crossed(np.random.default_rng(8), 12, 5, 9, between=0.1), []
+    for times in (5, 14, 1000):
+        noisy = scores["method 11"] + times * np.array([[0.1], [-0.1], [0.05], [-0.05], [0.2]])
+        found.append(pairwise({**scores, "method 11": list(noisy)})["method 0", "method 1"])
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_skewness_of_clients_differences_is_told():
+    values = np.random.default_rng(9).lognormal(size=30)
+    gap = gaps_of({"one": [values, values], "other": [np.zeros(30)] * 2})["one", "other"]
+    assert gap.skewness == pytest.approx(skew(values))
+    alike = gaps_of({"one": [np.full(30, 0.3)] * 2, "other": [np.full(30, 0.2)] * 2})
+    assert alike["one", "other"].skewness == 0
+
+
+def test_degrees_of_freedom_are_satterthwaites():
+    """Of two means' variances they are Welch's, as in the t-test of two samples."""
+    rng = np.random.default_rng(10)
+    one, other = rng.normal(size=5), 3 * rng.normal(size=9)
+    error, degrees = error_of(one.var(ddof=1) / 5, other.var(ddof=1) / 9, 5, 9)
+    test = ttest_ind(one, other, equal_var=False)
+    assert degrees == pytest.approx(test.df)
+    assert (one.mean() - other.mean()) / error == pytest.approx(test.statistic)
+    assert error_of(0.0, 0.0, 3, 4) == (0.0, 1.0)
 
 
 def test_one_seed_or_too_few_clients_show_nothing():

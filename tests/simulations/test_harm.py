@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import t
 from statsmodels.stats.proportion import proportion_confint
 
 from simulations.harm import share_worse
+from tests.evidence.comparisons import worse_coverage
 
 NAN = np.nan
 
@@ -15,20 +18,50 @@ def test_the_share_counts_clients_whose_score_is_lower_and_ties_are_no_harm():
     assert share_worse([np.array([0.5, 0.7])], [np.array([0.6, 0.7])], -1).share == 0.0
 
 
+def limits(share, count, quantile):
+    """The shares that are ``quantile`` of their own standard errors from the observed one."""
+
+    def away(p):
+        return (share - p) ** 2 - quantile**2 * p * (1 - p) / count
+
+    low = brentq(away, 0.0, min(share, 1 - 1e-12)) if share > 0 else 0.0
+    return low, brentq(away, max(share, 1e-12), 1.0) if share < 1 else 1.0
+
+
 @pytest.mark.parametrize("worse", [0, 3, 10])
-def test_the_interval_of_one_seed_is_wilsons(worse):
-    """The unbiased variance of a share of n clients is that of n - 1 independent ones."""
-    scores = [np.arange(10) < 10 - worse]
-    found = share_worse([each.astype(float) for each in scores], [np.ones(10)], 1)
-    count = 9 if 0 < worse < 10 else 10
-    limits = proportion_confint(found.share * count, count, method="wilson")
-    assert found[1:3] == pytest.approx(limits, abs=1e-12)
+def test_the_interval_is_wilsons_with_students_quantile_of_satterthwaites_degrees(worse):
+    """Three seeds that agree on ten clients, and two pseudo-seeds of half the largest variance."""
+    scores = np.tile((np.arange(10) >= worse).astype(float), (3, 1))
+    found = share_worse(list(scores), [np.ones(10)] * 3, 1)
+    share, smooth = worse / 10, (worse + 1) / 12
+    by_seeds = (0 + 2 * smooth * (1 - smooth) / 2) / 4 / 3  # five seeds' mean square, of 3 seeds
+    by_clients = scores[0].var(ddof=1) / 10
+    variance = by_seeds + by_clients
+    degrees = variance**2 / (by_seeds**2 / 4 + by_clients**2 / 9)
+    cells = (3 * worse + 1) / 32
+    count = min(cells * (1 - cells) / variance, 10)
+    assert found.share == share
+    assert found[1:3] == pytest.approx(limits(share, count, t.ppf(0.975, degrees)), abs=1e-9)
 
 
-def test_the_same_clients_again_make_the_interval_no_narrower():
+def test_the_same_clients_again_are_no_more_clients():
     mine, base = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]), np.full(6, 0.5)
-    once, again = share_worse([mine], [base], 1), share_worse([mine] * 5, [base] * 5, 1)
-    assert again == pytest.approx(once)
+    found = share_worse([mine] * 100, [base] * 100, 1)
+    low, high = proportion_confint(2, 6, method="wilson")
+    assert found.low < low < high < found.high
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_have_a_share_without_an_interval(seeds):
+    found = share_worse([np.array([0.5, 0.7])] * seeds, [np.array([0.6, 0.7])] * seeds, 1)
+    assert found == (0.5, None, None, 2)
+
+
+@pytest.mark.parametrize(("seeds", "least"), [(3, 0.9), (5, 0.93)])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_the_interval_covers_where_seeds_vary_twice_as_much_as_clients(seeds, least, share):
+    found, _ = worse_coverage(share, seeds, 20, between=2.0, noise=0.5, draws=200)
+    assert found >= least - 2 * np.sqrt(0.05 * 0.95 / 200)
 
 
 def test_seeds_that_disagree_widen_the_interval():

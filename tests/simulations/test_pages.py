@@ -76,7 +76,7 @@ def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
     assert "<b>hill" not in text
     heading, *table = found.rows[:10]
     ends = ("mean", "s.d.", "p10", "worst", "common model", "s.d. over seeds")
-    assert heading == ["method", *ends, "worse than local (%)"]
+    assert heading == ["method", *ends, "worse than local (%, with an interval from 3 seeds on)"]
     trained = [row[0] for row in table if row[0].split()[0] in ("fedavg", "local", "ditto")]
     methods = ("fedavg", "local", "ditto")
     assert trained == [f"{name}{end}" for name in methods for end in ("", " + fine-tuning")]

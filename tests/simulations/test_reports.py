@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import PathCollection
+from scipy.stats import t
 
 import engram
 from client.coefficients import linear
@@ -19,7 +20,7 @@ from federation.schema import Schema
 from simulations.claims import claims_of
 from simulations.comparison import find_runs
 from simulations.gains import draw_gains
-from simulations.reports.local import client_lines
+from simulations.reports.local import client_lines, share_in_words, without_interval
 from simulations.reports.meta_ban import references
 from simulations.reports.sites import draw_curve
 from simulations.rows import (
@@ -154,12 +155,30 @@ def test_rows_count_clients_and_those_that_are_served_worse_than_by_themselves()
     assert "accuracy-worse-than-local" not in rows["local"]
     assert rows["fedavg"]["accuracy-worse-than-local"] == 1.0
     assert rows["fedavg + fine-tuning"]["accuracy-worse-than-local"] == 0.0
-    assert rows["ditto"]["accuracy-worse-than-local-high"] == pytest.approx(0.3903, abs=1e-4)
+    assert rows["ditto"]["accuracy-worse-than-local-high"] is None
+    assert share_in_words(rows["ditto"], "accuracy") == "0"
+    why = without_interval([*rows.values()], "accuracy")
+    assert why == ", with an interval from 3 seeds on"
     assert not any("worse" in key for row in report_rows(runs(ditto=(0.9, 0.7))) for key in row)
 
 
+def test_with_three_seeds_the_share_that_is_served_worse_has_an_interval():
+    """Of no client of six: Wilson's upper limit q^2 / (q^2 + n), with variance of pseudo-seeds."""
+    given = {"local": 0.6, "ditto": 0.63}
+    found = {
+        name: [record(name, seed, mean, 0.5) for seed in range(3)] for name, mean in given.items()
+    }
+    rows = report_rows(found)
+    variance = (1 / 8) * (7 / 8) / 3 / 4
+    count, q = min((1 / 20) * (19 / 20) / variance, 6), t.ppf(0.975, 4)
+    high = q**2 / (q**2 + count)
+    assert rows[1]["accuracy-worse-than-local-high"] == pytest.approx(high)
+    assert share_in_words(rows[1], "accuracy") == f"0 (0-{100 * high:.0f})"
+    assert without_interval(rows, "accuracy") == ""
+
+
 def test_a_mean_of_too_few_clients_is_absent():
-    """Wilson's limit of none of six clients is z^2 / (6 + z^2); an AUC needs both classes."""
+    """An AUC needs both classes."""
     few = [0.9, None, None, None, None, 0.8]
     found = {"ditto": [Record(seed, 0.8, served=few) for seed in (0, 1)]}
     (row,) = report_rows(found)
