@@ -184,7 +184,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def watch(self, server: Path) -> Iterator[None]:
-        """Lets the run wait for a coordinator of the federation of a folder, instead of being over.
+        """Marks the run as waiting to be resumed on a federation, whenever nothing runs it.
+
+        Args:
+            server: The coordinator's folder of the federation.
 
         Raises:
             BlockingIOError: If another process watches it.
@@ -202,7 +205,7 @@ class RunFolder:
 
     @property
     def state(self) -> str:
-        """Of an unfinished run: ``running``, ``waiting`` for a coordinator, or ``stopped``."""
+        """State of an unfinished run: ``running``, ``waiting`` to be resumed, or ``stopped``."""
         if self.held:
             return "running"
         return "waiting" if is_locked(self.folder / _WATCHED) else "stopped"

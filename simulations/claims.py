@@ -219,7 +219,8 @@ def _over_common(claims: Claims) -> str:
     winners = [name for name in trained if claims.better(name, common)]
     if not winners:
         return ""
-    more = f"; {', '.join(winners[1:])} are, too" if winners[1:] else ""
+    are = "are" if winners[2:] else "is"
+    more = f"; {', '.join(winners[1:])} {are}, too" if winners[1:] else ""
     told = f"{_named(claims, winners[0])}, {_apart(claims, winners[0], common)}{more}"
     return f"Better than one model for all, {_named(claims, common)}: {told}. "
 

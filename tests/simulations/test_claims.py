@@ -102,7 +102,9 @@ def test_what_is_shown_against_one_model_for_all_is_told_before_the_references()
     )
     over = "Better than one model for all, fedavg (accuracy 50.0 %): "
     won = "ditto (accuracy 70.0 %), 20.00 points ahead (10.00 to 30.00)"
-    assert in_words(claims(means, shown, **more))[0] == f"{over}{won}; apfl are, too. {behind}"
+    assert in_words(claims(means, shown, **more))[0] == f"{over}{won}; apfl is, too. {behind}"
+    three = in_words(claims(means, [*shown, {"fedavg", "fedrep"}], **more))[0]
+    assert three == f"{over}{won}; apfl, fedrep are, too. {behind}"
     assert in_words(claims(means, shown[:1], **more))[0] == f"{over}{won}. {behind}"
     apfl = "apfl (accuracy 68.0 %), 18.00 points ahead (9.00 to 27.00)"
     assert in_words(claims(means, shown[1:], **more))[0] == f"{over}{apfl}. {behind}"
