@@ -144,6 +144,14 @@ def test_each_page_says_what_it_is_for(folder, page, query, told):
         assert words in text
 
 
+def test_a_clients_page_tells_methods_apart_and_begins_after_round_0(folder):
+    parts = one_client(Shelf(folder), {"name": ["both/ditto-seed0"], "client": ["1"]})
+    (figure,) = [each.figure for each in parts if getattr(each, "id", "") == "figure-history"]
+    lines = {t.name: t for t in figure.data if t.name in ("local", "fedavg", "as it is served")}
+    assert len({line.line.color for line in lines.values()}) == len(lines) == 3
+    assert {min(line.x) for line in lines.values()} == {2}
+
+
 def test_pages_of_what_is_not_there_are_refused(folder):
     shelf = Shelf(folder)
     with pytest.raises(Refused, match="there is no nothing in"):
