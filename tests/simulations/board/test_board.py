@@ -33,6 +33,7 @@ from simulations.board.pieces import linked
 from simulations.board.serving import guard, server_of
 from simulations.board.shelf import Shelf, differing
 from simulations.board.trials import trials
+from simulations.pages.repeat import repeating
 from tests.network.support import free_port
 from tests.support import small
 
@@ -268,6 +269,15 @@ def test_a_run_that_is_watched_waits_and_its_federation_is_known_afterwards(goin
     assert again in page
     assert "engram run local-moml" in page
     assert "--federation '/fed/the server'" in page
+
+
+def test_a_run_on_a_federation_of_its_own_is_repeated_with_a_new_one(tmp_path):
+    e = small(method="ditto", num_clients=4, clients_per_round=2)
+    record = RunRecord.create(tmp_path / "run", e, engine="flower", training="a")
+    with record.watch(tmp_path / "federation" / "server"):
+        pass
+    command = repeating(record.folder, record.config)
+    assert command.startswith("engram federation --clients 4 --set method=ditto ")
 
 
 def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
