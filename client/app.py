@@ -66,6 +66,7 @@ from federation.wire import (
     CLIENTS,
     COLUMNS,
     MODEL,
+    OWN_DATA,
     REFUSED,
     ROSTER,
     ROSTER_QUERY,
@@ -95,6 +96,8 @@ def roster(message: Message, context: Context) -> Message:
         entry = described.config_records[ROSTER]
         if node.policy.approval:
             entry[APPROVAL] = True
+        if context.node_config.get("data"):
+            entry[OWN_DATA] = True
         if node.policy.approval and not config_of(message.content).get(TRAINING):
             for key in [key for key in entry if key in SUMS]:
                 del entry[key]

@@ -11,7 +11,7 @@ from federation.errors import UNNAMED, Names, brief, one_line
 from federation.fingerprint import fingerprint, source_root
 from federation.schema import MOST_ROWS, Kind, Schema, Told
 from federation.shapes import check, size
-from federation.wire import APPROVAL, COLUMNS, ROSTER, floats_of, read_int, read_list
+from federation.wire import APPROVAL, COLUMNS, OWN_DATA, ROSTER, floats_of, read_int, read_list
 
 _T = TypeVar("_T")
 
@@ -35,6 +35,7 @@ class NodeEntry(NamedTuple):
         told: Moments of its training rows.
         table: Its ``DescribedTable``, sealed for the one who asks for it.
         approval: Whether its site approves each run before it takes part.
+        own_data: Whether its rows are its own data set, not a share of the run's.
     """
 
     fingerprint: str
@@ -47,6 +48,7 @@ class NodeEntry(NamedTuple):
     told: Told = Told()
     table: bytes | None = None
     approval: bool = False
+    own_data: bool = False
 
 
 class Roster(NamedTuple):
@@ -58,6 +60,7 @@ class Roster(NamedTuple):
         kind: Kind of their data.
         names: Names of the clients that have one.
         unscored: Clients that train, but have too few rows to be scored, and why.
+        own_data: Number of clients whose rows are their nodes' own data sets.
     """
 
     nodes: Sequence[int | None]
@@ -65,11 +68,13 @@ class Roster(NamedTuple):
     kind: Kind = Kind()
     names: Names = UNNAMED
     unscored: Mapping[int, str] = {}
+    own_data: int = 0
 
     def to_row(self) -> dict[str, Any]:
         """Returns the clients' entries in the first row of a run's record."""
         names = {str(client): name for client, name in self.names.items()}
-        return {**self.kind.to_json(), **({"names": names} if names else {})}
+        told = {"names": names, OWN_DATA: self.own_data}
+        return {**self.kind.to_json(), **{key: value for key, value in told.items() if value}}
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
         """Groups the given clients that have joined by node, both in ascending order."""
@@ -186,6 +191,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
         told=told,
         table=table,
         approval=bool(entry.get(APPROVAL)),
+        own_data=bool(entry.get(OWN_DATA)),
     )
 
 

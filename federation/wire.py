@@ -29,6 +29,7 @@ __all__ = [
     "MODEL",
     "NOISE",
     "OWN",
+    "OWN_DATA",
     "REFUSED",
     "ROSTER",
     "ROSTER_QUERY",
@@ -58,6 +59,7 @@ _T = TypeVar("_T", int, float, str)
 
 APPROVAL: Final = "approval"  # key of a roster entry: whether its site approves each run first
 ARRAYS: Final = "arrays"  # the name in Flower's own strategies
+OWN_DATA: Final = "own-data"  # likewise: whether it has its own data, not a share of the run's
 COLUMNS: Final = "columns"  # config key of the roster query: the key that tables are sealed for
 CONFIG: Final = "config"
 OWN: Final = "own"  # slots of which each client receives its own: a leading axis of clients

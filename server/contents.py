@@ -54,6 +54,7 @@ class MetricsRow(Stored):
     members: _Clients = Field([])
     absent: dict[_Client, str] = Field({})
     names: dict[_Client, str] = Field({})
+    own_data: Count = 0
     suspended: dict[str, _Suspended] = Field({})
     left_out: Count = 0
     ms: Figure = 0.0

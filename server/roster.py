@@ -255,7 +255,8 @@ class Attendance:
         }
         kind = self._kind._replace(units=self._units or Units())
         names = {client: name for client, name in self._names().items() if client in everyone}
-        return Roster(nodes, rows, kind, names, unscored)
+        own = sum(node is not None and entries[node].own_data for node in nodes)
+        return Roster(nodes, rows, kind, names, unscored, own)
 
     def _names(self) -> Names:
         """Returns clients' names, as given by the nodes that host them."""

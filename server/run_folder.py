@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from federation.checksums import Row, checked, summed
-from federation.errors import Refused, brief
+from federation.errors import Refused, brief, one_line
 from federation.experiment import Experiment
-from federation.files import NEW, is_locked, locked, read_json, replace_file
+from federation.files import NEW, is_locked, locked, open_file, read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods import METHODS
 from federation.plugins import plugins
@@ -23,7 +23,8 @@ _log = getLogger("flwr.engram")
 
 _FORMAT = 2  # of run folders; raised when columns or checkpoints change their meaning
 _PATIENCE = 2.0  # s; whoever reads ``held`` locks the run for a moment, too
-_CONFIG, _LOCK = "config.json", "lock"
+_LONGEST = 2**12  # bytes of the path of a federation's folder
+_CONFIG, _LOCK, _WATCHED = "config.json", "lock", "federation"
 
 
 class Taken(Refused):
@@ -180,6 +181,34 @@ class RunFolder:
     def held(self) -> bool:
         """Whether a living process runs this run."""
         return is_locked(self.folder / _LOCK)
+
+    @contextlib.contextmanager
+    def watch(self, server: Path) -> Iterator[None]:
+        """Marks the run as waiting to be resumed on a federation, whenever nothing runs it.
+
+        Args:
+            server: The coordinator's folder of the federation.
+
+        Raises:
+            BlockingIOError: If another process watches it.
+        """
+        with locked(self.folder / _WATCHED):
+            (self.folder / _WATCHED).write_text(str(server), encoding="utf-8")
+            yield
+
+    @property
+    def federation(self) -> str:
+        """The folder of the federation that it ran on last; "" if on none, or if unknown."""
+        with contextlib.suppress(OSError), open_file(self.folder / _WATCHED, links=False) as file:
+            return one_line(file.read(_LONGEST).decode(errors="replace"), longest=_LONGEST)
+        return ""
+
+    @property
+    def state(self) -> str:
+        """State of an unfinished run: ``running``, ``waiting`` to be resumed, or ``stopped``."""
+        if self.held:
+            return "running"
+        return "waiting" if is_locked(self.folder / _WATCHED) else "stopped"
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.folder / name, text.encode())

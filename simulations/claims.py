@@ -8,7 +8,7 @@ import numpy as np
 
 from engram.metrics import Metric
 from federation.columns import VALIDATION
-from simulations.comparison import Runs
+from simulations.comparison import Runs, method_of
 from simulations.differences import (
     LEAST_CLIENTS,
     LEAST_SEEDS,
@@ -41,6 +41,7 @@ class Claims(NamedTuple):
             are.
         needed: What it would take to show a difference of ``best`` or ``method`` that is not shown.
         skewness: The largest of their differences between clients, in absolute value.
+        common: The row of the reference that serves every client by one model; "" without it.
     """
 
     metric: Metric
@@ -53,6 +54,7 @@ class Claims(NamedTuple):
     method: str = ""
     needed: Mapping[tuple[str, str], Needed] = MappingProxyType({})
     skewness: float = 0.0
+    common: str = ""
 
     @property
     def contender(self) -> str:
@@ -140,16 +142,31 @@ def claims_of(
         if not pairs[one, other].shown and (each := needed(gap, len(scores)))
         for pair in ((one, other), (other, one))
     }
+    baselines = (name for name in runs if getattr(method_of(name), "reference", False))
+    common = next((name for name in baselines if name not in simple and name in means), "")
     skewness = max(abs(gap.skewness) for gap in gaps.values())
-    return Claims(metric, order[0], means, pairs, simple, seeds, scored, method, wanted, skewness)
+    return Claims(
+        metric,
+        order[0],
+        means,
+        pairs,
+        simple,
+        seeds,
+        scored,
+        method,
+        wanted,
+        skewness,
+        common,
+    )
 
 
 def in_words(claims: Claims) -> list[str]:
-    """Returns the answer of a comparison in a sentence, and then each difference of the best row.
+    """Returns the answer of a comparison, and then each difference of the best row.
 
-    The sentence sets the best method beside the strongest simple reference. A row is called better
-    than another one where the interval of their difference excludes zero. All intervals hold
-    together, and over clients and seeds like these.
+    The answer sets the best method beside the strongest simple reference. Where that shows nothing,
+    methods that are better than one model for all come first. A row is called better than another
+    one where the interval of their difference excludes zero. All intervals hold together, and over
+    clients and seeds like these.
     """
     if claims.seeds < LEAST_SEEDS:
         few = f"one seed shows no difference, whatever it is: {LEAST_SEEDS} seeds are the least, 5"
@@ -184,7 +201,7 @@ def _title(claims: Claims) -> str:
 
 
 def _answer(claims: Claims) -> str:
-    """Returns the sentence: whether any method is better than the strongest simple reference."""
+    """Returns whether any method is better than the strongest simple reference, or than FedAvg."""
     best, simple = claims.contender, claims.strongest
     wins = all(claims.better(best, other) for other in claims.means if other != best)
     if simple is None:
@@ -209,7 +226,21 @@ def _answer(claims: Claims) -> str:
     takes = claims.needed.get((best, simple))
     more = f"; {takes} would show such a difference" if takes else ""
     not_seeds = ", more seeds would not" if takes and takes.more_clients else ""
-    return f"No method is {how} than {reference}: {apart}{more}{not_seeds}"
+    shown = _over_common(claims)
+    return f"{shown}No method is {how} than {reference}: {apart}{more}{not_seeds}"
+
+
+def _over_common(claims: Claims) -> str:
+    """Returns the sentence that a method is better than one model for all; "" if none is."""
+    common, rows = claims.common, dict.fromkeys((claims.contender, *claims.means))
+    trained = [name for name in rows if common and name not in (common, *claims.simple)]
+    winners = [name for name in trained if claims.better(name, common)]
+    if not winners:
+        return ""
+    are = "are" if winners[2:] else "is"
+    more = f"; {', '.join(winners[1:])} {are}, too" if winners[1:] else ""
+    told = f"{_named(claims, winners[0])}, {_apart(claims, winners[0], common)}{more}"
+    return f"Better than one model for all, {_named(claims, common)}: {told}. "
 
 
 def _among_methods(claims: Claims, *, wins: bool) -> str:

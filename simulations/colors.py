@@ -1,16 +1,16 @@
-"""Colors of methods: one for each name, the same in every figure, table and process.
+"""Colors and marks of methods: no two methods of one figure look alike.
 
-The ten colors can be told apart by people who see few colors (Petroff, "Accessible color sequences
-for data visualization", 2021). Each comes with ten marks, so that names share a color seldom, and
-a color and a mark hardly ever.
+Eight of the ten colors are Petroff's ("Accessible color sequences for data visualization", 2021),
+whose two grays would be taken for the lines that stand for other methods. Ten marks go with them.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 from zlib import crc32
 
 PALETTE: Final = (
-    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
-    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadb"),
+    *("#3f90da", "#ffa90e", "#bd1f01", "#006d77", "#832db6"),
+    *("#a96b59", "#e76300", "#b9ac70", "#ff8fab", "#92dadb"),
 )
 _MARKS: Final = (
     *(("o", "circle"), ("s", "square"), ("^", "triangle-up")),
@@ -34,8 +34,19 @@ class Look(NamedTuple):
     symbol: str
 
 
-def look_of(label: str) -> Look:
-    """Returns the look of a method, by its name alone; fine-tuning does not change it."""
-    number = crc32(label.partition(" + ")[0].encode(), _START) % (len(PALETTE) * len(_MARKS))
-    mark, color = divmod(number, len(PALETTE))
-    return Look(PALETTE[color], *_MARKS[mark])
+_LOOKS: Final = [Look(color, *mark) for mark in _MARKS for color in PALETTE]
+
+
+def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+    """Returns the looks of one figure's methods, by label, none of which is another one's.
+
+    Up to ten have a color each, and up to a hundred a color and a mark. A method has the look that
+    its name draws, or the next one where that, or its color, is used more.
+    """
+    found: dict[str, Look] = {}
+    for label in dict.fromkeys(labels):
+        first, used = crc32(label.encode(), _START) % len(_LOOKS), [*found.values()]
+        colors = [look.color for look in used]
+        nearest = _LOOKS[first:] + _LOOKS[:first]
+        found[label] = min(nearest, key=lambda look: (used.count(look), colors.count(look.color)))
+    return found

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,34 +65,41 @@ def run_deployed(
     folder, server = folder.absolute(), server.absolute()
     wait, fruitless, heard, furthest = _RETRY, 0, time.monotonic(), _recorded(folder)
     attempt: Attempt | None = None
-    while not _finished(folder, experiment):
-        if _held(folder):  # by a coordinator that outlived the process that watched it
-            quiet = _Quiet(on_word)
-            _watch(folder, on_round, partial(_goes_on_elsewhere, folder, quiet))
-            continue
-        if attempt is None or attempt.stop():  # else its coordinator may begin, and meet the next
-            attempt = Attempt(experiment, folder, server, control, on_word)
-            try:
-                attempt.follow(on_round)
-            finally:
-                attempt.end(finished=_finished(folder, experiment))
-            if _finished(folder, experiment):
-                return
-            if attempt.verdict:
-                raise RunStopped(attempt.verdict)
-            if _recorded(folder) > furthest:
-                wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
-            elif attempt.run_id is not None:
-                fruitless += 1
-            if attempt.run_id is not None:
-                heard = time.monotonic()
-            if fruitless >= _FRUITLESS:
-                raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
-        if time.monotonic() - heard > patience:
-            raise RunStopped(f"{attempt.trouble} (for {patience:g} s)")
-        on_trouble(f"{attempt.trouble}; going on in {wait:.0f} s")
-        time.sleep(wait)
-        wait = min(_LONGEST, 2 * wait)
+    with ExitStack() as stack:
+
+        def row_came(row: dict[str, Any]) -> None:
+            with contextlib.suppress(OSError):  # another process watches it, or this one does
+                stack.enter_context(RunRecord(folder).watch(server))
+            on_round(row)
+
+        while not _finished(folder, experiment):
+            if _held(folder):  # by a coordinator that outlived the process that watched it
+                quiet = _Quiet(on_word)
+                _watch(folder, row_came, partial(_goes_on_elsewhere, folder, quiet))
+                continue
+            if attempt is None or attempt.stop():  # else its coordinator may meet the next
+                attempt = Attempt(experiment, folder, server, control, on_word)
+                try:
+                    attempt.follow(row_came)
+                finally:
+                    attempt.end(finished=_finished(folder, experiment))
+                if _finished(folder, experiment):
+                    return
+                if attempt.verdict:
+                    raise RunStopped(attempt.verdict)
+                if _recorded(folder) > furthest:
+                    wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
+                elif attempt.run_id is not None:
+                    fruitless += 1
+                if attempt.run_id is not None:
+                    heard = time.monotonic()
+                if fruitless >= _FRUITLESS:
+                    raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
+            if time.monotonic() - heard > patience:
+                raise RunStopped(f"{attempt.trouble} (for {patience:g} s)")
+            on_trouble(f"{attempt.trouble}; going on in {wait:.0f} s")
+            time.sleep(wait)
+            wait = min(_LONGEST, 2 * wait)
 
 
 class _Quiet:

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from federation.data.source import Source
 from federation.errors import Refused, few_names, one_line
 from federation.settings.shared import SharedSettings
 from federation.stored import readable
@@ -85,18 +86,25 @@ _Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` a
 
 def _run(path: Path) -> _Told:
     record = RunRecord.open(path)
-    settings, results = record.config["settings"], record.results
-    about = settings["method"], one_line(settings["dataset"])
+    about = record.config["settings"]["method"], one_line(data_of(record))
+    results = record.results
     if results is None:
         rows = record.rows()
-        state = "running" if record.held else "stopped"
-        return *about, f"{state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
+        return *about, f"{record.state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
     score = ""
     for main in record.metrics[:1]:  # a method may have none
         value = results.get(main.name)
         if value is not None:
             score = f"{main.name} {main.in_words(value, 1)}{' %' if main.percent else ''}"
     return *about, "finished", score
+
+
+def data_of(record: RunRecord) -> str:
+    """Returns a run's data set in words: on nodes, the clients' own where they have some."""
+    first = next(iter(record.rows()), {}) if record.config["engine"] == "flower" else {}
+    if own := first.get("own-data"):
+        return f"own data of {own} clients"
+    return Source(record.config["settings"]["dataset"]).described
 
 
 def _comparison(path: Path) -> _Told:
@@ -117,7 +125,7 @@ def _search(path: Path) -> _Told:
 
 
 def _study(path: Path) -> _Told:
-    state = "finished" if (path / "results.json").is_file() else "stopped"
+    state = "finished" if (path / "results.json").is_file() else "not finished"
     return one_line(read_study(path)), "", state, ""
 
 
@@ -139,7 +147,7 @@ _KINDS: Final = {
 
 def _datasets(runs: Mapping[str, Mapping[str, Any]]) -> str:
     default = SharedSettings.model_fields["dataset"].default
-    return _several(settings.get("dataset", default) for settings in runs.values())
+    return _several(Source(own.get("dataset", default)).described for own in runs.values())
 
 
 def _several(names: Iterable[str]) -> str:

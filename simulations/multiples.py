@@ -16,9 +16,10 @@ from engram.arrays import Array, Bools
 from simulations.studies.figures import Shown, log_ticks
 
 _WIDEST: Final = 5  # most panels side by side
+_LONG: Final = 26  # letters of a title that one line of a panel holds
 _NARROW: Final = 3  # in one column of a paper
 _MARKS: Final = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-_OWN, _OTHERS, _ALIKE = "tab:blue", "0.8", "0.45"
+_OWN, _OTHERS, _ALIKE = "tab:blue", "0.65", "0.45"
 _LESS, _MORE = "tab:green", "tab:red"
 
 
@@ -81,8 +82,10 @@ def draw_multiples(
                 axes.plot(other.x, other.mean, **look)
             _draw_band(axes, mine, mine.color)
             axes.plot(mine.x, mine.mean, color=mine.color, lw=1.3)
-            title = mine.title.replace(" + ", "\n+ ") if narrow else mine.title
+            apart = narrow or len(mine.title) > _LONG
+            title = mine.title.replace(" + ", "\n+ ").replace(", ", ",\n") if apart else mine.title
             axes.set_title(f"{title}{name}", fontsize="medium")
+        end_ticks(panels[0], curves, 4)
         if log:  # panels of a row share their axis
             lowest = [(c, c.mean if c.low is None else c.low) for c in curves]
             tenths = [np.interp(max(c.x) / 10, c.x, low) for c, low in lowest]
@@ -149,6 +152,14 @@ def _panels(
     figure.supxlabel(labels[0], fontsize="medium")
     figure.supylabel(labels[1], fontsize="medium")
     return figure, [axes[start : start + count] for start in range(0, count * len(groups), count)]
+
+
+def end_ticks(axes: Axes, curves: Sequence[Curve], most: int) -> None:
+    """Puts ticks along x, of at most so many steps, to where the curves end."""
+    last = max((float(x) for curve in curves for x in curve.x), default=0.0)
+    if last and last.is_integer():  # else nothing is drawn, or seconds
+        ticks = MaxNLocator(most, integer=True).tick_values(0, last)
+        axes.set_xticks([*(t for t in ticks if 0 <= t < last - (ticks[1] - ticks[0]) / 2), last])
 
 
 def _draw_band(axes: Axes, curve: Curve, color: str, where: Bools | None = None) -> None:

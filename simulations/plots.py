@@ -1,14 +1,12 @@
 """Plots: metrics against rounds, each client's metric, and the clients' data."""
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from engram.metrics import Metric
 from federation.columns import COMMON, TUNED
@@ -16,13 +14,11 @@ from federation.data.federated import FederatedData, Split
 from federation.errors import one_line
 from federation.files import replace_file
 from federation.methods import METHODS
-from server.record import RunRecord
-from simulations.colors import look_of
+from simulations.colors import looks_of
 from simulations.comparison import Runs
-from simulations.multiples import Curve, curve_of, draw_multiples
-from simulations.rows import client_scores, curves_of
+from simulations.multiples import curve_of, draw_multiples, end_ticks
+from simulations.rows import client_scores, curve_points, curves_of
 from simulations.studies.figures import Shown
-from strategies.evaluation import center_key
 
 __all__ = ["CLOCK", "draw_clients", "draw_metric", "image_of", "plot_data", "save", "tick_label"]
 
@@ -31,7 +27,7 @@ CLOCK: Final = "simulated-seconds"
 
 _STYLES: Final = {"": "-", COMMON: "--", TUNED: ":"}
 _FILLED: Final = {COMMON: 0.0, "": 0.7, TUNED: 0.25}  # how much color a model's box has
-_UPRIGHT: Final = 8  # most names side by side
+_UPRIGHT: Final = 64  # most letters of names side by side
 _TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
 
 
@@ -57,11 +53,13 @@ def draw_metric(
 
     More than ``_TOGETHER`` models have a panel each; fewer side by side, if they are to be narrow.
     """
-    lines = curves_of(runs, metric)
-    curves = [
-        _curve(runs[method], metric, label, which, look_of(method).color, against)
-        for method, label, which in lines
-    ]
+    lines, looks = curves_of(runs, metric), looks_of(runs)
+    curves = []
+    for method, label, which in lines:
+        rounds, values = curve_points(runs, metric, method, which)
+        at = [{row["round"]: row.get(against, 0) for row in r.rows()} for r in runs[method]]
+        means = [float(np.mean([each[number] for each in at])) for number in rounds]
+        curves.append(curve_of(label, means, values, looks[method].color))
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
     x = "communication round" if against == "round" else against.replace("-", " ")
@@ -74,40 +72,15 @@ def draw_metric(
     figure = Shown(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for (method, label, which), curve in zip(lines, curves, strict=True):
-        mark: dict[str, Any] = {"marker": look_of(method).mark, "markersize": 3}
+        mark: dict[str, Any] = {"marker": looks[method].mark, "markersize": 3}
         axes.plot(curve.x, curve.mean, _STYLES[which], color=curve.color, label=label, **mark)
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=0.15, lw=0)
     axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=against == "round"))
+    end_ticks(axes, curves, 9)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", framealpha=0.6)
     return figure
-
-
-def _curve(
-    records: Sequence[RunRecord],
-    metric: Metric,
-    label: str,
-    which: str,
-    color: str,
-    against: str,
-) -> Curve:
-    """Returns a model's metric in the rounds in which every seed was evaluated."""
-    key = center_key(metric.name + which, metric)
-    found = [
-        {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
-        for record in records
-    ]
-    rounds = sorted(set.intersection(*(set(each) for each in found)))
-    values = _scaled([[each[r] for r in rounds] for each in found], metric)
-    at = [{row["round"]: row.get(against, 0) for row in record.rows()} for record in records]
-    x = [float(np.mean([each[r] for each in at])) for r in rounds]
-    return curve_of(label, x, values, color)
-
-
-def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:
-    return np.array(values, dtype=float) * (100 if metric.percent else 1)
 
 
 def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
@@ -115,10 +88,10 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
 
     Each run is in the round that validation rows pick, or the last if it holds none out.
     """
-    figure = Shown(figsize=(7.5, 4.5), layout="constrained")
+    figure = Shown(figsize=(max(7.5, 0.7 * len(runs)), 4.5), layout="constrained")
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
-    names = []
+    names, looks = [], looks_of(runs)
     for i, (method, records) in enumerate(runs.items()):
         found = [record for record in records if record.results is not None]
         if not found:
@@ -129,10 +102,10 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
             if metric.name + which not in scored:
                 continue
             each = client_scores(found, metric.name, which)
-            values = np.concatenate([_scaled([*scores], metric) for scores in each])
+            values = np.concatenate(each) * (100 if metric.percent else 1)
             values = values[np.isfinite(values)]
             spread = i + offset + rng.uniform(-0.07, 0.07, len(values))
-            color = look_of(method).color
+            color = looks[method].color
             axes.plot(spread, values, ".", color=color, alpha=0.5, ms=4, mew=0)
             axes.boxplot(
                 values,
@@ -145,7 +118,7 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
                 medianprops={"color": "black", "lw": 1.5},
             )
     axes.set_xticks([i for i, _ in names], [name for _, name in names])
-    if narrow or len(names) > _UPRIGHT:
+    if narrow or sum(len(name) + 1 for _, name in names) > _UPRIGHT:
         axes.tick_params("x", rotation=45)
     said = [
         *("each dot a client, after the round that validation picks;", "dark box: what serves,"),
@@ -153,7 +126,7 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
         "whiskers: 10th and 90th percentile",
     ]
     lines = said if narrow else [" ".join(said[:2]), " ".join(said[2:])]
-    axes.set_title("\n".join(lines))
+    figure.suptitle("\n".join(lines), fontsize="small")
     axes.set_ylabel(f"{metric.name} of a client{' (%)' if metric.percent else ''}")
     if metric.percent:
         axes.set_ylim(-3, 103)

@@ -43,12 +43,12 @@ class Results(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The answer in a sentence, and then each difference of the best row."""
+        """The answer in a sentence or two, and then each difference of the best row."""
         return in_words(self.claims) if self.claims else []
 
     @property
     def answer(self) -> str:
-        """The result in one sentence.
+        """The result in a sentence or two.
 
         It sets the best method beside the strongest simple reference, with the interval of their
         difference; of runs that cannot be compared, it has the means of all, the best first.

@@ -15,6 +15,7 @@ from server.record import RunRecord
 from simulations.comparison import Runs, method_of
 from simulations.differences import LEAST_CLIENTS, Scores
 from simulations.harm import share_worse
+from strategies.evaluation import center_key
 from strategies.selection import selected_by
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "alone",
     "client_scores",
     "comparable",
+    "curve_points",
     "curves_of",
     "ends",
     "others",
@@ -95,6 +97,24 @@ def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
         if any(row[common] != row[metric.name] for row in rows):
             models[name] |= {"common model": COMMON}
     return [(name, label, which) for name, own in models.items() for label, which in own.items()]
+
+
+def curve_points(
+    runs: Runs, metric: Metric, method: str, which: str
+) -> tuple[list[int], npt.NDArray[np.float64]]:
+    """Returns the rounds in which all seeds were evaluated, and a model's metric (seeds, rounds).
+
+    Side by side, methods begin after a round: at round 0, where no client has trained, some serve
+    it by a fine-tuned model and others by the common one as it is.
+    """
+    key = center_key(metric.name + which, metric)
+    each = [
+        {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
+        for record in runs[method]
+    ]
+    rounds = sorted(set.intersection(*({*own} for own in each)) - ({0} if len(runs) > 1 else set()))
+    values = np.array([[own[r] for r in rounds] for own in each], dtype=float)
+    return rounds, values * (100 if metric.percent else 1)
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ Query = Mapping[str, Sequence[str]]
 
 _log = getLogger("flwr.engram")
 
+_COMPUTED: Final = "This page is being computed …"
 _TICK: Final = 2000  # milliseconds after which a page asks for what is new
 _FRAME: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -67,7 +68,7 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
             dcc.Interval(id="tick", interval=_TICK),
             dcc.Store(id="stamp"),
             html.Header(links),
-            html.Main(id="page"),
+            html.Main(_COMPUTED, id="page"),
         ]
     )
     pages: dict[str, Callable[[Query], list[Component]]] = {
@@ -116,7 +117,15 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
         Input("address", "search"),
         Input("tick", "n_intervals"),
         State("stamp", "data"),
+        running=[(Output("tick", "disabled"), True, False)],  # or it is computed twice, and slower
     )(show)
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        f"() => {_COMPUTED!r}",
+        Output("page", "children", allow_duplicate=True),
+        Input("address", "pathname"),
+        Input("address", "search"),
+        prevent_initial_call=True,
+    )
     app.callback(
         Output("compare-link", "href"),
         Output("compare-link", "className"),

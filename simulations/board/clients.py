@@ -12,15 +12,11 @@ from server.status import participation
 from simulations.board.pieces import address, linked, number
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
+from simulations.pages.figures import unit
 from simulations.rows import client_scores, same_clients
 
 _WHOLE: Final = ("seed", "asked", "took part")
 _RULES: Final = {"gain": "params.value > 0", "loss": "params.value < 0"}
-
-
-def unit(metric: Metric) -> int:
-    """Returns by what scores are multiplied to be shown."""
-    return 100 if metric.percent else 1
 
 
 def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Nodes of a run: who is waited for, who was late, and the cost of each one."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -24,9 +25,13 @@ def progress(record: RunRecord) -> Component:
     if record.results is not None:
         return html.Div(hidden=True)
     words = [f"{done} of {total} rounds are done"]
-    told, held = _told(record), record.held
-    if not held:
-        words.append("it has stopped: engram run --resume goes on")
+    told, state = _told(record), record.state
+    if state == "waiting":
+        words.append("it waits to be started again")
+    elif state == "stopped":
+        server = shlex.quote(record.federation)
+        on = f"--federation {server} --out" if record.federation else "--resume"
+        words.append(f"it has stopped: engram run {on} {record.folder} goes on")
     elif told.get("kind"):
         waiting, answered = told["waiting"], told["answered"]
         kind = str(told["kind"]).partition(".")[0]
@@ -40,6 +45,8 @@ def progress(record: RunRecord) -> Component:
 def node_rows(record: RunRecord) -> list[dict[str, Any]]:
     """Returns a row for each node of a run on nodes; none of a run in one process."""
     told, names = _told(record), record.names
+    if not record.held:
+        told = {**told, "kind": "", "waiting": []}  # nobody asks them any more
     shares = {share.client: share for share in participation(record.rows())}
     suspended = next(reversed(record.rows()), {}).get("suspended", {})
     rows = []

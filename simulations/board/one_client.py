@@ -14,11 +14,12 @@ from federation.experiment import Experiment
 from server.record import RunRecord
 from server.spent import spent_by_client
 from server.status import ClientShare, participation
-from simulations.board.clients import client_columns, client_rows, unit
+from simulations.board.clients import client_columns, client_rows
 from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
-from simulations.colors import look_of
+from simulations.colors import looks_of
 from simulations.comparison import trains_network
+from simulations.pages.figures import unit
 from strategies.evaluation import center
 
 
@@ -86,20 +87,23 @@ def _epsilon(record: RunRecord, client: int) -> str:
 
 def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
     main, figure = record.metrics[0], Figure()
-    for other in beside:
-        if other.folder != record.folder and (points := _curve(other, client, "")):
+    others = [other for other in beside if other.folder != record.folder]
+    looks = looks_of(one.config["settings"]["method"] for one in (record, *others))
+    first = min(1, len(others))  # see curve_points
+    for other in others:
+        if points := _curve(other, client, "", first):
             method = other.config["settings"]["method"]
-            thin = {"width": 1, "color": "#bbb"}
+            thin = {"width": 1, "color": looks[method].color}
             figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
     everyone = [
         (row["round"], center(np.array(row[main.name], float), main))
         for row in record.scores()
-        if any(value is not None for value in row.get(main.name, ()))
+        if row["round"] >= first and any(value is not None for value in row.get(main.name, ()))
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
-    own = look_of(record.config["settings"]["method"]).color
-    lines["common model"] = (_curve(record, client, COMMON), own, "dash")
-    lines["as it is served"] = (_curve(record, client, ""), own, "solid")
+    own = looks[record.config["settings"]["method"]].color
+    lines["common model"] = (_curve(record, client, COMMON, first), own, "dash")
+    lines["as it is served"] = (_curve(record, client, "", first), own, "solid")
     for name, (points, color, dash) in lines.items():
         if points:
             figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
@@ -131,11 +135,11 @@ def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatte
     return Scatter(x=[x for x, _ in points], y=[y for _, y in points], name=name, **more)
 
 
-def _curve(record: RunRecord, client: int, which: str) -> list[tuple[int, float]]:
-    """Returns a client's main score on test rows, after each round that was evaluated."""
+def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple[int, float]]:
+    """Returns a client's main score on test rows, after each round that was evaluated since."""
     column, found = record.metrics[0].name + which, []
     for row in record.scores():
-        if client in row["ids"] and column in row:
+        if row["round"] >= first and client in row["ids"] and column in row:
             value = row[column][row["ids"].index(client)]
             if value is not None:
                 found.append((row["round"], value))

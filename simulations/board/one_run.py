@@ -14,7 +14,7 @@ from simulations.board.nodes import node_rows, progress
 from simulations.board.pieces import address, choices, facts, graph, grid, plain_table
 from simulations.board.shelf import Shelf
 from simulations.comparison import trains_network
-from simulations.entries import entry_of
+from simulations.entries import data_of, entry_of
 from simulations.pages.content import PageTable
 from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
@@ -50,7 +50,7 @@ def _facts(record: RunRecord) -> dict[str, object]:
     size = results.get("client-bytes")
     return {
         "method": settings["method"],
-        "data": settings["dataset"],
+        "data": data_of(record),
         "seed": settings["seed"],
         "engine": config["engine"],
         "state": entry.state if entry else "",
@@ -62,15 +62,12 @@ def _facts(record: RunRecord) -> dict[str, object]:
 
 
 def _links(name: str) -> Component:
-    links = [dcc.Link("who holds which rows", href=address("/data", name=name))]
+    links: list[Any] = [dcc.Link("who holds which rows", href=address("/data", name=name))]
     parent, _, _ = name.rpartition("/")
     if parent:
-        links.append(dcc.Link(f"its comparison, {parent}", href=address("/compare", name=parent)))
-    return html.P(list(_between(links, " · ")))
-
-
-def _between(parts: Sequence[Any], mark: str) -> list[Any]:
-    return [piece for part in parts for piece in (mark, part)][1:]
+        to = address("/compare", name=parent)
+        links += [" · ", dcc.Link(f"its comparison, {parent}", href=to)]
+    return html.P(links)
 
 
 def metric_of(record: RunRecord, query: Mapping[str, Sequence[str]]) -> Metric:

@@ -125,7 +125,7 @@ class Shelf:
                 now = (path / part).stat()
                 found.append((part, now.st_mtime_ns, now.st_size))
         if found and not os.path.exists(path / "results.json"):
-            found.append(("held", int(RunRecord(path).held), 0))
+            found.append((RunRecord(path).state, 0, 0))
         return tuple(found)
 
     def stamps_around(self, name: str) -> list[Stamp]:

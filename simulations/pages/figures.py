@@ -10,14 +10,13 @@ from plotly.graph_objects import Figure, Scatter, Scattergl
 
 from engram.metrics import Metric
 from federation.columns import COMMON, TUNED
-from server.record import RunRecord
 from simulations.claims import scores_of
-from simulations.colors import look_of
+from simulations.colors import looks_of
 from simulations.comparison import Runs
 from simulations.differences import Difference, Scores, pairwise
 from simulations.gains import gain_lines
-from simulations.rows import client_scores, comparable, curves_of, shown_models
-from strategies.evaluation import center, center_key
+from simulations.rows import client_scores, comparable, curve_points, curves_of, shown_models
+from strategies.evaluation import center
 
 _DASHES: Final = {"": "solid", COMMON: "dash", TUNED: "dot"}
 _JITTER: Final = 0.25  # of a line's height
@@ -27,10 +26,10 @@ _MARGIN: Final = {"t": 30, "b": 50}  # pixels
 
 def curves(runs: Runs, metric: Metric) -> Figure:
     """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
-    figure = Figure()
+    figure, looks = Figure(), looks_of(runs)
     for method, label, which in curves_of(runs, metric):
-        rounds, values = _curve(runs[method], metric, which)
-        color, _, symbol = look_of(method)
+        rounds, values = curve_points(runs, metric, method, which)
+        color, _, symbol = looks[method]
         line = {"color": color, "dash": _DASHES[which]}
         if len(runs[method]) > 1:
             edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
@@ -49,22 +48,10 @@ def curves(runs: Runs, metric: Metric) -> Figure:
         look = {"mode": "lines+markers", "line": line, "marker": {"symbol": symbol}}
         mean = values.mean(axis=0)
         figure.add_trace(Scatter(x=rounds, y=mean, name=label, legendgroup=label, **look))
-    titles = {"xaxis_title": "communication round", "yaxis_title": _title(metric)}
+    y = f"{metric.name}, {metric.center} over clients{_percent(metric)}"
+    titles = {"xaxis_title": "communication round", "yaxis_title": y}
     figure.update_layout(margin=_MARGIN, **titles)
     return figure
-
-
-def _curve(
-    records: Sequence[RunRecord], metric: Metric, which: str
-) -> tuple[list[int], npt.NDArray[np.float64]]:
-    key = center_key(metric.name + which, metric)
-    each = [
-        {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
-        for record in records
-    ]
-    rounds = sorted(set.intersection(*(set(one) for one in each)))
-    values = np.array([[one[k] for k in rounds] for one in each], dtype=float)
-    return rounds, values * _unit(metric)
 
 
 def gains(
@@ -106,7 +93,7 @@ def _gains(
 ) -> Figure:
     sign = 1 if metric.better == "higher" else -1
     differences = {
-        label: (method, [sign * _unit(metric) * (a - b) for a, b in zip(scores, base, strict=True)])
+        label: (method, [sign * unit(metric) * (a - b) for a, b in zip(scores, base, strict=True)])
         for label, (method, scores) in mine.items()
     }
     figure = _dots(runs, differences, metric, apart)
@@ -125,7 +112,7 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
         if (done := [record for record in records if record.results is not None])
     }
     scores = {
-        label: (method, [_unit(metric) * s for s in client_scores(records, metric.name, which)])
+        label: (method, [unit(metric) * s for s in client_scores(records, metric.name, which)])
         for method, records in ended.items()
         for label, which in shown_models(method, records).items()
     }
@@ -148,7 +135,7 @@ def _dots(
 
     A mark is at their center or, where there is a difference, at its mean, with its interval.
     """
-    figure, rng = Figure(), np.random.default_rng(0)
+    figure, rng, looks = Figure(), np.random.default_rng(0), looks_of(runs)
     for line, (label, (method, seeds)) in enumerate(values.items()):
         x, names = [], []
         for record, scores in zip(runs[method], seeds, strict=True):
@@ -157,7 +144,7 @@ def _dots(
                 x.append(float(scores[client]))
                 names.append(f"{record.names.get(client, f'client {client}')}, seed {seed}")
         y = line + rng.uniform(-_JITTER, _JITTER, len(x))
-        marker = {"color": look_of(method).color, "opacity": 0.5}
+        marker = {"color": looks[method].color, "opacity": 0.5}
         hover = "%{text}: %{x:.4g}<extra></extra>"
         told = {"text": names, "name": label, "hovertemplate": hover}
         draw = Scattergl if len(x) > _MANY else Scatter
@@ -177,7 +164,7 @@ def _mark(
     """Draws the center of some dots; or the mean of a difference, and its interval."""
     at, told, bars = center(x, metric), f"{metric.center}: %{{x:.4g}}", None
     if difference is not None:
-        scale = _unit(metric) * (1 if metric.better == "higher" else -1)
+        scale = unit(metric) * (1 if metric.better == "higher" else -1)
         at, *ends = (scale * end for end in difference[:3])
         low, high = sorted(ends)
         told = "mean: %{x:.4g}"
@@ -190,13 +177,10 @@ def _mark(
     return Scatter(x=[at], y=[line], **look)
 
 
-def _unit(metric: Metric) -> int:
+def unit(metric: Metric) -> int:
+    """Returns by what scores are multiplied to be shown."""
     return 100 if metric.percent else 1
 
 
 def _percent(metric: Metric) -> str:
     return " (%)" if metric.percent else ""
-
-
-def _title(metric: Metric) -> str:
-    return f"{metric.name}, {metric.center} over clients{_percent(metric)}"

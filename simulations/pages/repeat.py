@@ -14,6 +14,7 @@ from engram.rooms import ROOMS
 from engram.steps import BUILT_IN_OPTIMIZERS, SCHEDULES
 from federation.data.source import BUILT_IN, Source
 from federation.experiment import default_config
+from server.run_folder import RunFolder
 from simulations.comparison import PLAN, REFERENCES, read_plan
 
 
@@ -69,7 +70,15 @@ def repeating(folder: Path, config: Mapping[str, Any]) -> str:
     """
     if not (folder / PLAN).is_file():
         method, given = config["settings"]["method"], _given(config["settings"])
-        return _called("run", given, config, [method], {"method": method})
+        words = [method]
+        if config["engine"] == "flower":
+            server = RunFolder(folder).federation or "SERVER_FOLDER"
+            if folder.absolute().parent in Path(server).parents:  # made for this run alone
+                clients = config["settings"]["num-clients"]
+                own = {"method": method, **given}
+                return _called("federation", own, config, [f"--clients {clients}"], {})
+            words += ["--federation", shlex.quote(server)]
+        return _called("run", given, config, words, {"method": method})
     recorded = read_plan(folder)
     plan, references = recorded["runs"], recorded["references"]
     methods = [*dict.fromkeys(own["method"] for own in plan.values())]

@@ -309,10 +309,10 @@ def test_a_node_reads_the_clients_that_it_hosts_of_a_data_set_by_name(tmp_path, 
     node = {"state": str(tmp_path), "partition-id": 1, "num-partitions": 3}
     settings = {"dataset": "sites", "partition": "natural", "num_clients": 4, "model": "linear"}
     entry = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content)
-    assert (entry.clients, seen) == ({1: 10}, [1])
+    assert (entry.clients, entry.own_data, seen) == ({1: 10}, False, [1])
     own = node | {"data": "sites"}
     entry = read_entry(ask(ROSTER_QUERY, RecordDict(), own, **settings).content)
-    assert (entry.clients, seen) == ({1: 10}, [1, 1])
+    assert (entry.clients, entry.own_data, seen) == ({1: 10}, True, [1, 1])
 
 
 def test_what_a_node_cannot_read_by_name_stays_in_its_log(tmp_path, plug_ins, warnings_of_engram):

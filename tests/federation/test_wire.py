@@ -93,6 +93,7 @@ def test_roster_entries_survive_the_wire():
     assert entry.kind == Kind("float32[1,8,8]", 10)
     assert (entry.fingerprint, entry.source) == (fingerprint(), str(source_root()))
     assert read_entry(describe_node({}, Kind("float32[3]", 2))).clients == {}
+    assert not entry.own_data
     named = Kind("float32[3]", 2, classes=("cat", "dog"))
     assert read_entry(describe_node({}, named)).kind == Kind.from_row(named.to_json()) == named
     table = named._replace(schema=Schema((Column("age"), Column("sex", ("f", "m"))), "median"))

@@ -80,6 +80,12 @@ def test_a_node_that_cannot_serve_is_no_reason_to_stop(warnings_of_engram):
 # --- Who comes late --------------------------------------------------------------------------
 
 
+def test_clients_with_their_nodes_own_data_are_counted_in_the_first_row():
+    g = Scripted(entry([0, 1], **{"own-data": True}), entry([2]))
+    roster = begun(g, 3).roster()
+    assert roster.own_data == roster.to_row()["own-data"] == 2
+
+
 def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(warnings_of_engram):
     g = Moving(entry([0, 1]), entry([2]), entry([3]))
     g.away = {2, 3}
@@ -90,6 +96,7 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(warnings_o
         Kind("float32[1,8,8]", 10),
         {},
         {},
+        0,
     )
     assert attendance.away == dict.fromkeys([2, 3], "no node hosts it")
     assert (

@@ -94,6 +94,28 @@ def test_a_method_that_is_ahead_within_its_interval_is_not_shown_to_be_better():
     )
 
 
+def test_what_is_shown_against_one_model_for_all_is_told_before_the_references():
+    means = {"fedavg": 0.5, "ditto": 0.7, "apfl": 0.68, "fedrep": 0.65, "local": 0.69}
+    shown = [{"fedavg", "ditto"}, {"fedavg", "apfl"}]
+    more = {"best": "ditto", "method": "ditto", "simple": ["local"], "common": "fedavg"}
+    behind = (
+        "No method is shown to be better than the strongest simple reference, local (accuracy "
+        "69.0 %): ditto (accuracy 70.0 %), the best on validation rows, is 1.00 points ahead "
+        "(-29.00 to 31.00)"
+    )
+    over = "Better than one model for all, fedavg (accuracy 50.0 %): "
+    won = "ditto (accuracy 70.0 %), 20.00 points ahead (10.00 to 30.00)"
+    assert in_words(claims(means, shown, **more))[0] == f"{over}{won}; apfl is, too. {behind}"
+    three = in_words(claims(means, [*shown, {"fedavg", "fedrep"}], **more))[0]
+    assert three == f"{over}{won}; apfl, fedrep are, too. {behind}"
+    assert in_words(claims(means, shown[:1], **more))[0] == f"{over}{won}. {behind}"
+    apfl = "apfl (accuracy 68.0 %), 18.00 points ahead (9.00 to 27.00)"
+    assert in_words(claims(means, shown[1:], **more))[0] == f"{over}{apfl}. {behind}"
+    assert in_words(claims(means, [], **more))[0] == behind
+    beaten = claims(means, [*shown, {"local", "ditto"}], **more | {"best": "local"})
+    assert "one model for all" not in in_words(beaten)[0]
+
+
 def test_local_training_that_is_best_is_no_method_of_the_federation():
     means = {"local": 0.7, "fedavg": 0.6}
     found = claims(means, [], best="local", simple=["local"], method="fedavg")

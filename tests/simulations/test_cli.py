@@ -290,7 +290,9 @@ def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
     assert status == 0
     assert "recorded in demo: gains.png" in out
     given = tomllib.loads((PRESETS / "demo.toml").read_text())
-    assert given.pop("num-rounds") == 80
+    assert given.pop("num-rounds") == 30
+    assert given.pop("num-clients") == 2 * given.pop("clients-per-round") == 60
+    assert given.pop("partition") == "pathological"
     assert list(given) == methods
     for name, own in given.items():
         settings = RunRecord.open(Path(f"demo/{name}-seed0")).config["settings"]

@@ -1,4 +1,4 @@
-"""A method has one color, which people who see few colors can tell from others."""
+"""Methods of a figure look different, also to people who see few colors."""
 
 import subprocess
 import sys
@@ -9,12 +9,14 @@ import pytest
 
 from federation.methods import family
 from federation.methods.network import NetworkMethod
-from simulations.colors import PALETTE, look_of
+from simulations.colors import PALETTE, looks_of
 
 # Viénot, Brettel, Mollon, Color Research & Application 1999: sRGB without green and without red
 # cones, for linear values.
 PROTAN = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
 DEUTAN = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
+
+DEMO = ["local", "fedavg", "ditto", "apfl", "fedrep", "pfedme", "per-fedavg", "local-moml"]
 
 
 def lab(color, seen=None):
@@ -34,15 +36,29 @@ def test_colors_are_told_apart(seen):
     assert min(apart) > 4.6  # twice a just noticeable difference (Mahy et al. 1994)
 
 
+def test_no_color_is_taken_for_a_gray_line():
+    assert min(np.hypot(*lab(color)[1:]) for color in PALETTE) > 20
+
+
 def test_every_method_has_a_look_of_its_own_and_those_compared_a_color():
-    looks = {look_of(name) for name in family(NetworkMethod.plug_in)}
+    looks = {looks_of([n])[n] for n in family(NetworkMethod.plug_in)}
     assert len(looks) == len(family(NetworkMethod.plug_in))
     compared = family(NetworkMethod.plug_in, compared=True)
-    assert len({look_of(name).color for name in compared}) == len(compared)
+    assert len({looks_of([n])[n].color for n in compared}) == len(compared)
+
+
+@pytest.mark.parametrize("names", [DEMO, [f"mine, eta=0.{i}" for i in range(10)]])
+def test_methods_of_one_figure_have_a_color_each_where_there_are_ten_or_fewer(names):
+    assert len({look.color for look in looks_of(names).values()}) == len(names)
+
+
+def test_methods_of_one_figure_never_look_alike():
+    names = [*family(NetworkMethod.plug_in), *(f"mine-{i}" for i in range(65))]
+    looks = looks_of(names)
+    assert len({*looks.values()}) == len(names) == 100
 
 
 def test_a_look_is_of_the_name_alone():
-    assert look_of("ditto + fine-tuning") == look_of("ditto")
-    code = "from simulations.colors import look_of; print(*look_of('somebodys-own'))"
+    code = "from simulations.colors import looks_of; print(*looks_of(['mine'])['mine'])"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert there.stdout.split() == list(look_of("somebodys-own"))
+    assert there.stdout.split() == list(looks_of(["mine"])["mine"])

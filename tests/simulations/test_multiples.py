@@ -1,7 +1,10 @@
 """Small multiples: what each panel contains."""
 
+import itertools
+
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
 from simulations.multiples import Curve, curve_of, draw_differences, draw_multiples
@@ -40,9 +43,9 @@ def test_each_curve_has_a_panel_with_its_own_line_and_band(count):
         (band,) = axes.collections
         assert {tuple(c) for c in zip(X, curve.low, strict=True)} <= set(map(tuple, corners(band)))
         assert {tuple(c) for c in zip(X, curve.high, strict=True)} <= set(map(tuple, corners(band)))
-        others = [line.get_ydata().tolist() for line in lines(axes, "0.8")]
+        others = [line.get_ydata().tolist() for line in lines(axes, "0.65")]
         assert others == [each.mean.tolist() for each in given]
-        assert own.get_zorder() > max(line.get_zorder() for line in lines(axes, "0.8"))
+        assert own.get_zorder() > max(line.get_zorder() for line in lines(axes, "0.65"))
 
 
 def test_curves_that_are_alike_are_all_seen():
@@ -95,6 +98,31 @@ def test_a_difference_has_color_where_its_interval_excludes_zero():
         "tab:green": (1, 2),
         "tab:red": (4, 5),
     }
+
+
+@pytest.mark.parametrize(
+    ("x", "ticks"),
+    [
+        ([10, 40], [0, 10, 20, 30, 40]),
+        ([0, 1], [0, 1]),
+        ([5, 37], [0, 10, 20, 30, 37]),
+        ([3], [0, 1, 2, 3]),
+    ],
+)
+def test_ticks_end_where_the_rounds_do(x, ticks):
+    curve = Curve("one", x, np.ones(len(x)))
+    (axes,) = panels(draw_multiples({"": [curve]}, LABELS, own="mean"))
+    assert axes.get_xticks().tolist() == ticks
+
+
+def test_titles_do_not_run_into_each_other():
+    long = [
+        c._replace(title=f"fedadagrad, eta=0.{i} + fine-tuning") for i, c in enumerate(curves(3))
+    ]
+    figure = draw_multiples({"": long}, LABELS, own="mean")
+    FigureCanvasAgg(figure).draw()
+    ends = [axes.title.get_window_extent() for axes in panels(figure)]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(ends))
 
 
 def test_one_run_has_no_band():

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from engram.metrics import METRICS
-from simulations.colors import look_of
+from simulations.colors import looks_of
 from simulations.pages.figures import curves
-from simulations.plots import CLOCK, draw_metric
+from simulations.plots import CLOCK, draw_clients, draw_metric
 
 ACCURACY = METRICS["accuracy"]
 
@@ -44,8 +45,8 @@ def test_few_models_share_a_panel():
     (axes,) = draw_metric(runs("ditto", "apfl"), ACCURACY).axes
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines) == ["ditto", "apfl"]
-    np.testing.assert_allclose(lines["apfl"].get_ydata(), [40, 60])
-    assert list(lines["apfl"].get_xdata()) == [0, 5]
+    np.testing.assert_allclose(lines["apfl"].get_ydata(), [60])
+    assert list(lines["apfl"].get_xdata()) == [5]  # at round 0 models are of different kinds
     assert len(axes.collections) == 2
 
 
@@ -69,10 +70,10 @@ def test_many_models_have_a_panel_each_with_the_references_in_all():
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
     assert list(panels) == ["local", "fedavg", "fedavg + fine-tuning", "ditto", "apfl"]
     own = panels["ditto"].lines[-1]
-    np.testing.assert_allclose(own.get_ydata(), [50, 70])
+    np.testing.assert_allclose(own.get_ydata(), [70])
     (band,) = panels["ditto"].collections
     heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == pytest.approx((40, 80))
+    assert (heights.min(), heights.max()) == pytest.approx((60, 80))
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     references = ["local", "fedavg", "fedavg + fine-tuning"]
     assert told == [
@@ -83,14 +84,48 @@ def test_many_models_have_a_panel_each_with_the_references_in_all():
     assert figure.get_supxlabel() == "communication round"
 
 
-def test_a_method_has_its_color_in_every_figure():
-    few = draw_metric(runs("ditto", "apfl"), ACCURACY).axes[0].lines
+def test_every_figure_of_some_methods_has_the_same_colors():
     alone = draw_metric(runs("apfl"), ACCURACY).axes[0].lines
-    many = draw_metric(runs("local", "fedavg", "apfl", "ditto"), ACCURACY)
+    assert alone[0].get_color() == looks_of(["apfl"])["apfl"].color
+    for methods in (["ditto", "apfl"], ["local", "fedavg", "apfl", "ditto"]):
+        looks = looks_of(methods)
+        page = {trace.name: trace for trace in curves(runs(*methods), ACCURACY).data}
+        assert {m: page[m].line.color for m in methods} == {m: looks[m].color for m in methods}
+    (axes,) = draw_metric(runs("ditto", "apfl"), ACCURACY).axes
+    colors = [look.color for look in looks_of(["ditto", "apfl"]).values()]
+    assert [line.get_color() for line in axes.lines] == colors
+    many = draw_metric(runs(*methods), ACCURACY)
     (panel,) = [axes for axes in many.axes if axes.get_title() == "apfl"]
-    page = {trace.name: trace for trace in curves(runs("local", "apfl"), ACCURACY).data}
-    mine = [few[1].get_color(), alone[0].get_color(), panel.lines[-1].get_color()]
-    assert {*mine, page["apfl"].line.color} == {look_of("apfl").color}
+    assert panel.lines[-1].get_color() == looks["apfl"].color
+
+
+def test_the_page_leaves_round_0_out_side_by_side_and_shows_it_of_one_method():
+    both = {trace.name: trace for trace in curves(runs("local", "ditto"), ACCURACY).data}
+    assert list(both["ditto"].x) == [5]
+    (alone, *_) = curves({"ditto": runs("ditto")["ditto"][:1]}, ACCURACY).data
+    assert list(alone.x) == [0, 5]
+
+
+class Finished(Record):
+    """A finished run of 12 clients, with a score of each of three models."""
+
+    clients, names = 12, {}
+
+    @property
+    def results(self):
+        scores = {f"accuracy{end}": [0.5] * 12 for end in ("", "-common", "-tuned")}
+        return {"clients": {"ids": [*range(12)], **scores}}
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_what_is_said_above_the_clients_is_within_the_figure(narrow):
+    figure = draw_clients({"ditto": [Finished(0.2)]}, ACCURACY, narrow=narrow)
+    figure.set_size_inches(*((3.5, 2.7) if narrow else (7.5, 4.5)))
+    FigureCanvasAgg(figure).draw()
+    (told,) = [text for text in figure.texts if "whiskers" in text.get_text()]
+    box, whole = told.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+    assert box.y1 <= whole.y1
 
 
 def test_a_metric_over_simulated_seconds_is_at_their_mean_over_seeds():

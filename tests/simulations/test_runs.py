@@ -65,7 +65,7 @@ def test_runs_are_listed_with_their_states_the_newest_first(folder):
     assert found["comparison"][1:] == ("ditto", "npz:x", "0 of 1 runs are done", "")
     state = "not finished, 2 of 2 methods have settings"
     assert found["tuning"][1:] == ("ditto, apfl", "digits, npz:x", state, "")
-    assert found["plan"] == ("study", "sinewave", "", "stopped", "")
+    assert found["plan"] == ("study", "sinewave", "", "not finished", "")
 
 
 def test_a_run_that_goes_on_says_so(folder):

@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -16,6 +17,7 @@ from flask import Flask
 from engram.privacy import epsilon
 from federation.addresses import Address
 from federation.errors import Refused
+from federation.roster import Roster
 from server.certificates import certificate_pem, key_pem, new_authority, new_key
 from server.progress import PROGRESS, RunProgress
 from server.record import RunRecord
@@ -31,6 +33,7 @@ from simulations.board.pieces import linked
 from simulations.board.serving import guard, server_of
 from simulations.board.shelf import Shelf, differing
 from simulations.board.trials import trials
+from simulations.pages.repeat import repeating
 from tests.network.support import free_port
 from tests.support import small
 
@@ -142,6 +145,14 @@ def test_each_page_says_what_it_is_for(folder, page, query, told):
         assert words in text
 
 
+def test_a_clients_page_tells_methods_apart_and_begins_after_round_0(folder):
+    parts = one_client(Shelf(folder), {"name": ["both/ditto-seed0"], "client": ["1"]})
+    (figure,) = [each.figure for each in parts if getattr(each, "id", "") == "figure-history"]
+    lines = {t.name: t for t in figure.data if t.name in ("local", "fedavg", "as it is served")}
+    assert len({line.line.color for line in lines.values()}) == len(lines) == 3
+    assert {min(line.x) for line in lines.values()} == {2}
+
+
 def test_pages_of_what_is_not_there_are_refused(folder):
     shelf = Shelf(folder)
     with pytest.raises(Refused, match="there is no nothing in"):
@@ -219,15 +230,72 @@ def test_a_run_on_nodes_says_whom_it_waits_for(going):
     kept._written = float("-inf")
     kept.answered(11, 2.0, 1.5)
     assert "it has stopped" in said([progress(going)])
+    assert {row["now"] for row in node_rows(going)} == {""}  # nobody asks them
     with going.hold():
         text = said([progress(going)])
+        rows = {row["node"]: row for row in node_rows(going)}
     assert "4 of " in text
     assert "now it trains: 1 of 2 nodes have answered" in text
-    rows = {row["node"]: row for row in node_rows(going)}
     assert (rows["11"]["clients"], rows["11"]["now"]) == ("park", "has answered")
     assert (rows["12"]["clients"], rows["12"]["now"]) == ("hill", "at work")
     assert (rows["12"]["asked"], rows["12"]["took part"]) == (3, 1)
     assert rows["12"]["why not"] == "no reply (2); off line (1)"
+
+
+def test_a_run_that_is_watched_waits_and_its_federation_is_known_afterwards(going):
+    def state():
+        ((row,), parts) = (
+            grid_of(listing(shelf, {}), "runs"),
+            one_run(shelf, {"name": ["going"]}),
+        )
+        return row["state"], said(parts)
+
+    shelf = Shelf(going.folder.parent)
+    assert state()[0] == "stopped, 4 rounds are done"
+    assert "engram run local-moml --federation SERVER_FOLDER" in said(
+        [part for part in one_run(shelf, {"name": ["going"]}) if part._type == "Pre"]
+    )
+    with going.watch(Path("/fed/the server")):
+        listed, page = state()
+        assert listed == "waiting, 4 rounds are done"
+        assert "it waits to be started again" in page
+        with pytest.raises(BlockingIOError), going.watch(Path("/other")):
+            raise AssertionError
+        with going.hold():
+            assert state()[0] == "running, 4 rounds are done"
+    listed, page = state()
+    assert listed == "stopped, 4 rounds are done"
+    again = f"it has stopped: engram run --federation '/fed/the server' --out {going.folder}"
+    assert again in page
+    assert "engram run local-moml" in page
+    assert "--federation '/fed/the server'" in page
+
+
+def test_a_run_on_a_federation_of_its_own_is_repeated_with_a_new_one(tmp_path):
+    e = small(method="ditto", num_clients=4, clients_per_round=2)
+    record = RunRecord.create(tmp_path / "run", e, engine="flower", training="a")
+    with record.watch(tmp_path / "federation" / "server"):
+        pass
+    command = repeating(record.folder, record.config)
+    assert command.startswith("engram federation --clients 4 --set method=ditto ")
+
+
+def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
+    roster = Roster([1, 2], [5, 5], own_data=2).to_row()
+    record = RunRecord.create(tmp_path / "own", small(), engine="flower", training="a")
+    record.append({"round": 0, **roster})
+    page, shelf = said(one_run(Shelf(tmp_path), {"name": ["own"]})), Shelf(tmp_path)
+    assert "own data of 2 clients" in page
+    rows = {row["id"]: row for row in grid_of(listing(shelf, {}), "runs")}
+    assert (rows["own"]["data"], rows["going"]["data"]) == ("own data of 2 clients", "digits")
+
+
+def test_a_page_that_is_being_computed_is_not_asked_for_again(folder):
+    (show,) = [
+        each for each in board(Shelf(folder), None)._callback_list if "stamp.data" in each["output"]
+    ]
+    running = {"running": {"tick.disabled": True}, "runningOff": {"tick.disabled": False}}
+    assert show["running"] == running
 
 
 def test_rounds_without_a_client_are_told_as_spells_the_latest_first(going):

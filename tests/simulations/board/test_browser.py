@@ -11,6 +11,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from federation.addresses import Address
 from server.record import RunRecord
+from simulations.board import app
 from simulations.board.app import board
 from simulations.board.serving import server_of
 from simulations.board.shelf import Shelf
@@ -117,6 +118,35 @@ def test_one_walks_from_the_list_to_a_client_and_compares_chosen_runs(address, p
     expect(link).not_to_have_class("off")
     link.click()
     expect(page.locator("h1")).to_have_text("2 runs")
+
+
+def test_a_page_that_takes_time_says_so_until_it_is_there(folder, page, monkeypatch):
+    done, calls = threading.Event(), []
+    drawn = app.comparing
+
+    def slow(*asked):
+        calls.append(asked)
+        done.wait(60)
+        return drawn(*asked)
+
+    monkeypatch.setattr(app, "comparing", slow)
+    try:
+        with served(folder) as address:
+            page.goto(f"{address}/compare?name=both")
+            expect(page.locator("main")).to_have_text("This page is being computed …")
+            page.wait_for_timeout(2 * app._TICK)
+            assert len(calls) == 1
+            done.set()
+            expect(page.locator("h1")).to_have_text("both")
+            done.clear()
+            page.goto(address)
+            page.get_by_role("link", name="both", exact=True).click()
+            expect(page.locator("main")).to_have_text("This page is being computed …")
+            done.set()
+            expect(page.locator("h1")).to_have_text("both")
+            page.goto("about:blank")
+    finally:
+        done.set()
 
 
 def test_what_is_not_there_is_said(address, page):
