@@ -308,10 +308,7 @@ def _details(claims: Claims) -> list[str]:
 
 
 def _cautions(claims: Claims) -> list[str]:
-    """Returns a line where skewed differences between clients may raise the rate of false claims.
-
-    ``tests/evidence/comparisons.py`` measures these rates.
-    """
+    """Returns a line where skewed differences between clients may make claims false."""
     if claims.clients >= _CLIENTS and claims.skewness <= _SKEWNESS:
         return []
     return [

@@ -34,10 +34,7 @@ def floor_of(variances: npt.NDArray[Any], pairs: npt.NDArray[np.int64]) -> npt.N
 
     Args:
         variances: Shape (..., pairs); at least one pair.
-        pairs: The methods' numbers, shape (2, pairs).
-
-    Returns:
-        Shape (..., 1); 0 where no pair is left.
+        pairs: The methods' numbers, shape (2, pairs). The floor (..., 1) is 0 for a single pair.
     """
     member = (np.arange(pairs.max() + 1)[:, None, None] == pairs).any(axis=1)
     rest = ~member[(variances @ member.T).argmax(axis=-1)]

@@ -135,10 +135,8 @@ def _gap(one: Scores, other: Scores) -> Gap:
     degrees = (gaps.shape[0] - 1) * (gaps.shape[1] - 1)
     noise = float(np.nansum(rest**2)) / degrees / gaps.size if degrees else 0.0
     parts = variances_of(gaps)
-    centered = by_client - by_client.mean()
-    spread = float(centered.std())
-    rounding = 1e-9 * float(np.abs(by_client).max())
-    skewness = float((centered**3).mean()) / spread**3 if spread > rounding else 0.0
+    spread = max(by_client.std(), 1e-9 * np.abs(by_client).max(), np.finfo(float).tiny)
+    skewness = float((((by_client - by_client.mean()) / spread) ** 3).mean())
     return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise, 0.0, skewness)
 
 
@@ -165,13 +163,9 @@ def variances_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
 
 
 def error_of(by_seeds: float, by_clients: float, seeds: int, clients: int) -> tuple[float, float]:
-    """Returns the standard error of a mean, and its degrees of freedom by Satterthwaite (1946).
+    """Returns a mean's standard error, and its degrees of freedom by Satterthwaite (1946).
 
-    Args:
-        by_seeds: ``s_b^2 / S``.
-        by_clients: ``s_a^2 / n``.
-        seeds: S; at least 2.
-        clients: n.
+    The arguments are those of a ``Gap``, with at least two seeds.
     """
     total = by_seeds + by_clients
     parts = by_seeds**2 / (seeds - 1) + by_clients**2 / max(clients - 1, 1)

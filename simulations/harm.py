@@ -8,10 +8,7 @@ from scipy.stats import t
 from client.confidence import LEVEL
 from simulations.differences import Scores, error_of, variances_of
 
-LEAST_SEEDS: Final = 3
-"""Fewer do not tell how much a share varies over seeds."""
-
-_PSEUDO: Final = 2  # seeds
+LEAST_SEEDS: Final = 3  # fewer do not tell how much a share varies over seeds
 
 
 class Share(NamedTuple):
@@ -57,9 +54,8 @@ def share_worse(scores: Scores, base: Scores, sign: int) -> Share | None:
     if seeds < LEAST_SEEDS:
         return Share(share, None, None, clients)
     by_seeds, by_clients = variances_of(worse)
-    pseudo = _PSEUDO * _binomial(share, clients) / 2 / seeds
-    by_seeds = ((seeds - 1) * by_seeds + pseudo) / (seeds - 1 + _PSEUDO)
-    error, degrees = error_of(by_seeds, by_clients, seeds + _PSEUDO, clients)
+    by_seeds = ((seeds - 1) * by_seeds + _binomial(share, clients) / seeds) / (seeds + 1)
+    error, degrees = error_of(by_seeds, by_clients, seeds + 2, clients)
     count = min(_binomial(share, clients * seeds) / error**2, clients)
     return Share(share, *_wilson(share, count, float(t.ppf((1 + LEVEL) / 2, degrees))), clients)
 

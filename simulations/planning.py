@@ -62,11 +62,11 @@ def needed(gap: Gap, methods: int) -> Needed | None:
         The numbers, each to about a quarter; None where there are too few seeds or clients to
         estimate them, or the difference may have either sign.
     """
-    by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
-    if not gap.enough or not mean > 0:
+    if not gap.enough:
         return None
+    by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
     error, degrees = error_of(by_seeds, gap.by_clients, gap.seeds, gap.clients)
-    if mean <= t.ppf(0.95, degrees) * error:
+    if not mean > t.ppf(0.95, degrees) * error:
         return None
     ends = [gap._replace(mean=mean + side * t.ppf(0.9, degrees) * error) for side in (1, -1)]
     # With ever more seeds, this is left of the interval and of the difference's deviation.
