@@ -1,6 +1,7 @@
 """A model's predictions as columns of a table for people."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple, Self
 
 import torch
@@ -78,11 +79,16 @@ def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.double().reshape(shape) - targets.double().reshape(shape)).abs()
 
 
-def ends_of(outputs: Tensor, interval: Interval, classes: Sequence[str]) -> Columns:
-    """Returns the ends of intervals as columns, by name; for the arguments see ``columns_of``."""
+def ends_of(
+    outputs: Tensor, interval: Interval, classes: Sequence[str], least: float = -inf
+) -> Columns:
+    """Returns the ends of intervals, cut at the ``least`` value that there is, as columns by name.
+
+    For the other arguments see ``columns_of``.
+    """
     values = outputs.double().reshape(len(outputs), -1)
     radius = torch.tensor(interval.radii, dtype=values.dtype)
-    ends = {LOW: values - radius, HIGH: values + radius}
+    ends = {LOW: (values - radius).clamp(min=least), HIGH: values + radius}
     if len(radius) == 1:
         return {name: end[:, 0].tolist() for name, end in ends.items()}
     return {name: c for what, end in ends.items() for name, c in _each(what, end, classes).items()}

@@ -238,11 +238,7 @@ def compare(
     return Comparison(place, runs, stopped)
 
 
-def load_comparison(
-    comparison: str | Path,
-    *,
-    round: str = "picked",  # noqa: A002 - what it is
-) -> Comparison:
+def load_comparison(comparison: str | Path, *, round: str = "picked") -> Comparison:  # noqa: A002
     """Opens a comparison: its folder, or its name in ``runs/``.
 
     Runs that are not finished have no part in it; ``stopped`` names them.

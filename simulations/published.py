@@ -111,11 +111,7 @@ def pairs(results: Results) -> "pd.DataFrame":
 
 
 class _Column(NamedTuple):
-    """A column of figures: its heading, the columns of ``summary`` in it, and whether it has marks.
-
-    The row that is best on validation rows is bold, and a dagger marks those that no difference
-    from it is shown for.
-    """
+    """A column of figures: its heading, its columns of ``summary``, and whether rows are marked."""
 
     results: Results
     head: str
@@ -124,7 +120,6 @@ class _Column(NamedTuple):
     marked: bool
 
     def bold(self, label: str) -> bool:
-        """Whether a row is the best."""
         claims = self.results.claims
         return self.marked and claims is not None and label == claims.best
 

@@ -42,12 +42,10 @@ UNTRAINED: Final = "untrained model"
 WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
 
 
-class _Last(RunRecord):
-    """A run without the rounds that validation rows have picked."""
-
+class _Last(RunRecord):  # a run's last round
     @property
     def results(self) -> dict[str, Any] | None:
-        """The results of the last round."""
+        """The results, without those of rounds that validation rows have picked."""
         found, marks = super().results, (selected_by(""), selected_by(TUNED))
         return found and {key: value for key, value in found.items() if key not in marks}
 
@@ -55,12 +53,8 @@ class _Last(RunRecord):
 def shown_rounds(runs: Runs, which: str) -> Runs:
     """Returns runs as seen in the rounds that validation rows pick, or in the last ones.
 
-    Args:
-        runs: The runs.
-        which: ``picked`` or ``last``.
-
     Raises:
-        Refused: It is neither.
+        Refused: ``which`` is neither ``picked`` nor ``last``.
     """
     if which not in ("picked", "last"):
         raise Refused(must("round", which, "picked or last"))
@@ -261,7 +255,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _members(records: Sequence[RunRecord]) -> int:
-    """Returns how many clients every run has in the end."""
     return min(record.members for record in records)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -68,7 +69,10 @@ def predict(
             for leaf in tree_leaves(outputs):
                 require(len(leaf) == found.size, "rows of outputs", len(leaf), f"{found.size}")
             predicted = columns_of(exported.outputs, outputs, exported.classes)
-            predicted |= ends_of(outputs, interval, exported.classes) if interval else {}
+            if interval:
+                counts = getattr(exported.experiment.own, "family", "") == "poisson"
+                least = 0.0 if counts else -inf
+                predicted |= ends_of(outputs, interval, exported.classes, least)
     taken = [name for name in predicted if name in found.others]
     if taken:
         raise Refused(f"{rows} has the columns {few_names(taken)}, which predictions are called")

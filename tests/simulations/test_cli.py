@@ -187,7 +187,8 @@ def test_compare_runs_algorithms_side_by_side(engram):
     names = ("local", "fedavg", "pfedme")  # local is a reference
     labels = [f"{name}{end}" for name in names for end in ("", " + fine-tuning")]
     assert [row["method"] for row in rows] == labels
-    each = [RunRecord.open(Path(f"c/fedavg-seed{seed}")).results["accuracy"] for seed in (0, 1)]
+    ended = [RunRecord.open(Path(f"c/fedavg-seed{seed}")).results for seed in (0, 1)]
+    each = [results["selected"]["accuracy"] for results in ended]
     assert rows[2]["accuracy"] == pytest.approx(np.mean(each))
     assert rows[2]["accuracy-seed-std"] == pytest.approx(np.std(each, ddof=1))
     assert ["accuracy-common" in row for row in rows] == [False, False, True, True, True, True]

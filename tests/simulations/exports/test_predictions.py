@@ -313,6 +313,25 @@ def test_intervals_hold_the_targets_of_new_rows(tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_intervals_of_counts_are_cut_at_zero(tmp_path):
+    rng = np.random.default_rng(0)
+    sites = {}
+    for name in "abc":
+        x = rng.normal(size=(80, 2))
+        sites[name] = (x, rng.poisson(np.exp(0.5 * x[:, 0])))
+    settings = {"test_fraction": 0.4, "progress": False, "family": "poisson"}
+    run = engram.simulate(sites, method="molar", out="run", **settings)
+    model = run.export("a")
+    np.savez("rows.npz", x=sites["b"][0])
+    found = predict(model, tmp_path / "rows.npz", tmp_path / "out.csv").table
+    about = json.loads((model / "model.json").read_text())
+    (radius,) = next(i["radii"] for i in about["intervals"] if i["level"] == 0.9)
+    below = found["predicted"] - radius
+    assert below.min() < 0
+    np.testing.assert_allclose(found["low"], np.maximum(below, 0), atol=1e-12)
+    np.testing.assert_allclose(found["high"], found["predicted"] + radius)
+
+
 def test_intervals_of_networks_are_by_validation_rows_and_hold_new_rows(tmp_path):
     rng, clients, each = np.random.default_rng(4), 12, 200
     truth = rng.normal(size=(clients, 3))
