@@ -34,13 +34,14 @@ from client.training.sampler import Sampler
 from client.training.trial import on_rows
 from client.training.ways import Learner, quickest
 from engram.augmentations import AUGMENTATIONS, check_augmentation
-from engram.checks import must
+from engram.checks import must, require
 from engram.cohort.problem import network_of
 from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
 from engram.core.contract import Contract, SlotFault
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
+from engram.models import Model
 from engram.steps import step_factors
 from engram.tasks import Task, task_of
 from engram.types import Params
@@ -141,9 +142,6 @@ class Trainer:
             metrics = self._own.metrics(e)
             mixed = shapes.served.weights is not None
             self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
-            if self._private and (model.statistics is not None or model.least_rows > 1):
-                expected = "one without batch norm, such as norm group, where privacy is example"
-                raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
@@ -161,7 +159,9 @@ class Trainer:
                 standard=self._standard,
                 work=shapes.work,
                 private=_mechanism(e),
+                missed={},
             )
+            self._check_network(model)
             self.method: Method = self.learner.method(self._task)
             users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
             self._factors = step_factors(e.schedule, e.num_rounds)
@@ -207,6 +207,18 @@ class Trainer:
             e, self.learner, self.method.client, self.ways, self.data.train, self._size, self._rows
         )
         self._vectorized = vectorized
+
+    def _check_network(self, model: Model) -> None:
+        """Checks that the steps of the method and of privacy can be taken on the network."""
+        e, learner = self.experiment, self.learner
+        if self._private and (model.statistics is not None or model.least_rows > 1):
+            expected = "one without batch norm, such as norm group, where privacy is example"
+            raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
+        plain = "one whose gradients torch.func takes (no hooks, checkpoints or max_norm)"
+        private = model.vectorizes or not self._private
+        require(private, "model", e.model, f"{plain} where privacy is example")
+        twice = model.by_itself and learner.gradients(3) != learner.gradients()
+        require(not twice, "model", e.model, f"{plain} for second derivatives, as in {e.method}")
 
     @cached_property
     def scorer(self) -> "Scorer":

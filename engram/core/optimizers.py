@@ -19,7 +19,7 @@ from engram.tree import add_scaled, interpolate, multiplied, norm
 from engram.types import Params, Scale
 
 State = dict[str, Any]
-"""Moments of one slot: ``Params`` by the name of the moment, and ``steps``, a tensor."""
+"""Moments of one slot: ``Params`` by the name of the moment, and ``steps`` of each parameter."""
 
 _BETA2, _EPSILON = 0.999, 1e-8
 
@@ -118,17 +118,25 @@ def _adam(beta: float) -> Optimizer:
         return {"first": zeros(w), "second": zeros(w), "steps": _no_steps(w)}
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
-        first, steps = interpolate(d, state["first"], beta), state["steps"] + 1
+        first, steps = interpolate(d, state["first"], beta), _counted(d, state)
+        counts = torch.stack(list(steps.values()))
         second = {n: torch.lerp(g**2, state["second"][n], _BETA2) for n, g in d.items()}
-        one, two = _correction(beta, steps), _correction(_BETA2, steps)
-        move = {n: m / one / ((second[n] / two).sqrt() + _EPSILON) for n, m in first.items()}
+        ones, twos = _correction(beta, counts).unbind(), _correction(_BETA2, counts).unbind()
+        move = {
+            n: m / one / ((second[n] / two).sqrt() + _EPSILON)
+            for (n, m), one, two in zip(first.items(), ones, twos, strict=True)
+        }
         return add_scaled(w, -eta, move), {"first": first, "second": second, "steps": steps}
 
     return Optimizer(init, update, remembers=True, affine=False)
 
 
-def _no_steps(w: Params) -> Tensor:
-    return next(iter(w.values())).new_zeros(())
+def _no_steps(w: Params) -> Params:
+    return {n: leaf.new_zeros(()) for n, leaf in w.items()}
+
+
+def _counted(d: Params, state: State) -> Params:
+    return {n: state["steps"][n] + 1 for n in d}
 
 
 def _correction(beta: float, steps: Tensor) -> Tensor:
@@ -145,10 +153,10 @@ def _users(own: OwnOptimizer) -> Optimizer:
         return state | ({"steps": _no_steps(w)} if own.counts else {})
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
-        counted = {"steps": state["steps"] + 1} if own.counts else {}
-        named = {"step": counted["steps"]} if own.counts else {}
+        counted = {"steps": _counted(d, state)} if own.counts else {}
         move, moments = Params(), {moment: Params() for moment in own.moments}
         for n, g in d.items():
+            named = {"step": counted["steps"][n]} if own.counts else {}
             found = own.update(g, *(state[moment][n] for moment in own.moments), **named)
             all_ = found if isinstance(found, tuple) else (found,)
             shapes = [tuple(one.shape) for one in all_]

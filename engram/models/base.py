@@ -1,5 +1,6 @@
 """Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
 
+import copy
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
@@ -49,6 +50,10 @@ class Model(NamedTuple):
         tokens: For each input that goes to an embedding, how many tokens this has; None for other
             inputs, or if there are no such inputs.
         vectorizes: Whether ``torch.func.vmap`` can run it.
+        by_itself: Whether the module itself takes its passes, which have first derivatives alone:
+            it has hooks on parameters or a checkpointed part, for example, or ``max_norm``, so that
+            ``statistics`` has parameters, too.
+        unreached: Names of parameters that never have a gradient, if it ``vectorizes``.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
         represent: ``(params, inputs, key, shift, training) -> (outputs, z (k, width))``: what
@@ -77,6 +82,8 @@ class Model(NamedTuple):
     running: frozenset[str] = frozenset()
     tokens: Any = None
     vectorizes: bool = True
+    by_itself: bool = False
+    unreached: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
@@ -106,6 +113,16 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
     special = isinstance(found, dict) and hasattr(found, "logits")
     outputs: Outputs = found.logits if special else found
     return outputs
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Returns a copy of a module with the hooks on its parameters, which torch leaves out."""
+    found = copy.deepcopy(module)
+    for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
+        mine._backward_hooks = theirs._backward_hooks
+        if theirs._post_accumulate_grad_hooks:
+            mine._post_accumulate_grad_hooks = theirs._post_accumulate_grad_hooks
+    return found
 
 
 def with_personal(

@@ -381,7 +381,7 @@ def test_spans_are_for_few_rows_beside_a_large_layer(settings, way):
     ],
 )
 def test_gradients_of_a_step_are_counted(settings, count):
-    assert trainer(settings_of(settings)).learner.gradients == count
+    assert trainer(settings_of(settings)).learner.gradients() == count
 
 
 @pytest.mark.usefixtures("large")

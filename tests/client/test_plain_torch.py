@@ -316,3 +316,31 @@ def test_buffers_of_an_instance_that_is_refused_are_as_before(tmp_path):
     with pytest.raises(Refused, match="which changes"):
         simulated(net, *rows("numbers"), tmp_path / "run")
     assert all(torch.equal(leaf, net.state_dict()[name]) for name, leaf in before.items())
+
+
+class Auxiliary(Looking):
+    def forward(self, x):
+        return (self.one(x), self.other(x)) if self.training else self.one(x)
+
+
+def test_a_second_head_in_training_needs_a_loss_of_ones_own(tmp_path):
+    inputs, targets = rows("linear layers")
+    with pytest.raises(Refused, match=r"outputs in training must be one tensor.*got 'a tuple'"):
+        simulated(Auxiliary(), inputs, targets, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "local-moml", "hessian": "exact"}, "second derivatives, as in local-moml"),
+        ({"privacy": "example", "local_epochs": 0, "noise_multiplier": 1.0}, "privacy is example"),
+    ],
+)
+def test_gradients_that_torch_func_does_not_take_are_refused_where_they_must_be(
+    settings, said, tmp_path
+):
+    net = frozen()
+    net[2].weight.register_hook(lambda gradient: gradient * 0.5)
+    inputs, targets = rows("linear layers")
+    with pytest.raises(Refused, match=f"no hooks, checkpoints or max_norm.*{said}"):
+        simulated(net, inputs, targets, tmp_path / "run", **settings)
