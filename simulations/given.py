@@ -86,6 +86,7 @@ def _metrics(given: Any) -> Any:
         name = next((name for name in [*METRICS] if METRICS[name].score is each), name_of(each))
         if name not in METRICS or METRICS[name].score is not each:
             metric()(each)
+            METRICS[name] = METRICS[name]._replace(declared=False)
         names.append(name)
     plain = bool(names) and all(isinstance(name, str) for name in names)
     return ",".join(names) if plain else names

@@ -42,6 +42,7 @@ from engram.core.method import Method, Slots
 from engram.core.optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
 from engram.models import Model
+from engram.models.base import matching
 from engram.steps import step_factors
 from engram.tasks import Task, task_of
 from engram.types import Params
@@ -51,6 +52,7 @@ from federation.data.standards import standardized
 from federation.errors import Refused, one_line
 from federation.learning import check_kept, set_aside, shapes_on
 from federation.machine import check_threads
+from federation.settings.fields import by_pattern
 from federation.streams import Stream, torch_generator, unseen
 from federation.trained import Trained
 
@@ -147,7 +149,9 @@ class Trainer:
                 momentum=e.momentum,
                 weight_decay=e.weight_decay,
                 clip=e.gradient_clip,
+                decays=self._by_pattern(model, initial, "weight-decay", e.weight_decay_by),
             )
+            etas = self._by_pattern(model, initial, "eta", e.eta_by)
             self.learner = Learner(
                 settings=self._own.settings,
                 model=model,
@@ -159,6 +163,7 @@ class Trainer:
                 standard=self._standard,
                 work=shapes.work,
                 private=_mechanism(e),
+                ratios={n: eta / self._own.settings.eta for n, eta in etas.items()},
                 missed={},
             )
             self._check_network(model)
@@ -207,6 +212,10 @@ class Trainer:
             e, self.learner, self.method.client, self.ways, self.data.train, self._size, self._rows
         )
         self._vectorized = vectorized
+
+    @staticmethod
+    def _by_pattern(model: Model, w: Params, key: str, text: str) -> dict[str, float]:
+        return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
 
     def _check_network(self, model: Model) -> None:
         """Checks that the steps of the method and of privacy can be taken on the network."""

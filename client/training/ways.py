@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -56,6 +57,7 @@ class Learner(NamedTuple):
         standard: Standardization of targets before the loss; None for targets as they are.
         work: Slots that a client works on, on torch's meta device, which holds no values.
         private: The mechanism of a step that hides single rows; None for plain gradients.
+        ratios: As ``Stepper.ratios``.
         missed: As ``Stepper.missed``.
     """
 
@@ -69,6 +71,7 @@ class Learner(NamedTuple):
     standard: Standard | None
     work: Slots
     private: "ByExamples | None" = None
+    ratios: Mapping[str, float] = MappingProxyType({})
     missed: dict[str, bool] = {}  # noqa: RUF012 - of a learner that trains nobody
 
     @property
@@ -167,8 +170,8 @@ class Learner(NamedTuple):
         """
         build = builder(self.settings, self._context(task, way))
         statistics = self._statistics(way)
-        unreached = self.model.unreached, self.missed
-        stepper = Stepper(self.optimizer, factor, self.network.running, statistics, *unreached)
+        apart = self.model.unreached, self.ratios, self.missed
+        stepper = Stepper(self.optimizer, factor, self.network.running, statistics, *apart)
         problem = Problem(build, stepper, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)

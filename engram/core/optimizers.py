@@ -5,7 +5,8 @@ weight decay: Loshchilov, Hutter. ICLR 2019.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -50,7 +51,12 @@ SGD: Final = Optimizer(
 
 
 def optimizer_of(
-    name: str = "sgd", *, momentum: float = 0.9, weight_decay: float = 0.0, clip: float = 0.0
+    name: str = "sgd",
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    clip: float = 0.0,
+    decays: Mapping[str, float] = MappingProxyType({}),
 ) -> Optimizer:
     """Builds an optimizer.
 
@@ -71,6 +77,7 @@ def optimizer_of(
         weight_decay: >= 0.
         clip: Largest Euclidean norm of d, over all parameters of a slot; longer ones are scaled
             down to it. 0: no bound.
+        decays: Weight decay of parameters in place of ``weight_decay``, by name.
 
     Raises:
         ValueError: If a value is out of range.
@@ -79,17 +86,23 @@ def optimizer_of(
     require(weight_decay >= 0, "weight-decay", weight_decay, "at least 0")
     require(clip >= 0, "gradient-clip", clip, "at least 0")
     plain = _by_name(name, momentum)
-    if not (weight_decay or clip):
+    if not (weight_decay or clip or decays):
         return plain
+
+    def decayed(x: Params, scale: Scale, w: Params) -> Params:
+        found = Params()
+        for n, leaf in x.items():
+            found |= add_scaled({n: leaf}, scale * decays.get(n, weight_decay), {n: w[n]})
+        return found
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
         if clip:
             # As torch's clip_grad_norm_ has it.
             d = multiplied(d, (clip / (norm(d) + 1e-6)).clamp(max=1.0))
         if name == "adamw":
-            w = add_scaled(w, -eta * weight_decay, w)
+            w = decayed(w, -eta, w)
         else:
-            d = add_scaled(d, weight_decay, {n: w[n] for n in d})
+            d = decayed(d, 1.0, w)
         return plain.update(w, d, state, eta)
 
     return plain._replace(update=update, affine=False)

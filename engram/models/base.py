@@ -1,7 +1,7 @@
 """Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
@@ -125,6 +125,26 @@ def copied(module: nn.Module) -> nn.Module:
     return found
 
 
+def matching(
+    model: Model, names: Iterable[str], patterns: Mapping[str, float], key: str
+) -> dict[str, float]:
+    """Returns the numbers of parameters whose own names match patterns: the first one's.
+
+    Raises:
+        ValueError: If a pattern matches nothing; ``key`` is what has it.
+    """
+    called = {name: model.names.get(name, name) for name in names}
+    for pattern in patterns:
+        if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
+            some = ", ".join(list(called.values())[:4])
+            raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
+    found = dict[str, float]()
+    for name, theirs in called.items():
+        fits = [value for pattern, value in patterns.items() if fnmatchcase(theirs, pattern)]
+        found |= {name: fits[0]} if fits else {}
+    return found
+
+
 def with_personal(
     model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
 ) -> Model:
@@ -145,11 +165,7 @@ def with_personal(
     found = set(model.running) if running else set()
     for key, text, kept in (("personal", personal, True), ("share", share, False)):
         patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
-        for pattern in patterns:
-            if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
-                some = ", ".join(list(called.values())[:4])
-                raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
-        matched = {n for n, c in called.items() if any(fnmatchcase(c, p) for p in patterns)}
+        matched = matching(model, called, dict.fromkeys(patterns, 0.0), key).keys()
         if patterns:
             found |= matched if kept else called.keys() - matched
     if not called.keys() - found - model.running:

@@ -17,9 +17,11 @@ __all__ = [
     "Float",
     "Int",
     "Optimizer",
+    "Patterns",
     "Range",
     "Scalar",
     "Settings",
+    "by_pattern",
     "called_here",
     "closest",
     "expect",
@@ -31,6 +33,7 @@ __all__ = [
     "searched",
     "searched_range",
     "widths",
+    "with_tables",
     "wrong_values",
 ]
 
@@ -75,6 +78,40 @@ _OTHER_WORDS: Final = {
 Int = Annotated[int, BeforeValidator(no_bool), Field(le=_MOST)]
 """A whole number: of rows, steps or clients. What takes time or memory many times over has a bound
 of its own below this one."""
+
+BY_PATTERN: Final = ("eta", "weight-decay")
+"""Settings that may be tables of patterns of parameters, which settings called ``-by`` hold."""
+
+
+def by_pattern(text: str) -> dict[str, float]:
+    """Returns the values of patterns in a text such as ``0.*=0.03,*.bias=0.1``."""
+    pairs = [part.strip().rpartition("=") for part in text.split(",") if part.strip()]
+    try:
+        found = {pattern: float(value) for pattern, _, value in pairs}
+    except ValueError:
+        found = {"": 0.0}
+    fits = all(pattern and 0 <= value <= _FAR for pattern, value in found.items())
+    expect(fits, 'a table of patterns with numbers, 0 or more, such as {"0.*" = 0.03}')
+    return found
+
+
+def _kept(text: str) -> str:
+    by_pattern(text)
+    return text
+
+
+def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings in which tables of patterns are texts."""
+    found = dict(config)
+    for key, value in config.items():
+        if isinstance(value, Mapping) and (word := key.rpartition(".")[2]) in BY_PATTERN:
+            found[f"{word}-by"] = ",".join(f"{name}={number}" for name, number in value.items())
+            del found[key]
+    return found
+
+
+Patterns = Annotated[str, AfterValidator(_kept)]
+"""Numbers by patterns of parameters: see ``by_pattern``."""
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
 """A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""

@@ -124,7 +124,12 @@ def tune(
         if not chosen:
             raise Refused(must("methods", methods, TRAINING_NETWORKS))
         fixed = settings_of_several(data, chosen, settings)
-        return new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+        found = new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+        for plan in found.searches().values():
+            known = 'declared, where it is searched by: engram.metric(better="lower"), or "higher"'
+            if not plan.metric.declared:
+                raise Refused(must(f"better of metric {plan.metric.name}", None, known))
+        return found
 
     tuning = told_with(wrong, searches)
     shown = progress and threading.current_thread() is threading.main_thread()
