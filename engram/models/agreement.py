@@ -146,13 +146,12 @@ def agreement(module: nn.Module, skeleton: Skeleton, example: Inputs) -> Agreeme
         for name, x in skeleton.start.items()
     }
     rows = example, tree_map(lambda leaf: leaf.flip(0), example)
-    itself = Itself(module, skeleton, lambda key: drawing(int(key)))
-    by_keys = Itself(module, skeleton, partial(Pure, drawing=True))
     before = [(leaf, leaf.grad) for leaf in module.parameters()]
     module.zero_grad()
     failure: Exception | None = None
     missed: list[set[str]] = []
-    for plain in (by_keys, itself):  # what is checkpointed draws again as torch draws alone
+    for draws in (partial(Pure, drawing=True), _drawing):  # what is checkpointed draws again
+        plain = Itself(module, skeleton, draws)
         try:
             expected = _in_turn(plain, params, rows, missed)
             break
@@ -169,7 +168,7 @@ def agreement(module: nn.Module, skeleton: Skeleton, example: Inputs) -> Agreeme
     changed = [n for n in changed if n not in running | skeleton.renormed]
     require(not changed, f"parameters of {kind}", changed, "left as they are by a backward pass")
     hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x, _ in before)
-    alone = hooked or skeleton.renormed or plain is itself
+    alone = hooked or skeleton.renormed or draws is _drawing
     for way in () if alone else (_together, _in_turn):
         try:
             alike = _alike(way(skeleton, params, rows), expected)
@@ -179,7 +178,12 @@ def agreement(module: nn.Module, skeleton: Skeleton, example: Inputs) -> Agreeme
             static = way is _together  # no value decides what is computed
             unreached = frozenset(missed[-1] & missed[-2]) - running
             return Agreement(static, None, unreached if static else frozenset())
-    return Agreement(False, itself, frozenset())
+    return Agreement(False, Itself(module, skeleton, _drawing), frozenset())
+
+
+def _drawing(key: Tensor) -> AbstractContextManager[None]:
+    """Returns a context in which torch itself draws, by a key."""
+    return drawing(int(key))
 
 
 # --- Passes --------------------------------------------------------------------------------------
@@ -236,11 +240,15 @@ def _together(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[
 
 
 def _alike(found: Sequence[Sequence[Tensor]], expected: Sequence[Sequence[Tensor]]) -> bool:
-    """Returns whether passes give the same numbers, up to rounding."""
-    for ours, theirs in zip(found, expected, strict=True):
-        sizes = [float(x.double().nan_to_num(0.0, 0.0).norm()) for x in theirs]
-        for one, other, size in zip(ours, theirs, sizes, strict=True):
-            near = 1e-2 * size + 1e-4 * max(sizes)
-            if not torch.allclose(one.double(), other.double(), 0.0, near, equal_nan=True):
+    """Returns whether passes give the same numbers, up to rounding.
+
+    This grows where a layer normalizes by two numbers, as batch norm of two rows may in training.
+    """
+    for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        each, of_all = (0.3, 1e-2) if i < len(expected) // 2 else (1e-2, 1e-4)
+        pairs = [[x.float().nan_to_num(0.0, 0.0, 0.0) for x in some] for some in (ours, theirs)]
+        sizes = [float(x.norm()) for x in pairs[1]]
+        for one, other, size in zip(*pairs, sizes, strict=True):
+            if not float((one - other).norm()) <= each * size + of_all * max(sizes):
                 return False
     return True

@@ -95,11 +95,6 @@ def by_pattern(text: str) -> dict[str, float]:
     return found
 
 
-def _kept(text: str) -> str:
-    by_pattern(text)
-    return text
-
-
 def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings in which tables of patterns are texts."""
     found = dict(config)
@@ -110,7 +105,7 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-Patterns = Annotated[str, AfterValidator(_kept)]
+Patterns = Annotated[str, AfterValidator(lambda text: text if by_pattern(text) else "")]
 """Numbers by patterns of parameters: see ``by_pattern``."""
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
