@@ -63,10 +63,10 @@ def settings_of(
         model(make, found["model"])
     try:
         for key, register in FUNCTIONS.items():
-            if callable(found.get(key, "")):
-                name = name_of(found[key])
-                register(found[key], name)
-                found[key] = name
+            given_itself = found.get(key, "")
+            if callable(given_itself) or type(given_itself).__module__.startswith("torch.optim"):
+                found[key] = name_of(given_itself)
+                register(given_itself, found[key])
         if "metrics" in found:
             found["metrics"] = _metrics(found["metrics"])
     except ValueError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,27 +114,19 @@ class _Pass(torch.autograd.Function):
         return None, None, *(leaf.grad for leaf in ctx.itself.leaves.values())
 
 
-class Agreement(NamedTuple):
-    """The ways in which a module's passes are torch's.
-
-    Attributes:
-        vectorizes: Whether ``vmap`` of its functions takes them.
-        itself: The module, if only itself takes them; None if its functions do, too.
-        unreached: Names of parameters that never have a gradient, if ``vectorizes``.
-    """
-
-    vectorizes: bool
-    itself: Itself | None
-    unreached: frozenset[str]
-
-
-def agreement(module: nn.Module, skeleton: Skeleton, example: Inputs) -> Agreement:
+def agreement(
+    module: nn.Module, skeleton: Skeleton, example: Inputs
+) -> tuple[bool, Itself | None, frozenset[str]]:
     """Takes a forward and a backward pass of two batches, in training and in evaluation.
 
     Args:
         module: The module.
         skeleton: The same as functions.
         example: Two rows or more.
+
+    Returns:
+        Whether ``vmap`` of its functions takes torch's passes; the module, if only itself does; and
+        names of parameters that never have a gradient, if ``vmap`` does.
 
     Raises:
         ValueError: If torch takes no backward pass, or a pass changes what it should not.
@@ -177,8 +169,8 @@ def agreement(module: nn.Module, skeleton: Skeleton, example: Inputs) -> Agreeme
         if alike:
             static = way is _together  # no value decides what is computed
             unreached = frozenset(missed[-1] & missed[-2]) - running
-            return Agreement(static, None, unreached if static else frozenset())
-    return Agreement(False, Itself(module, skeleton, _drawing), frozenset())
+            return static, None, unreached if static else frozenset()
+    return False, Itself(module, skeleton, _drawing), frozenset()
 
 
 def _drawing(key: Tensor) -> AbstractContextManager[None]:

@@ -65,10 +65,10 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
     running = {} if statistics == "fixed" else _running(module)
     _check_trained(module, running)
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
-    agreed = agreement(module, skeleton, example)
-    passes = agreed.itself or skeleton
-    grouped = agreed.itself is None and skeleton.can_group(example)
-    representing = skeleton.width > 0 and agreed.itself is None
+    vectorizes, itself, unreached = agreement(module, skeleton, example)
+    passes = itself or skeleton
+    grouped = itself is None and skeleton.can_group(example)
+    width = skeleton.width if itself is None else 0
 
     def init(generator: Generator) -> Params:
         own = _seed(make, generator)
@@ -95,14 +95,14 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         together=skeleton.together if grouped else None,
         statistics_together=skeleton.statistics_together if grouped and running else None,
         statistics=passes.statistics if running or skeleton.renormed else None,
-        vectorizes=agreed.vectorizes,
-        by_itself=agreed.itself is not None,
-        unreached=agreed.unreached,
+        vectorizes=vectorizes,
+        by_itself=itself is not None,
+        unreached=unreached,
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
         tokens=skeleton.tokens,
-        represent=skeleton.represent if representing else None,
-        width=skeleton.width if representing else 0,
+        represent=skeleton.represent if width else None,
+        width=width,
         constants=None
         if isinstance(make, nn.Module)
         else cache(partial(digest_of_constants, module, parameters_of(module, running).keys())),

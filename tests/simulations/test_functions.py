@@ -68,6 +68,7 @@ def test_a_metric_that_has_been_registered_keeps_its_range():
         ({"schedule": lambda number: -1.0}, "schedule <lambda> must be a finite number, 0 or more"),
         ({"schedule": lambda number: None}, "schedule <lambda> must be a number for each round"),
         ({"schedule": torch.optim.lr_scheduler.StepLR}, "schedule must be a function, .*StepLR'$"),
+        ({"optimizer": torch.optim.SGD(LINEAR.parameters())}, "optimizer must be sgd, .*sgd.SGD'$"),
         ({"schedule": lambda one, two: one}, "schedule <lambda> must be a number.*TypeError"),
         ({"optimizer": torch.optim.SGD}, "optimizer must be sgd, .*eta.*got 'torch.optim.sgd.SGD'"),
         ({"optimizer": partial(torch.optim.AdamW, lr=1e-3)}, "optimizer must be sgd, .*AdamW'$"),
