@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from math import cos, inf, pi
+from math import cos, inf, nan, pi
 from typing import Any, Final, NamedTuple
 
 from engram.checks import must, require
@@ -33,6 +33,18 @@ SCHEDULES: Registry[Schedule] = Registry(
 """Every schedule, by its name."""
 
 _SCHEDULES: Final = frozenset(SCHEDULES)
+
+
+def by_pattern(text: str) -> dict[str, float]:
+    """Returns numbers by patterns, of a text such as ``0.*=0.03,*.bias=0.1``; NaN for no number."""
+    found = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        pattern, _, value = part.rpartition("=")
+        try:
+            found[pattern] = float(value)
+        except ValueError:
+            found[pattern] = nan
+    return found
 
 
 class OwnOptimizer(NamedTuple):

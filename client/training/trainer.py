@@ -43,7 +43,7 @@ from engram.core.optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
 from engram.models import Model
 from engram.models.base import matching
-from engram.steps import step_factors
+from engram.steps import by_pattern, step_factors
 from engram.tasks import Task, task_of
 from engram.types import Params
 from engram.units import Units
@@ -52,7 +52,6 @@ from federation.data.standards import standardized
 from federation.errors import Refused, one_line
 from federation.learning import check_kept, set_aside, shapes_on
 from federation.machine import check_threads
-from federation.settings.fields import by_pattern
 from federation.streams import Stream, torch_generator, unseen
 from federation.trained import Trained
 
@@ -226,6 +225,8 @@ class Trainer:
         plain = "one whose gradients torch.func takes (no hooks, checkpoints or max_norm)"
         private = model.vectorizes or not self._private
         require(private, "model", e.model, f"{plain} where privacy is example")
+        dropping = model.by_itself and model.noisy and e.device != "cpu"  # torch draws apart there
+        require(not dropping, "device", e.device, "cpu for dropout beside hooks or checkpoints")
         twice = model.by_itself and learner.gradients(3) != learner.gradients()
         require(not twice, "model", e.model, f"{plain} for second derivatives, as in {e.method}")
 

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from engram.checks import Fault, brief, must, require
-from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS
+from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS, by_pattern
 from federation.errors import one_line
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Range",
     "Scalar",
     "Settings",
-    "by_pattern",
     "called_here",
     "closest",
     "expect",
@@ -83,16 +82,10 @@ BY_PATTERN: Final = ("eta", "weight-decay")
 """Settings that may be tables of patterns of parameters, which settings called ``-by`` hold."""
 
 
-def by_pattern(text: str) -> dict[str, float]:
-    """Returns the values of patterns in a text such as ``0.*=0.03,*.bias=0.1``."""
-    pairs = [part.strip().rpartition("=") for part in text.split(",") if part.strip()]
-    try:
-        found = {pattern: float(value) for pattern, _, value in pairs}
-    except ValueError:
-        found = {"": 0.0}
-    fits = all(pattern and 0 <= value <= _FAR for pattern, value in found.items())
+def _patterns(text: str) -> str:
+    fits = all(name and 0 <= value <= _FAR for name, value in by_pattern(text).items())
     expect(fits, 'a table of patterns with numbers, 0 or more, such as {"0.*" = 0.03}')
-    return found
+    return text
 
 
 def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +98,8 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-Patterns = Annotated[str, AfterValidator(lambda text: text if by_pattern(text) else "")]
-"""Numbers by patterns of parameters: see ``by_pattern``."""
+Patterns = Annotated[str, AfterValidator(_patterns)]
+"""Numbers by patterns of parameters: see ``engram.steps.by_pattern``."""
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
 """A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""
