@@ -60,6 +60,7 @@ class Metric(NamedTuple):
             likes, cannot move a mean over n clients by more than ``most / n``.
         targets: Kinds of targets that it can be computed from; None for any.
         named: Whether ``score`` is also given the client's name, or its number if it has none.
+        declared: Whether who wrote it says which values are better.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Metric(NamedTuple):
     most: float = inf
     targets: tuple[Targets, ...] | None = None
     named: bool = False
+    declared: bool = True
 
     @property
     def worst(self) -> float:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from math import cos, inf, pi
+from math import cos, inf, nan, pi
 from typing import Any, Final, NamedTuple
 
 from engram.checks import must, require
@@ -33,6 +33,18 @@ SCHEDULES: Registry[Schedule] = Registry(
 """Every schedule, by its name."""
 
 _SCHEDULES: Final = frozenset(SCHEDULES)
+
+
+def by_pattern(text: str) -> dict[str, float]:
+    """Returns numbers by patterns, of a text such as ``0.*=0.03,*.bias=0.1``; NaN for no number."""
+    found = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        pattern, _, value = part.rpartition("=")
+        try:
+            found[pattern] = float(value)
+        except ValueError:
+            found[pattern] = nan
+    return found
 
 
 class OwnOptimizer(NamedTuple):
@@ -71,6 +83,7 @@ def schedule(function: Callable[[int], float], name: str = "") -> Callable[[int]
         ValueError: If the name is that of a built-in schedule.
     """
     name = name or name_of(function)
+    _refuse_torchs(function, "schedule", "a function, round -> factor of the step size")
     require(name not in _SCHEDULES, "name of a schedule", name, "one that no built-in one has")
     SCHEDULES[name] = lambda server_round, rounds: function(server_round)
     return function
@@ -84,16 +97,24 @@ def step_factors(name: str, rounds: int) -> list[float]:
     """
     schedule, factors = SCHEDULES[name], []
     for server_round in range(1, rounds + 1):
-        found = schedule(server_round, rounds)
+        found: Any = None
         try:
-            factor = float(found)
-        except (TypeError, ValueError, RuntimeError) as error:  # as Python, numpy and torch say it
-            raise ValueError(must(f"schedule {name}", found, "a number for each round")) from error
+            factor = float(found := schedule(server_round, rounds))
+        except Exception as error:  # a schedule may be anybody's
+            got = found if found is not None else f"{type(error).__name__}: {error}"
+            raise ValueError(must(f"schedule {name}", got, "a number for each round")) from error
         if not 0 <= factor < inf:
             wanted = f"a finite number, 0 or more, in round {server_round}"
             raise ValueError(must(f"schedule {name}", factor, wanted))
         factors.append(factor)
     return factors
+
+
+def _refuse_torchs(function: Callable[..., Any], key: str, expected: str) -> None:
+    """Refuses what steps a module's parameters itself: ``torch.optim.SGD``, or a partial of it."""
+    made = getattr(function, "func", function)
+    place = str(getattr(made, "__module__", ""))
+    require(not place.startswith("torch.optim"), key, f"{place}.{name_of(made)}", expected)
 
 
 def optimizer(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
@@ -118,6 +139,9 @@ def optimizer(function: Callable[..., Any], name: str = "") -> Callable[..., Any
         ValueError: If the name is that of a built-in optimizer, or arguments are none of these.
     """
     name = name or name_of(function)
+    kinds = ", ".join(BUILT_IN_OPTIMIZERS)
+    wanted = f"{kinds} (with eta, momentum, weight-decay), or a function, gradient -> direction"
+    _refuse_torchs(function, "optimizer", wanted)
     free = name not in BUILT_IN_OPTIMIZERS
     require(free, "name of an optimizer", name, "one that no built-in one has")
     try:

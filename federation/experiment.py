@@ -14,7 +14,15 @@ from federation.methods import METHODS, Method, unknown_method
 from federation.methods.network import NetworkMethod
 from federation.settings.data import DataSettings
 from federation.settings.evaluation import EvaluationSettings
-from federation.settings.fields import Scalar, Settings, closest, key_of, nearest, wrong_values
+from federation.settings.fields import (
+    Scalar,
+    Settings,
+    closest,
+    key_of,
+    nearest,
+    with_tables,
+    wrong_values,
+)
 from federation.settings.machine import MachineSettings
 from federation.settings.model import ModelSettings
 from federation.settings.shared import SharedSettings
@@ -252,6 +260,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
+    config = with_tables(config)
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()

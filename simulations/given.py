@@ -63,10 +63,10 @@ def settings_of(
         model(make, found["model"])
     try:
         for key, register in FUNCTIONS.items():
-            if callable(found.get(key, "")):
-                name = name_of(found[key])
-                register(found[key], name)
-                found[key] = name
+            given_itself = found.get(key, "")
+            if callable(given_itself) or type(given_itself).__module__.startswith("torch.optim"):
+                found[key] = name_of(given_itself)
+                register(given_itself, found[key])
         if "metrics" in found:
             found["metrics"] = _metrics(found["metrics"])
     except ValueError as error:
@@ -86,6 +86,7 @@ def _metrics(given: Any) -> Any:
         name = next((name for name in [*METRICS] if METRICS[name].score is each), name_of(each))
         if name not in METRICS or METRICS[name].score is not each:
             metric()(each)
+            METRICS[name] = METRICS[name]._replace(declared=False)
         names.append(name)
     plain = bool(names) and all(isinstance(name, str) for name in names)
     return ",".join(names) if plain else names

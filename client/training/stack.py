@@ -38,6 +38,7 @@ def likeness(trainer: Trainer) -> Hashable:
     free = _SHARED | {
         f"{e.method}.{key_of(name)}" for name in numbers(type(trainer.learner.settings))
     }
+    free -= {f"{e.method}.eta"} if e.eta_by else set()  # by which its ratios are made
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
     # Lazily read rows of several seeds are not joined: they may not fit into memory.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))

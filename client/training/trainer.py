@@ -34,14 +34,16 @@ from client.training.sampler import Sampler
 from client.training.trial import on_rows
 from client.training.ways import Learner, quickest
 from engram.augmentations import AUGMENTATIONS, check_augmentation
-from engram.checks import must
+from engram.checks import must, require
 from engram.cohort.problem import network_of
 from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
 from engram.core.contract import Contract, SlotFault, cause_of, line_of
 from engram.core.method import Method, Slots
 from engram.core.optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
-from engram.steps import step_factors
+from engram.models import Model
+from engram.models.base import matching
+from engram.steps import by_pattern, step_factors
 from engram.tasks import Task, task_of
 from engram.types import Params
 from engram.units import Units
@@ -145,15 +147,14 @@ class Trainer:
             metrics = self._own.metrics(e)
             mixed = shapes.served.weights is not None
             self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
-            if self._private and (model.statistics is not None or model.least_rows > 1):
-                expected = "one without batch norm, such as norm group, where privacy is example"
-                raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
                 weight_decay=e.weight_decay,
                 clip=e.gradient_clip,
+                decays=self._by_pattern(model, initial, "weight-decay", e.weight_decay_by),
             )
+            etas = self._by_pattern(model, initial, "eta", e.eta_by)
             self.learner = Learner(
                 settings=self._own.settings,
                 model=model,
@@ -165,7 +166,10 @@ class Trainer:
                 standard=self._standard,
                 work=shapes.work,
                 private=_mechanism(e),
+                ratios={n: eta / self._own.settings.eta for n, eta in etas.items()},
+                missed={},
             )
+            self._check_network(model)
             self.method: Method = self.learner.method(self._task)
             users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
             self._factors = step_factors(e.schedule, e.num_rounds)
@@ -211,6 +215,24 @@ class Trainer:
             e, self.learner, self.method.client, self.ways, self.data.train, self._size, self._rows
         )
         self._vectorized = vectorized
+
+    @staticmethod
+    def _by_pattern(model: Model, w: Params, key: str, text: str) -> dict[str, float]:
+        return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
+
+    def _check_network(self, model: Model) -> None:
+        """Checks that the steps of the method and of privacy can be taken on the network."""
+        e, learner = self.experiment, self.learner
+        if self._private and (model.statistics is not None or model.least_rows > 1):
+            expected = "one without batch norm, such as norm group, where privacy is example"
+            raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
+        plain = "one whose gradients torch.func takes (no hooks, checkpoints or max_norm)"
+        private = model.vectorizes or not self._private
+        require(private, "model", e.model, f"{plain} where privacy is example")
+        dropping = model.by_itself and model.noisy and e.device != "cpu"  # torch draws apart there
+        require(not dropping, "device", e.device, "cpu for dropout beside hooks or checkpoints")
+        twice = model.by_itself and learner.gradients(3) != learner.gradients()
+        require(not twice, "model", e.model, f"{plain} for second derivatives, as in {e.method}")
 
     @cached_property
     def scorer(self) -> "Scorer":

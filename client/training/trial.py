@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from client.training.measures import NoScore, measure
-from engram.checks import must
+from engram.checks import must, require
 from engram.metrics import BUILT_IN, Metric
 from engram.models import Model, row_loss, rows_of, tried
 from engram.models.base import Inputs, Outputs
@@ -82,7 +82,7 @@ def _try_metric(metric: Metric, task: Task, outputs: Outputs, y: Tensor) -> None
     outputs, y = tree_map(lambda leaf: leaf[None], outputs), y[None]
     every = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device)
     try:
-        measure(metric, outputs, y, every)
+        one, again = (measure(metric, outputs, y, every) for _ in range(2))
     except NoScore:
         raise
     except Exception as error:  # a metric may be anybody's
@@ -90,6 +90,8 @@ def _try_metric(metric: Metric, task: Task, outputs: Outputs, y: Tensor) -> None
         takes = f"outputs of shape {shapes}, and targets {tuple(y.shape[1:])}"
         said = f"{type(error).__name__}: {error}"
         raise ValueError(f"metric {metric.name} must take {takes}: {said}") from error
+    alike, name = torch.equal(one.nan_to_num(), again.nan_to_num()), f"metric {metric.name}"
+    require(alike, name, [float(one), float(again)], "the same for the same outputs and targets")
 
 
 def _taken(split: Split, rows: RowNumbers) -> tuple[Inputs, Tensor]:

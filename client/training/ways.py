@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -56,6 +57,8 @@ class Learner(NamedTuple):
         standard: Standardization of targets before the loss; None for targets as they are.
         work: Slots that a client works on, on torch's meta device, which holds no values.
         private: The mechanism of a step that hides single rows; None for plain gradients.
+        ratios: As ``Stepper.ratios``.
+        missed: As ``Stepper.missed``.
     """
 
     settings: Any
@@ -68,22 +71,23 @@ class Learner(NamedTuple):
     standard: Standard | None
     work: Slots
     private: "ByExamples | None" = None
+    ratios: Mapping[str, float] = MappingProxyType({})
+    missed: dict[str, bool] = {}  # noqa: RUF012 - of a learner that trains nobody
 
     @property
     def size(self) -> int:
         """Numbers in the network's parameters."""
         return sum(leaf.numel() for leaf in self.network.initial.values())
 
-    @property
-    def gradients(self) -> int:
-        """Gradients that a local step takes, at most; 0 if their number is not known."""
+    def gradients(self, twice: int = 2) -> int:
+        """Returns the gradients that a local step takes; 0 if unknown. See ``gradients_of``."""
 
         def made(objective: Objective) -> Method:
             return build(self.settings, self._on(objective))
 
         try:
             with torch.device("meta"):
-                return gradients_of(made, self.work)
+                return gradients_of(made, self.work, twice)
         except Exception:  # a user's method may read its batches, of which there are none here
             return 0
 
@@ -117,7 +121,7 @@ class Learner(NamedTuple):
             return learned.loss(outputs, batch[1])
 
         if way == "in-turn":
-            return by_autograd(loss, criterion)
+            return by_autograd(loss, criterion, self.missed)
         if way == "dense":
             return by_hand(self._dense(task)[0], criterion)
         if way == "in-spans":
@@ -166,7 +170,8 @@ class Learner(NamedTuple):
         """
         build = builder(self.settings, self._context(task, way))
         statistics = self._statistics(way)
-        stepper = Stepper(self.optimizer, factor, self.network.running, statistics)
+        apart = self.model.unreached, self.ratios, self.missed
+        stepper = Stepper(self.optimizer, factor, self.network.running, statistics, *apart)
         problem = Problem(build, stepper, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)
@@ -177,7 +182,7 @@ class Learner(NamedTuple):
             assert self.model.features is not None  # for mypy: see ``fastest``
             _, targets = self._dense(task)
             how = {"targets": targets, "features": self.model.features}
-            return partial(in_spans, problem, gradients=self.gradients, **how)
+            return partial(in_spans, problem, gradients=self.gradients(), **how)
         if way == "in-turn":
             from engram.cohort.in_turn import in_turn  # noqa: PLC0415 - not always needed
 
@@ -238,7 +243,7 @@ class Learner(NamedTuple):
         """Returns whether a span of some steps' rows is cheaper than the weights."""
         from engram.cohort.in_spans import STEPS  # noqa: PLC0415 - not always needed
 
-        drawn = STEPS * self.gradients * size
+        drawn = STEPS * self.gradients() * size
         return drawn > 0 and pays(self.network.initial, 2 * drawn)
 
 

@@ -44,11 +44,18 @@ def by_functions(loss: LossFn, criterion: Criterion = _without) -> Objective:
     return Objective(loss, gradient, hessian_product(loss), criterion, differentiate)
 
 
-def by_autograd(loss: LossFn, criterion: Criterion = _without) -> Objective:
+def by_autograd(
+    loss: LossFn, criterion: Criterion = _without, missed: dict[str, bool] | None = None
+) -> Objective:
     """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
 
     They take as long as a training loop in plain torch, and exist for any network, also where
     ``torch.func`` has no rule.
+
+    Args:
+        loss: The loss.
+        criterion: As ``Objective.criterion``.
+        missed: Notes which parameters have had no gradient: see ``Stepper.missed``.
     """
 
     def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:
@@ -58,11 +65,13 @@ def by_autograd(loss: LossFn, criterion: Criterion = _without) -> Objective:
             moving = tree_unflatten(at, form)
             with torch.enable_grad():
                 value, observed = function(moving if names is None else w | moving, *rest)
-            found = torch.autograd.grad(value, at, materialize_grads=True)
+            value.backward()  # type: ignore[no-untyped-call]  # torch's
+            if missed is not None and isinstance(moving, dict) and len(moving) == len(at):
+                for name, leaf in zip(moving, at, strict=True):
+                    missed[name] = missed.get(name, True) and leaf.grad is None
+            found = [torch.zeros_like(x) if x.grad is None else x.grad for x in at]
             detached = [leaf.detach() for leaf in tree_flatten(observed)[0]]
-            return tree_unflatten(list(found), form), tree_unflatten(
-                detached, tree_flatten(observed)[1]
-            )
+            return tree_unflatten(found, form), tree_unflatten(detached, tree_flatten(observed)[1])
 
         return derivative
 

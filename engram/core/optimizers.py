@@ -5,7 +5,8 @@ weight decay: Loshchilov, Hutter. ICLR 2019.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from engram.tree import add_scaled, interpolate, multiplied, norm
 from engram.types import Params, Scale
 
 State = dict[str, Any]
-"""Moments of one slot: ``Params`` by the name of the moment, and ``steps``, a tensor."""
+"""Moments of one slot: ``Params`` by the name of the moment, and ``steps`` of each parameter."""
 
 _BETA2, _EPSILON = 0.999, 1e-8
 
@@ -50,7 +51,12 @@ SGD: Final = Optimizer(
 
 
 def optimizer_of(
-    name: str = "sgd", *, momentum: float = 0.9, weight_decay: float = 0.0, clip: float = 0.0
+    name: str = "sgd",
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    clip: float = 0.0,
+    decays: Mapping[str, float] = MappingProxyType({}),
 ) -> Optimizer:
     """Builds an optimizer.
 
@@ -71,6 +77,7 @@ def optimizer_of(
         weight_decay: >= 0.
         clip: Largest Euclidean norm of d, over all parameters of a slot; longer ones are scaled
             down to it. 0: no bound.
+        decays: Weight decay of parameters in place of ``weight_decay``, by name.
 
     Raises:
         ValueError: If a value is out of range.
@@ -79,17 +86,23 @@ def optimizer_of(
     require(weight_decay >= 0, "weight-decay", weight_decay, "at least 0")
     require(clip >= 0, "gradient-clip", clip, "at least 0")
     plain = _by_name(name, momentum)
-    if not (weight_decay or clip):
+    if not (weight_decay or clip or decays):
         return plain
+
+    def decayed(x: Params, scale: Scale, w: Params) -> Params:
+        found = Params()
+        for n, leaf in x.items():
+            found |= add_scaled({n: leaf}, scale * decays.get(n, weight_decay), {n: w[n]})
+        return found
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
         if clip:
             # As torch's clip_grad_norm_ has it.
             d = multiplied(d, (clip / (norm(d) + 1e-6)).clamp(max=1.0))
         if name == "adamw":
-            w = add_scaled(w, -eta * weight_decay, w)
+            w = decayed(w, -eta, w)
         else:
-            d = add_scaled(d, weight_decay, {n: w[n] for n in d})
+            d = decayed(d, 1.0, w)
         return plain.update(w, d, state, eta)
 
     return plain._replace(update=update, affine=False)
@@ -118,17 +131,25 @@ def _adam(beta: float) -> Optimizer:
         return {"first": zeros(w), "second": zeros(w), "steps": _no_steps(w)}
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
-        first, steps = interpolate(d, state["first"], beta), state["steps"] + 1
+        first, steps = interpolate(d, state["first"], beta), _counted(d, state)
+        counts = torch.stack(list(steps.values()))
         second = {n: torch.lerp(g**2, state["second"][n], _BETA2) for n, g in d.items()}
-        one, two = _correction(beta, steps), _correction(_BETA2, steps)
-        move = {n: m / one / ((second[n] / two).sqrt() + _EPSILON) for n, m in first.items()}
+        ones, twos = _correction(beta, counts).unbind(), _correction(_BETA2, counts).unbind()
+        move = {
+            n: m / one / ((second[n] / two).sqrt() + _EPSILON)
+            for (n, m), one, two in zip(first.items(), ones, twos, strict=True)
+        }
         return add_scaled(w, -eta, move), {"first": first, "second": second, "steps": steps}
 
     return Optimizer(init, update, remembers=True, affine=False)
 
 
-def _no_steps(w: Params) -> Tensor:
-    return next(iter(w.values())).new_zeros(())
+def _no_steps(w: Params) -> Params:
+    return {n: leaf.new_zeros(()) for n, leaf in w.items()}
+
+
+def _counted(d: Params, state: State) -> Params:
+    return {n: state["steps"][n] + 1 for n in d}
 
 
 def _correction(beta: float, steps: Tensor) -> Tensor:
@@ -145,10 +166,10 @@ def _users(own: OwnOptimizer) -> Optimizer:
         return state | ({"steps": _no_steps(w)} if own.counts else {})
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
-        counted = {"steps": state["steps"] + 1} if own.counts else {}
-        named = {"step": counted["steps"]} if own.counts else {}
+        counted = {"steps": _counted(d, state)} if own.counts else {}
         move, moments = Params(), {moment: Params() for moment in own.moments}
         for n, g in d.items():
+            named = {"step": counted["steps"][n]} if own.counts else {}
             found = own.update(g, *(state[moment][n] for moment in own.moments), **named)
             all_ = found if isinstance(found, tuple) else (found,)
             shapes = [tuple(one.shape) for one in all_]

@@ -4,7 +4,8 @@ Strategies wrap them in messages; the ways to train a cohort and tuning call the
 """
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch.utils._pytree import tree_map
@@ -25,14 +26,21 @@ class Stepper(NamedTuple):
         optimizer: Moves parameters along directions.
         factor: The schedule's factor of step sizes in this round.
         running: Names of running statistics, which no direction moves.
-        statistics: ``(params, inputs, [key]) -> statistics`` after a forward pass; None if the
-            network has none.
+        statistics: ``(params, inputs, [key]) -> statistics`` after a forward pass, and parameters
+            that this itself changes; None if the network has none.
+        unreached: Names of parameters without a gradient, which no optimizer moves.
+        ratios: Step sizes of parameters over that of their phase, where they differ, by name.
+        missed: Whether a parameter has had no gradient in a step, as far as its directions are
+            taken by plain autograd.
     """
 
     optimizer: Optimizer
     factor: float = 1.0
     running: Set[str] = frozenset()
     statistics: Callable[..., Params] | None = None
+    unreached: Set[str] = frozenset()
+    ratios: Mapping[str, float] = MappingProxyType({})
+    missed: dict[str, bool] = {}  # noqa: RUF012 - of a stepper that nothing notes it for
 
     def take(
         self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
@@ -42,20 +50,25 @@ class Stepper(NamedTuple):
         Running statistics of the slots that have directions follow the last batch, by the model
         before the step.
         """
+        self.missed.clear()
         directions, after = phase.direction(work, batches)
+        still = self.running | self.unreached
         for slot, every in directions.items():
-            d = {name: leaf for name, leaf in every.items() if name not in self.running}
+            all_ = {name: leaf for name, leaf in every.items() if name not in still}
+            d = {name: leaf for name, leaf in all_.items() if not self.missed.get(name)}
             w = after[slot]
-            if d:
-                moving = w if len(d) == len(w) else pick(w, d.keys())
-                state = states.get(slot) or self.optimizer.init(moving)
-                moved, state = self.optimizer.update(moving, d, state, phase.eta * self.factor)
-                w = w | moved
-                if self.optimizer.remembers:
-                    states = states | {slot: state}
             if self.statistics is not None and self.running <= w.keys():
                 inputs, _, *key = batches[-1]
                 w = w | self.statistics(work[slot], inputs, *key)
+            if d:
+                moving = w if len(d) == len(w) else pick(w, d.keys())
+                state = states.get(slot) or self.optimizer.init(pick(w, all_.keys()))
+                moved, after_it = self.optimizer.update(moving, d, state, phase.eta * self.factor)
+                for name in self.ratios.keys() & d.keys():
+                    moved = moved | {name: moving[name].lerp(moved[name], self.ratios[name])}
+                w = w | moved
+                if self.optimizer.remembers:
+                    states = states | {slot: {key: state[key] | x for key, x in after_it.items()}}
             after = after | {slot: w}
         return after, states
 

@@ -120,12 +120,13 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
 
 
-def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
-    """Returns how many gradients a local step takes, at most; a Hessian product counts as two.
+def gradients_of(made: Callable[[Objective], Method], work: Slots, twice: int = 2) -> int:
+    """Returns how many gradients a local step takes, at most.
 
     Args:
         made: Builds the method on an objective.
         work: Slots that a client works on, as ``Shapes`` has them.
+        twice: Gradients that a Hessian product counts as.
     """
     taken = 0
 
@@ -137,7 +138,7 @@ def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
     def product(w: Params, batch: Batch, v: Params) -> Params:
         nonlocal taken
         del w, batch
-        taken += 2
+        taken += twice
         return zeros(v)
 
     most = 0

@@ -1,6 +1,7 @@
 """Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
 
-from collections.abc import Callable, Iterable
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
@@ -49,6 +50,10 @@ class Model(NamedTuple):
         tokens: For each input that goes to an embedding, how many tokens this has; None for other
             inputs, or if there are no such inputs.
         vectorizes: Whether ``torch.func.vmap`` can run it.
+        by_itself: Whether the module itself takes its passes, which have first derivatives alone:
+            it has hooks on parameters or a checkpointed part, for example, or ``max_norm``, so that
+            ``statistics`` has parameters, too.
+        unreached: Names of parameters that never have a gradient, if it ``vectorizes``.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
         represent: ``(params, inputs, key, shift, training) -> (outputs, z (k, width))``: what
@@ -77,6 +82,8 @@ class Model(NamedTuple):
     running: frozenset[str] = frozenset()
     tokens: Any = None
     vectorizes: bool = True
+    by_itself: bool = False
+    unreached: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
@@ -108,6 +115,36 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
     return outputs
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """Returns a copy of a module with the hooks on its parameters, which torch leaves out."""
+    found = copy.deepcopy(module)
+    for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
+        mine._backward_hooks = theirs._backward_hooks
+        if theirs._post_accumulate_grad_hooks:
+            mine._post_accumulate_grad_hooks = theirs._post_accumulate_grad_hooks
+    return found
+
+
+def matching(
+    model: Model, names: Iterable[str], patterns: Mapping[str, float], key: str
+) -> dict[str, float]:
+    """Returns the numbers of parameters whose own names match patterns: the first one's.
+
+    Raises:
+        ValueError: If a pattern matches nothing; ``key`` is what has it.
+    """
+    called = {name: model.names.get(name, name) for name in names}
+    for pattern in patterns:
+        if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
+            some = ", ".join(list(called.values())[:4])
+            raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
+    found = dict[str, float]()
+    for name, theirs in called.items():
+        fits = [value for pattern, value in patterns.items() if fnmatchcase(theirs, pattern)]
+        found |= {name: fits[0]} if fits else {}
+    return found
+
+
 def with_personal(
     model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
 ) -> Model:
@@ -128,11 +165,7 @@ def with_personal(
     found = set(model.running) if running else set()
     for key, text, kept in (("personal", personal, True), ("share", share, False)):
         patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
-        for pattern in patterns:
-            if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
-                some = ", ".join(list(called.values())[:4])
-                raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
-        matched = {n for n, c in called.items() if any(fnmatchcase(c, p) for p in patterns)}
+        matched = matching(model, called, dict.fromkeys(patterns, 0.0), key).keys()
         if patterns:
             found |= matched if kept else called.keys() - matched
     if not called.keys() - found - model.running:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from engram.checks import require
 from engram.models.base import Inputs, Model, Outputs
 from engram.models.base import called as outputs_of
 from engram.tasks import Loss, RowLoss, Task
@@ -48,6 +49,11 @@ def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs
         except Exception as error:  # outputs may be anything that a module returns
             layer = _last_layer(model, params, example)
             raise ValueError(_refused("the loss", shapes, error) + layer) from error
+        key = torch.zeros((), dtype=torch.int64)
+        trained = found if model.train is None else model.train(params, example, key)
+        kind = f"a {type(trained).__name__}"
+        expected = "one tensor, as in evaluation, or the loss a function of yours that takes both"
+        require(isinstance(trained, Tensor), "outputs in training", kind, expected)
 
 
 def tried(task: Task, outputs: Outputs, targets: Tensor) -> Task:

@@ -64,19 +64,27 @@ class Pure(TorchFunctionMode):
         key: Of this pass, shape (); None where nothing is dropped.
         fixed: Whether batch norm uses the running statistics in training, too.
         names: Names of running statistics, by the identity of their tensors.
+        drawing: Whether nothing but what draws is replaced.
 
     Attributes:
         drawn: How often something was dropped.
         pooled: Whether something was pooled.
         viewed: Whether images were viewed in another shape.
         embedded: What went to an embedding, and how many tokens that has.
+        renormed: Embeddings whose rows torch would shorten in place, by their ``max_norm``.
         statistics: Running statistics after this pass, by name.
     """
 
     def __init__(
-        self, key: Tensor | None, *, fixed: bool = False, names: Mapping[int, str] | None = None
+        self,
+        key: Tensor | None,
+        *,
+        fixed: bool = False,
+        names: Mapping[int, str] | None = None,
+        drawing: bool = False,
     ) -> None:
         super().__init__()
+        self._others = _DRAWN if drawing else _OTHERS
         self._key = key
         self._fixed = fixed
         self._names = names
@@ -84,6 +92,7 @@ class Pure(TorchFunctionMode):
         self.pooled = False
         self.viewed = False
         self.embedded: list[tuple[Tensor, int]] = []
+        self.renormed: list[Tensor] = []
         self.statistics: dict[str, Tensor] = {}
 
     def __torch_function__(
@@ -95,7 +104,7 @@ class Pure(TorchFunctionMode):
     ) -> Any:
         """Calls a function's replacement, or the function itself if it has none."""
         del types
-        other = _OTHERS.get(func)
+        other = self._others.get(func)
         if other is None:
             return func(*args, **(kwargs or {}))
         return other(self, *args, **(kwargs or {}))
@@ -219,6 +228,17 @@ class Pure(TorchFunctionMode):
 
     # --- Embeddings ------------------------------------------------------------------------
 
+    def _apart(self, weight: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Returns an embedding that torch may write into, as it does where there is a max_norm."""
+        if (args[1] if len(args) > 1 else kwargs.get("max_norm")) is None:
+            return weight
+        self.renormed.append(weight)
+        return weight.clone()
+
+    def embedding_bag(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """See ``torch.nn.functional.embedding_bag``."""
+        return functional.embedding_bag(x, self._apart(weight, args, kwargs), *args, **kwargs)
+
     def embedding(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """See ``torch.nn.functional.embedding``; NaN for what is beyond its end, under ``vmap``.
 
@@ -227,6 +247,7 @@ class Pure(TorchFunctionMode):
         if not decomposes():
             self.embedded.append((x, len(weight)))
             try:
+                weight = self._apart(weight, args, kwargs)
                 return functional.embedding(x, weight, *args, **kwargs)
             except IndexError as error:
                 expected = f"tokens 0 to {len(weight) - 1}, as the network's embedding has them"
@@ -279,18 +300,21 @@ def _unasked(function: Any) -> Callable[..., Any]:
 
 _heads = _unasked(functional.multi_head_attention_forward)
 
-_OTHERS: Final[dict[Any, Callable[..., Any]]] = {
+_DRAWN: Final[dict[Any, Callable[..., Any]]] = {
     functional.dropout: Pure.dropout,
     functional.dropout1d: Pure.channels,
     functional.dropout2d: Pure.channels,
     functional.dropout3d: Pure.channels,
     functional.scaled_dot_product_attention: Pure.attention,
     functional.multi_head_attention_forward: Pure.heads,
+} | {kernel: _recurring(kernel) for kernel in KERNELS}
+_OTHERS: Final = _DRAWN | {
     functional.embedding: Pure.embedding,
+    functional.embedding_bag: Pure.embedding_bag,
     functional.max_pool2d: Pure.max_pool2d,
     torch.Tensor.view: Pure.view,
     functional.batch_norm: Pure.batch_norm,
     functional.group_norm: Pure.group_norm,
     torch._weight_norm: Pure.weight_norm,
     torch._pack_padded_sequence: Pure.packing,
-} | {kernel: _recurring(kernel) for kernel in KERNELS}
+}

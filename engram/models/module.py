@@ -12,7 +12,8 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
-from engram.models.base import VARIANCE, Inputs, Model, Statistics, UnknownToken, called
+from engram.models.agreement import agreement
+from engram.models.base import VARIANCE, Inputs, Model, Statistics, UnknownToken, called, copied
 from engram.models.constants import digest_of_constants
 from engram.models.functional import NORMS, Pure
 from engram.models.skeleton import Skeleton, leaves, parameters_of, rows_of, same
@@ -64,7 +65,10 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
     running = {} if statistics == "fixed" else _running(module)
     _check_trained(module, running)
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
-    grouped = skeleton.can_group(example)
+    vectorizes, itself, unreached = agreement(module, skeleton, example)
+    passes = itself or skeleton
+    grouped = itself is None and skeleton.can_group(example)
+    width = skeleton.width if itself is None else 0
 
     def init(generator: Generator) -> Params:
         own = _seed(make, generator)
@@ -81,22 +85,24 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
 
     model = Model(
         init,
-        skeleton.apply,
+        passes.apply,
         None,
         dense_layers=0,
         activations=_activations(module, example),
         parameters=sum(leaf.numel() for leaf in parameters_of(module, running).values()),
-        train=skeleton.train,
+        train=passes.train,
         noisy=skeleton.noisy,
         together=skeleton.together if grouped else None,
         statistics_together=skeleton.statistics_together if grouped and running else None,
-        statistics=skeleton.statistics if running else None,
-        vectorizes=skeleton.vectorizes(example),
+        statistics=passes.statistics if running or skeleton.renormed else None,
+        vectorizes=vectorizes,
+        by_itself=itself is not None,
+        unreached=unreached,
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
         tokens=skeleton.tokens,
-        represent=skeleton.represent if skeleton.width else None,
-        width=skeleton.width,
+        represent=skeleton.represent if width else None,
+        width=width,
         constants=None
         if isinstance(make, nn.Module)
         else cache(partial(digest_of_constants, module, parameters_of(module, running).keys())),
@@ -116,7 +122,7 @@ def _made(make: Make, example: Inputs) -> nn.Module:
     made = make if isinstance(make, nn.Module) else make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
     if _is_double(made):
-        made = _taking_double(copy.deepcopy(made) if made is make else made)
+        made = _taking_double(copied(made) if made is make else made)
     _check_types(made)
     _try(made, example)
     return made
@@ -324,4 +330,5 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
         features=features,
         dense_layers=len(tail.linear),
         names=theirs,
+        unreached=frozenset(own.get(name, name) for name in model.unreached),
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.models.base import Inputs, Outputs, called, moved
@@ -28,7 +27,7 @@ class Skeleton:
         for part in self._modes[1].modules():
             if isinstance(part, NORMS):
                 part.num_batches_tracked = None  # it would be counted up, in place
-        self._start = params = parameters_of(module, running)
+        self.start = params = parameters_of(module, running)
         # Those that are not float32 here are what clients and server have in float32.
         typed = ((name, leaf.dtype) for name, leaf in leaves(module, running))
         self._dtypes = {name: dtype for name, dtype in typed if dtype != torch.float32}
@@ -39,24 +38,27 @@ class Skeleton:
             (),
             {},
         )  # training pass: of what, and what it saw
-        self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
+        self.running, self.fixed, self._turn = frozenset(running), fixed, threading.Lock()
         self._tap = threading.local()  # whether, and with what shift, the head's input is asked for
         last = next((name for name in reversed(params) if name not in running), "")
         for mode in self._modes:
             mode.get_submodule(last.rpartition(".")[0]).register_forward_pre_hook(self._tapped)
         # What a forward pass calls, it says itself.
         self._casts = False
+        own = self._typed(params)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
-            outputs, taken = self._tapping(None, lambda: self._run(1, self._typed(params), example))
-        self._casts = any(x.dtype == torch.float64 for x in _tensors(outputs))
+            outputs, taken = self._tapping(None, lambda: self._run(1, own, example))
+        self._casts = any(x.dtype == torch.float64 for x in tensors_of(outputs))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in taken]
         vectors = [shape for shape in shapes if len(shape) == 2 and shape[0] == rows_of(example)]
         self.width: int = vectors[0][1] if len(shapes) == len(vectors) == 1 and "." in last else 0
         whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
         self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
-        self._views = seen.viewed
-        self._pure = self.noisy or bool(running) or fixed or seen.pooled or seen.viewed
+        names = {id(leaf): name for name, leaf in own.items()}
+        self.renormed = frozenset(names[id(x)] for x in seen.renormed if id(x) in names)
+        self._views = seen.viewed or bool(seen.renormed)
+        self._pure = self.noisy or bool(running) or fixed or seen.pooled or self._views
 
     def _typed(self, params: Params) -> Params:
         """Returns parameters of the types that the module has them in."""
@@ -71,7 +73,7 @@ class Skeleton:
                     holder[at] = params[name]
             try:
                 outputs = called(self._modes[mode], inputs)
-                return tree_map(_single, outputs) if self._casts else outputs
+                return tree_map(in_single, outputs) if self._casts else outputs
             finally:
                 for slots in places.values():
                     for holder, at in slots:
@@ -121,8 +123,8 @@ class Skeleton:
             module: As given; its buffers are set back, which it shares with this.
             buffers: Copies of them from before the passes.
         """
-        start = parameters_of(module, self._running)
-        found = [name for name, leaf in self._start.items() if not same(leaf, start[name])]
+        start = parameters_of(module, self.running)
+        found = [name for name, leaf in self.start.items() if not same(leaf, start[name])]
         for each in (*self._modes, module):
             for name, leaf in each.named_buffers():
                 if name not in buffers or not same(leaf, buffers[name]):
@@ -133,7 +135,7 @@ class Skeleton:
 
     def least_rows(self, example: Inputs) -> int:
         """Returns how many rows a batch needs in training: one may be too few to normalize by."""
-        params = {name: leaf.detach() for name, leaf in self._start.items()}
+        params = {name: leaf.detach() for name, leaf in self.start.items()}
         one = tree_map(lambda leaf: leaf[:1], example)
         try:
             with torch.no_grad():
@@ -142,32 +144,10 @@ class Skeleton:
             return 2
         return 1
 
-    def vectorizes(self, example: Inputs) -> bool:
-        """Returns whether ``vmap`` can train it: it cannot if a value decides what is computed."""
-
-        def one(leaf: Tensor) -> Tensor:
-            return leaf.detach()[None]
-
-        def summed(forward: Callable[..., Outputs]) -> Callable[..., Tensor]:
-            def total(*given: Any) -> Tensor:
-                found = _tensors(forward(*given))
-                return torch.stack([x.sum() for x in found if x.is_floating_point()]).sum()
-
-            return total
-
-        key = torch.zeros(1, dtype=torch.int64)
-        try:
-            for forward, *rest in ((self.train, key), (self.apply,)):
-                way = vmap(grad(summed(forward)))
-                way(tree_map(one, self._start), tree_map(one, example), *rest)
-        except RuntimeError:
-            return False
-        return True
-
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         """Calls the module in evaluation; see ``Model.apply``."""
         params = self._typed(params)
-        if not decomposes() and not self._running and not self._views:
+        if not decomposes() and not self.running and not self._views:
             return self._run(0, params, inputs)
         with Pure(None):
             return self._run(0, params, inputs)
@@ -177,17 +157,17 @@ class Skeleton:
         own = self._typed(params)
         if not decomposes() and not self._pure:
             return self._run(1, own, inputs)
-        if decomposes() or not self._running:
-            with Pure(key, fixed=self._fixed):
+        if decomposes() or not self.running:
+            with Pure(key, fixed=self.fixed):
                 return self._run(1, own, inputs)
         with Pure(key, names=self._names(own)) as pass_:
             outputs = self._run(1, own, inputs)
-        self._last = inputs, key, _addresses(params), pass_.statistics
+        self._last = inputs, key, addresses_of(params), pass_.statistics
         return outputs
 
     def together(self, params: Params, inputs: Tensor) -> Tensor:
         """Calls many networks at once; see ``engram.models.grouped``."""
-        with Pure(None, fixed=self._fixed):
+        with Pure(None, fixed=self.fixed):
             found = self._run(1, self._typed(params), Images.of(inputs))
         if not isinstance(found, Features):
             raise NotImplementedError("outputs that are no rows")
@@ -198,7 +178,7 @@ class Skeleton:
         image = isinstance(example, Tensor) and example.ndim == 4 and example.is_floating_point()
         if not image or self.noisy:
             return False
-        ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self._start.items()}
+        ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self.start.items()}
         inputs = torch.stack([example, example.flip(0)])
         try:
             with torch.no_grad():
@@ -217,7 +197,7 @@ class Skeleton:
             # A gradient has been taken there, if the rule takes it at the model itself. Whoever
             # calls holds on to the model and the batch: what is new is elsewhere in memory.
             seen, its_key, addresses, found = self._last
-            if seen is inputs and its_key is key and addresses == _addresses(params):
+            if seen is inputs and its_key is key and addresses == addresses_of(params):
                 return {name: leaf.detach().float() for name, leaf in found.items()}
         own = self._typed(params)
         with torch.no_grad(), Pure(key, names=self._names(own)) as pass_:
@@ -232,7 +212,7 @@ class Skeleton:
         return {name: leaf.float() for name, leaf in pass_.statistics.items()}
 
     def _names(self, params: Params) -> dict[int, str]:
-        return {id(params[name]): name for name in self._running}
+        return {id(params[name]): name for name in self.running}
 
 
 def parameters_of(module: nn.Module, running: Container[str]) -> Params:
@@ -264,16 +244,19 @@ def rows_of(inputs: Inputs) -> int:
     return len(tree_leaves(inputs)[0])
 
 
-def _tensors(outputs: Outputs) -> list[Tensor]:
+def tensors_of(outputs: Outputs) -> list[Tensor]:
+    """Returns the tensors in outputs."""
     return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
-def _single(leaf: Any) -> Any:
+def in_single(leaf: Any) -> Any:
+    """Returns float64 as float32, and anything else as it is."""
     double = isinstance(leaf, Tensor) and leaf.dtype == torch.float64
     return leaf.float() if double else leaf
 
 
-def _addresses(params: Params) -> list[int]:
+def addresses_of(params: Params) -> list[int]:
+    """Returns where parameters are in memory."""
     return [leaf.data_ptr() for leaf in params.values()]
 
 

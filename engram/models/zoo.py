@@ -1,6 +1,5 @@
 """Built-in networks that are modules: residual ones for images, and two for characters."""
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engram.checks import require
-from engram.models.base import Inputs
+from engram.models.base import Inputs, copied
 from engram.models.functional import NORMS
 from engram.models.module import Make
 from engram.networks import TORCHVISION
@@ -71,7 +70,7 @@ def with_group_norm(make: Make) -> Callable[[], nn.Module]:
     """
 
     def build() -> nn.Module:
-        module = copy.deepcopy(make) if isinstance(make, nn.Module) else make()
+        module = copied(make) if isinstance(make, nn.Module) else make()
         # Anything else is refused by from_module.
         return _with(module, NORMS, _group_norm) if isinstance(module, nn.Module) else module
 

@@ -125,6 +125,9 @@ class NetworkMethod(Method):
         if stateless and shared.optimizer_state == "kept":
             expected = f"fresh where optimizer is {shared.optimizer}, which has none"
             yield clash("optimizer-state", "kept", expected, "optimizer")
+        if shared.eta_by and "eta" not in type(self).model_fields:
+            expected = f"empty for {self.name}, which has no eta"
+            yield clash("eta-by", shared.eta_by, expected)
         if shared.privacy != "none" and shared.standardize == "federation":
             expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
             yield clash("standardize", shared.standardize, expected, "privacy")

@@ -10,13 +10,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from engram.checks import Fault, brief, must, require
-from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS
+from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS, by_pattern
 from federation.errors import one_line
 
 __all__ = [
     "Float",
     "Int",
     "Optimizer",
+    "Patterns",
     "Range",
     "Scalar",
     "Settings",
@@ -31,6 +32,7 @@ __all__ = [
     "searched",
     "searched_range",
     "widths",
+    "with_tables",
     "wrong_values",
 ]
 
@@ -75,6 +77,29 @@ _OTHER_WORDS: Final = {
 Int = Annotated[int, BeforeValidator(no_bool), Field(le=_MOST)]
 """A whole number: of rows, steps or clients. What takes time or memory many times over has a bound
 of its own below this one."""
+
+BY_PATTERN: Final = ("eta", "weight-decay")
+"""Settings that may be tables of patterns of parameters, which settings called ``-by`` hold."""
+
+
+def _patterns(text: str) -> str:
+    fits = all(name and 0 <= value <= _FAR for name, value in by_pattern(text).items())
+    expect(fits, 'a table of patterns with numbers, 0 or more, such as {"0.*" = 0.03}')
+    return text
+
+
+def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings in which tables of patterns are texts."""
+    found = dict(config)
+    for key, value in config.items():
+        if isinstance(value, Mapping) and (word := key.rpartition(".")[2]) in BY_PATTERN:
+            found[f"{word}-by"] = ",".join(f"{name}={number}" for name, number in value.items())
+            del found[key]
+    return found
+
+
+Patterns = Annotated[str, AfterValidator(_patterns)]
+"""Numbers by patterns of parameters: see ``engram.steps.by_pattern``."""
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
 """A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from engram.checks import must
 from federation.errors import Refused, one_line
 from federation.files import parse_toml, read_file
+from federation.settings.fields import BY_PATTERN
 
 _LARGEST: Final = 2**20  # bytes of a file of settings
 
@@ -35,10 +36,10 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     for key, value in table.items():
-        own = isinstance(value, dict)
+        own = isinstance(value, dict) and key not in BY_PATTERN
         settings |= {f"{key}.{name}": v for name, v in value.items()} if own else {key: value}
     for key, value in settings.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key.rpartition(".")[2] not in BY_PATTERN:
             expected = "a number, text or boolean"
             raise Refused(must(f"{one_line(key)} in {where}", value, expected))
     return settings

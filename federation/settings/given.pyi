@@ -3,7 +3,7 @@
 Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "apfl", "cfl", "ditto", "fedadagrad", "fedadam", "fedala", "fedalt", "fedamp", "fedas", "fedavg", "fedbabu", "fedbn", "feddbe", "feddyn", "fedem", "fedfomo", "fedpac", "fedper", "fedproto", "fedprox", "fedrep", "fedrod", "fedyogi", "floco", "gpfl", "ifca", "knn-per", "lg-fedavg", "local", "mr-mtl", "pfedhn", "pfedme", "scaffold", "meta-ban", "molar", "molar-bandit"] | str
@@ -153,9 +153,14 @@ class Given(TypedDict, total=False):
     an optimizer of your own, by its name."""
     momentum: float
     """momentum: its weight; adam and adamw: their beta1."""
-    weight_decay: float
+    weight_decay: float | Mapping[str, float]
     """multiple of the parameters added to their gradients; adamw: subtracted from them, times
     the step size."""
+    eta_by: str
+    """step sizes of parameters whose names match patterns, the first that does, as in
+    0.*=0.03,*.bias=0.1; in files and Python a table, eta = {"0.*" = 0.03}; others: eta."""
+    weight_decay_by: str
+    """weight decay of parameters likewise; others: weight-decay."""
     gradient_clip: float
     """largest norm of a local step's gradient; 0: no bound."""
     optimizer_state: Literal["fresh", "kept"]
@@ -314,7 +319,7 @@ class Given(TypedDict, total=False):
     explores."""
     beta: float
     """local-moml: weight of the newest adaptation in the memory."""
-    eta: float
+    eta: float | Mapping[str, float]
     """local-moml, per-fedavg, pfedme: step size of the common model; apfl, cfl, ditto,
     fedadagrad, fedadam, fedala, fedalt, fedamp, fedas, fedavg, fedbabu, fedbn, feddbe, feddyn,
     fedem, fedfomo, fedpac, fedper, fedproto, fedprox, fedrep, fedrod, fedyogi, floco, gpfl,

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from engram.augmentations import AUGMENTATIONS
 from engram.steps import SCHEDULES
-from federation.settings.fields import Float, Int, Optimizer, Settings, registered
+from federation.settings.fields import Float, Int, Optimizer, Patterns, Settings, registered
 
 
 class TrainingSettings(Settings):
@@ -68,6 +68,14 @@ class TrainingSettings(Settings):
         ge=0,
         description="multiple of the parameters added to their gradients; adamw: subtracted from "
         "them, times the step size",
+    )
+    eta_by: Patterns = Field(
+        "",
+        description="step sizes of parameters whose names match patterns, the first that does, as "
+        'in 0.*=0.03,*.bias=0.1; in files and Python a table, eta = {"0.*" = 0.03}; others: eta',
+    )
+    weight_decay_by: Patterns = Field(
+        "", description="weight decay of parameters likewise; others: weight-decay"
     )
     gradient_clip: Float = Field(
         0.0, ge=0, description="largest norm of a local step's gradient; 0: no bound"

@@ -119,8 +119,12 @@ class Tuning(NamedTuple):
 
         Raises:
             Refused: Data, network and settings do not fit each other, nor do they with each of the
-                values that a setting is searched among; or there are too few validation rows.
+                values that a setting is searched among; there are too few validation rows; or it is
+                not known which values of the metric are better.
         """
+        if not plan.metric.declared:
+            known = 'declared, where it is searched by: engram.metric(better="lower"), or "higher"'
+            raise Refused(must(f"better of metric {plan.metric.name}", None, known))
         one = plan._replace(seeds=self.seeds[:1])
         (member,) = LockStep(one.experiments({})).members
         held = member.trainer.data.validation

@@ -1,6 +1,7 @@
 """Networks of users train as in a loop of plain PyTorch, or are refused before a run begins."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -203,6 +204,38 @@ def test_a_network_of_float64_is_the_same_under_every_kind_of_loss(method, tmp_p
     assert served[0] == pytest.approx(served[1], abs=1e-4)
 
 
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adamw": torch.optim.AdamW,
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_tables_of_patterns_are_groups_of_parameters(name, engine, tmp_path):
+    def groups(parameters, lr):
+        first, its_bias, second, other_bias = parameters
+        each = [
+            (first, 0.03, 0.5),
+            (its_bias, 0.03, 0.0),
+            (second, lr, 0.2),
+            (other_bias, 0.2, 0.0),
+        ]
+        given = [{"params": [p], "lr": lr, "weight_decay": decay} for p, lr, decay in each]
+        return OPTIMIZERS[name](given)
+
+    torch.manual_seed(0)
+    start = around(nn.Linear(4, 5))
+    inputs, targets = rows("linear layers")
+    how = {"optimizer": name, "engine": engine, "weight_decay_by": "*.bias=0,0.*=0.5"}
+    how |= {"eta_by": "0.*=0.03,*.bias=0.2", "weight_decay": 0.2}
+    run = simulated(start, inputs, targets, tmp_path / "run", **how)
+    reference = looped(start, inputs, targets, functional.cross_entropy, optimizer=groups)
+    assert gap(run, reference) < (1e-6 if name != "adamw" else 1e-5)
+    assert gap(run, start) > 1e-3
+
+
 # --- What is refused -----------------------------------------------------------------------------
 
 
@@ -316,3 +349,41 @@ def test_buffers_of_an_instance_that_is_refused_are_as_before(tmp_path):
     with pytest.raises(Refused, match="which changes"):
         simulated(net, *rows("numbers"), tmp_path / "run")
     assert all(torch.equal(leaf, net.state_dict()[name]) for name, leaf in before.items())
+
+
+class Auxiliary(Looking):
+    def forward(self, x):
+        return (self.one(x), self.other(x)) if self.training else self.one(x)
+
+
+def test_a_second_head_in_training_needs_a_loss_of_ones_own(tmp_path):
+    inputs, targets = rows("linear layers")
+    with pytest.raises(Refused, match=r"outputs in training must be one tensor.*got 'a tuple'"):
+        simulated(Auxiliary(), inputs, targets, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "local-moml", "hessian": "exact"}, "second derivatives, as in local-moml"),
+        ({"privacy": "example", "local_epochs": 0, "noise_multiplier": 1.0}, "privacy is example"),
+    ],
+)
+def test_gradients_that_torch_func_does_not_take_are_refused_where_they_must_be(
+    settings, said, tmp_path
+):
+    net = frozen()
+    net[2].weight.register_hook(lambda gradient: gradient * 0.5)
+    inputs, targets = rows("linear layers")
+    with pytest.raises(Refused, match=f"no hooks, checkpoints or max_norm.*{said}"):
+        simulated(net, inputs, targets, tmp_path / "run", **settings)
+
+
+@pytest.mark.parametrize("key", ["eta", "weight_decay"])
+def test_a_pattern_that_no_parameter_matches_is_refused(key, tmp_path):
+    inputs, targets = rows("linear layers")
+    net, table = around(nn.Linear(4, 5)), {"0.*": 0.1, "9.*": 0.1}
+    key_ = key.replace("_", "-")
+    said = f"{key_} must be patterns of parameters, such as 0.weight, .*got '9.*'"
+    with pytest.raises(Refused, match=said):
+        simulated(net, inputs, targets, tmp_path / "run", **{key: table})

@@ -16,7 +16,7 @@ HEAD = '''"""Settings as they are given by name: for editors and type checkers.
 Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 MethodName: TypeAlias = {names} | str
@@ -28,6 +28,7 @@ class Given(TypedDict, total=False):
 
 FUNCTION = "str | Callable[..., Any]"
 GIVEN_ITSELF = {"model": FUNCTION, "metrics": f"{FUNCTION} | Sequence[{FUNCTION}]"}
+GIVEN_ITSELF |= dict.fromkeys(("eta", "weight_decay"), "float | Mapping[str, float]")
 GIVEN_ITSELF |= {key.replace("-", "_"): FUNCTION for key in FUNCTIONS}
 
 

@@ -11,7 +11,7 @@ from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.metrics import METRICS
 from federation.aggregation import merge_of
 from federation.errors import Refused
-from federation.experiment import Experiment, default_config
+from federation.experiment import Experiment, Impossible, default_config
 from federation.methods import METHODS
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
@@ -470,3 +470,27 @@ def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():
     with pytest.raises(Refused, match="server-step must be replace for pfedme, whose server has"):
         merge_of(small(method="pfedme", **settings), method, frozenset())
     assert merge_of(small(method="pfedme"), method, frozenset()).combines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'eta = {"0.*" = 0.03, "*.bias" = 0.1}\n',
+        '[fedavg]\neta = {"0.*" = 0.03, "*.bias" = 0.1}\n',
+        '[eta]\n"0.*" = 0.03\n"*.bias" = 0.1\n',
+        'eta-by = "0.*=0.03,*.bias=0.1"\n',
+    ],
+)
+def test_a_table_of_step_sizes_is_the_same_in_files_and_in_python(text, tmp_path):
+    (tmp_path / "some.toml").write_text(text)
+    read = Experiment.from_config({"method": "fedavg"} | read_settings(tmp_path / "some.toml"))
+    given = Experiment(method="fedavg", eta={"0.*": 0.03, "*.bias": 0.1})
+    assert read == given
+    assert given.eta_by == "0.*=0.03,*.bias=0.1"
+    assert given == Experiment.from_config(given.to_config())
+
+
+@pytest.mark.parametrize("eta", [{"0.*": -1.0}, {"0.*": "fast"}, {"": 0.1}, {"a,b": 0.1}])
+def test_a_table_of_anything_else_is_refused(eta):
+    with pytest.raises(Impossible, match=r"^eta-by must be a table of patterns with numbers"):
+        Experiment(method="fedavg", eta=eta)

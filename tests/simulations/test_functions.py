@@ -1,5 +1,7 @@
 """Functions of users in place of names: losses, metrics, optimizers and schedules."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,11 @@ def test_a_metric_that_has_been_registered_keeps_its_range():
         ({"metrics": [squares, 3]}, "metrics must be one of .* got '3'"),
         ({"schedule": lambda number: -1.0}, "schedule <lambda> must be a finite number, 0 or more"),
         ({"schedule": lambda number: None}, "schedule <lambda> must be a number for each round"),
+        ({"schedule": torch.optim.lr_scheduler.StepLR}, "schedule must be a function, .*StepLR'$"),
+        ({"optimizer": torch.optim.SGD(LINEAR.parameters())}, "optimizer must be sgd, .*sgd.SGD'$"),
+        ({"schedule": lambda one, two: one}, "schedule <lambda> must be a number.*TypeError"),
+        ({"optimizer": torch.optim.SGD}, "optimizer must be sgd, .*eta.*got 'torch.optim.sgd.SGD'"),
+        ({"optimizer": partial(torch.optim.AdamW, lr=1e-3)}, "optimizer must be sgd, .*AdamW'$"),
         ({"optimizer": lambda g, m: g}, "optimizer <lambda> must take a gradient and its moments"),
         ({"optimizer": lambda g, *, lr: g}, "arguments of <lambda> must be a gradient, moments"),
         ({"loss": lambda o, y: "none"}, "loss <lambda> must take outputs of shape"),
@@ -90,6 +97,8 @@ def test_a_metric_that_is_not_one_number_is_refused_by_its_name():
     engram.metric(by_row=True)(widest)
     with pytest.raises(Refused, match=r"^metric widest must be one number for each of \d+ rows"):
         run(metrics="widest")
+    with pytest.raises(Refused, match=r"^metric seen must be the same .*got \[1.0, 2.0\]$"):
+        run(metrics=Seen().seen)
     with pytest.raises(Refused, match=r"^metric broken must take .*: ZeroDivisionError"):
         run(metrics=broken)
 
@@ -98,6 +107,35 @@ def test_a_metric_that_is_not_one_number_is_refused_by_its_name():
 
     with pytest.raises(Refused, match="name of a metric must be one that no built-in metric has"):
         run(metrics=rmse)
+
+
+class Seen:
+    """A metric that counts its calls."""
+
+    calls = 0
+
+    def seen(self, outputs, targets):
+        self.calls += 1
+        return float(self.calls)
+
+
+def test_who_tunes_by_an_error_says_that_less_is_better(tmp_path):
+    how = {
+        "methods": "fedavg",
+        "trials": 1,
+        "seeds": 1,
+        "num_rounds": 1,
+        "search": "eta=0.1..0.2:log",
+    }
+    how |= {"validation_fraction": 0.4, "progress": False, "out": tmp_path / "t"}
+
+    def gap(outputs, targets):
+        return (outputs - targets).abs().mean()
+
+    with pytest.raises(Refused, match=r'^better of metric gap must be .*metric\(better="lower"\)'):
+        engram.tune(hospitals(), metrics=[gap], **how)
+    engram.metric(better="lower")(gap)
+    assert list(engram.tune(hospitals(), metrics=[gap], **how).best) == ["fedavg"]
 
 
 def broken(outputs, targets):
