@@ -175,7 +175,7 @@ def _hold(
         def there(leaf: Any) -> Any:
             return leaf if isinstance(leaf, Lazy) else torch.from_numpy(leaf).to(experiment.device)
 
-        return Split(tree_map(there, x), there(y), rows, names, arrays.numbers[part])
+        return Split(tree_map(there, x), there(y), rows, names, given=arrays.numbers[part])
 
     learned = hold(arrays.x_train, arrays.y_train, train, 0)
     if experiment.privacy == "example":
