@@ -53,8 +53,7 @@ def fit(
     """Fits linear models, and writes their outputs on clients' test rows to a file, by client.
 
     After so many seconds of processor time, no further model or strength is tried; the only model
-    has one strength at least. A model whose
-    targets are all alike is a constant.
+    has one strength at least. A model whose targets are all alike is a constant.
     """
     outputs, ends = dict[int, torch.Tensor](), time.process_time() + seconds
     for done, each in enumerate(fits, 1):
@@ -71,12 +70,10 @@ def fit(
 def constant(task: str, data: FederatedData, rows: RowNumbers) -> _Predicts:
     """Returns the shares of rows' classes, as logarithms, or the mean of their values."""
     y = data.train.y[torch.from_numpy(rows)].numpy()
-    shares = (
-        np.log(np.maximum(np.bincount(y, minlength=data.outputs) / len(y), _LEAST))
-        if (task == "classification")
-        else y.mean(0)
-    )
-    return lambda x: np.tile(shares, (len(x), *[1] * np.ndim(shares)))
+    same = y.mean(0)
+    if task == "classification":
+        same = np.log(np.maximum(np.bincount(y, minlength=data.outputs) / len(y), _LEAST))
+    return lambda x: np.tile(same, (len(x), *[1] * np.ndim(same)))
 
 
 def predicted(predicts: _Predicts, split: Split, rows: RowNumbers) -> torch.Tensor:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from client.training.rows import query_rows
+from engram.process import on_threads
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, Split
 from federation.data.lazy import RowNumbers
@@ -65,6 +66,7 @@ class References(NamedTuple):
     notes: dict[str, str]
 
 
+@on_threads(1)  # of torch, whose small tensors gain nothing by more
 def references(
     experiment: Experiment,
     which: Collection[str] = NAMES,

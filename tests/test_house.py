@@ -33,6 +33,7 @@ SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba", "annotated_types"}
 EXTRAS = {
     "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
     "engram/vision.py": {"torchvision"},  # its networks, by name
+    "engram/process.py": {"os"},  # variables that imports of others set
 }
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$|simulation$)")
 

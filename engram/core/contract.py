@@ -1,6 +1,5 @@
 """The contract of a method: in every function of a round, its slots are those it declares."""
 
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -165,10 +164,13 @@ def line_of(name: str, error: BaseException | None) -> str:
     build = getattr(METHODS.get(name), "build", None)
     if error is None or build is None:
         return ""
-    file = build.__code__.co_filename
-    lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename == file]
-    at = [f" ({Path(file).name}, line {line.lineno}, in {line.name})" for line in lines[-1:]]
-    return "".join(at)
+    file, line, place = build.__code__.co_filename, "", error.__traceback__
+    while place is not None:
+        code = place.tb_frame.f_code
+        if code.co_filename == file:
+            line = f" ({Path(file).name}, line {place.tb_lineno}, in {code.co_name})"
+        place = place.tb_next
+    return line
 
 
 def check_merged(name: str, before: Slots, after: Slots) -> None:
