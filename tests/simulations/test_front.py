@@ -238,9 +238,10 @@ def test_the_frame_says_what_the_terminal_does(tmp_path):
                 f"{100 * row['accuracy']:.1f}",
                 f"{100 * row['accuracy-std']:.1f}",
             )
-            assert row["accuracy"] == results[f"accuracy{which}"]
-            each = found.runs[method][0].clients[f"accuracy{which}"]
-            assert row["accuracy"] == pytest.approx(each.mean())
+            selected = results[f"selected{which}"]
+            assert row["accuracy"] == selected[f"accuracy{which}"]
+            each = selected["clients"][f"accuracy{which}"]
+            assert row["accuracy"] == pytest.approx(np.mean(each))
             shown = rest[-5]  # before seeds, KiB, and two of milliseconds
             assert shown == (f"{100 * row['accuracy-common']:.1f}" if common else "-")
             assert np.isnan(row["accuracy-common"]) == (not common)
