@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -226,7 +227,8 @@ def test_the_frame_says_what_the_terminal_does(tmp_path):
         out=tmp_path / "c",
         **QUICK,
     )
-    lines = {line[1:30].split("  ")[0].strip(): line for line in str(found).splitlines()}
+    told = re.finditer(r"^ (\S.*?) +(?=[\d-].*$)(.*)$", str(found), re.MULTILINE)
+    lines = {match[1]: match[2] for match in told}
     for method, (common, tuned) in COLUMNS.items():
         results = found.runs[method][0].results
         assert ("accuracy-common" in results, "accuracy-tuned" in results) == (common, tuned)
