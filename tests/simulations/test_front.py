@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from html import escape
@@ -247,7 +248,8 @@ def test_the_frame_says_what_the_terminal_does(tmp_path):
         out=tmp_path / "c",
         **QUICK,
     )
-    lines = {line[1:30].split("  ")[0].strip(): line for line in str(found).splitlines()}
+    told = re.finditer(r"^ (\S.*?) +(?=[\d-].*$)(.*)$", str(found), re.MULTILINE)
+    lines = {match[1]: match[2] for match in told}
     for method, (common, tuned) in COLUMNS.items():
         results = found.runs[method][0].results
         assert ("accuracy-common" in results, "accuracy-tuned" in results) == (common, tuned)
@@ -259,9 +261,10 @@ def test_the_frame_says_what_the_terminal_does(tmp_path):
                 f"{100 * row['accuracy']:.1f}",
                 f"{100 * row['accuracy-std']:.1f}",
             )
-            assert row["accuracy"] == results[f"accuracy{which}"]
-            each = found.runs[method][0].clients[f"accuracy{which}"]
-            assert row["accuracy"] == pytest.approx(each.mean())
+            selected = results[f"selected{which}"]
+            assert row["accuracy"] == selected[f"accuracy{which}"]
+            each = selected["clients"][f"accuracy{which}"]
+            assert row["accuracy"] == pytest.approx(np.mean(each))
             shown = rest[-5]  # before seeds, KiB, and two of milliseconds
             assert shown == (f"{100 * row['accuracy-common']:.1f}" if common else "-")
             assert np.isnan(row["accuracy-common"]) == (not common)
