@@ -55,8 +55,7 @@ def _references(value: object) -> object:
 
 
 _Path = Annotated[Path, BeforeValidator(_path)]
-_Seeds = Annotated[Int, Field(ge=1, le=1000)]
-_Trials = Annotated[Int, Field(ge=1, le=100_000)]
+_Count = Annotated[Int, Field(ge=1, le=100_000)]
 
 
 class Arguments(Settings):
@@ -68,9 +67,9 @@ class Arguments(Settings):
     run: _Path | None = None
     data: _Path | None = None
     progress: bool = Field(True, strict=True)
-    seeds: _Seeds = 3
-    trials: _Trials = 32
-    tuned: Annotated[tuple[_Trials, _Seeds | None] | None, BeforeValidator(_tuned)] = None
+    seeds: Int = Field(3, ge=1, le=1000)
+    trials: Int = Field(32, ge=1, le=100_000)
+    tuned: Annotated[tuple[_Count, _Count | None] | None, BeforeValidator(_tuned)] = None
     minutes: Float | None = Field(None, ge=0)
     processes: Int | None = Field(None, ge=1)
     search: Annotated[list[str], BeforeValidator(_texts)] = Field(default_factory=list)

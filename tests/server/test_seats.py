@@ -51,6 +51,7 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
         Kind("float32[1,8,8]", 5),
         {},
         {},
+        0,
     )
 
 

@@ -98,8 +98,8 @@ def test_settings_of_a_folder_without_plug_ins_are_not_looked_at(engram):
         ("num-round = 3", "num-round is not a setting (did you mean num-rounds?)"),
         ("num-rounds = [3]", "num-rounds must be a valid integer, got [3]"),
         (
-            "[tool.flwr.app.config.fedavg.eta]\nx = 3",
-            "fedavg.eta in [tool.flwr.app.config] of pyproject.toml must be a number, text or",
+            "[tool.flwr.app.config.fedavg.momentum]\nx = 3",
+            "fedavg.momentum in [tool.flwr.app.config] of pyproject.toml must be a number, text or",
         ),
     ],
 )
