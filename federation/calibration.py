@@ -66,7 +66,7 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
 
 def looks(e: Experiment) -> int:
-    """Returns how often, at most, a run with a target looks at the same data of a client."""
+    """Returns the largest number of a run's releases of the same data of a client."""
     if e.own.turns and e.privacy == "example":
         return 1
     scored = e.privacy == "local" and e.epsilon and is_scored(e, 1)

@@ -102,7 +102,7 @@ def claims_of(
     metric: Metric,
     references: Mapping[str, Scores] = MappingProxyType({}),
 ) -> Claims | None:
-    """Returns what a comparison shows on test rows, each run in the round that is shown.
+    """Returns the claims of a comparison on test rows, each run in its shown round.
 
     Args:
         runs: The runs.

@@ -372,7 +372,7 @@ class Learned:
         return found
 
     def split(self, client: int) -> dict[str, RowNumbers]:
-        """Returns which of a client's rows are for training, validation and testing; see ``Run``.
+        """Returns the numbers of a client's training, validation and test rows; see ``Run``.
 
         Raises:
             Refused: If the method trains no network.

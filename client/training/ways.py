@@ -72,7 +72,7 @@ class Learner(NamedTuple):
     work: Slots
     private: "ByExamples | None" = None
     ratios: Mapping[str, float] = MappingProxyType({})
-    missed: dict[str, bool] = {}  # noqa: RUF012 - of a learner that trains nobody
+    missed: dict[str, bool] | None = None
 
     @property
     def size(self) -> int:

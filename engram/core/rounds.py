@@ -30,8 +30,8 @@ class Stepper(NamedTuple):
             that this itself changes; None if the network has none.
         unreached: Names of parameters without a gradient, which no optimizer moves.
         ratios: Step sizes of parameters over that of their phase, where they differ, by name.
-        missed: Whether a parameter has had no gradient in a step, as far as its directions are
-            taken by plain autograd.
+        missed: Whether each parameter has had no gradient in the step at hand, which objectives by
+            plain autograd note; None if none notes it.
     """
 
     optimizer: Optimizer
@@ -40,7 +40,7 @@ class Stepper(NamedTuple):
     statistics: Callable[..., Params] | None = None
     unreached: Set[str] = frozenset()
     ratios: Mapping[str, float] = MappingProxyType({})
-    missed: dict[str, bool] = {}  # noqa: RUF012 - of a stepper that nothing notes it for
+    missed: dict[str, bool] | None = None
 
     def take(
         self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
@@ -50,12 +50,13 @@ class Stepper(NamedTuple):
         Running statistics of the slots that have directions follow the last batch, by the model
         before the step.
         """
-        self.missed.clear()
+        missed = {} if self.missed is None else self.missed
+        missed.clear()
         directions, after = phase.direction(work, batches)
         still = self.running | self.unreached
         for slot, every in directions.items():
             all_ = {name: leaf for name, leaf in every.items() if name not in still}
-            d = {name: leaf for name, leaf in all_.items() if not self.missed.get(name)}
+            d = {name: leaf for name, leaf in all_.items() if not missed.get(name)}
             w = after[slot]
             if self.statistics is not None and self.running <= w.keys():
                 inputs, _, *key = batches[-1]

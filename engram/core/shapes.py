@@ -121,7 +121,7 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
 
 
 def gradients_of(made: Callable[[Objective], Method], work: Slots, twice: int = 2) -> int:
-    """Returns how many gradients a local step takes, at most.
+    """Returns the largest number of gradients that a local step takes.
 
     Args:
         made: Builds the method on an objective.

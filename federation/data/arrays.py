@@ -132,7 +132,7 @@ def held_by_hash(
     clients: Sequence[int] = (),
     tested: _Array | None = None,
 ) -> _Array:
-    """Returns which rows are for testing, (n,), each by its hash, whatever other rows there are.
+    """Returns the mask of test rows, (n,), each drawn by its hash, whatever rows are beside it.
 
     Args:
         x: Inputs.

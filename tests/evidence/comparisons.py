@@ -66,7 +66,7 @@ def crossed(
 
 
 def shown(scores: Array) -> npt.NDArray[np.bool_]:
-    """Returns which pairs ``simulations.differences`` tells apart, (draws, pairs), at once."""
+    """Returns the mask of pairs that ``simulations.differences`` tells apart, (draws, pairs)."""
     _, methods, seeds, clients = scores.shape
     one, other = pairs = np.array(np.triu_indices(methods, 1))
     means = [scores.mean(axis)[:, one] - scores.mean(axis)[:, other] for axis in (3, 2)]
@@ -103,7 +103,7 @@ def power(noisy: Sequence[float], draws: int, methods: int = 12, mean: float = 3
 def worse_coverage(
     share: float, seeds: int, clients: int, between: float, noise: float, draws: int
 ) -> tuple[float, float]:
-    """Returns how often the interval of a share holds it, and its mean width.
+    """Returns the coverage of the interval of a share, and its mean width.
 
     A client is served worse where a sum of normal effects is below a threshold: of the client with
     deviation 1, of the seed with ``between``, of both together with ``noise``.
@@ -135,7 +135,7 @@ def skewed_error(methods: int, clients: int, draws: int, sigma: float = 1.0) -> 
 
 
 def excluded(values: Array, level: float, rng: np.random.Generator) -> dict[str, bool]:
-    """Returns which rules' intervals of a mean exclude zero, at an error of ``level``."""
+    """Returns by rule whether its interval of a mean excludes zero, at an error of ``level``."""
     n, deviation = len(values), values.std(ddof=1)
     ratio, skewness = values.mean() / deviation, ((values - values.mean()) ** 3).mean()
     skewness /= values.std() ** 3
