@@ -13,6 +13,7 @@ from cryptography import x509
 
 from federation.addresses import Address, parse_address
 from federation.clock import now, outside
+from federation.keys import UNREADABLE
 
 _PATIENCE: Final = 5.0  # seconds for a connection, and again for the handshake
 _RENEW: Final = "on the server, `engram renew SERVER_FOLDER"
@@ -85,7 +86,7 @@ def _fault_of_time(server: Address, code: int) -> Fault | None:
     """Compares this machine's clock with the certificate that OpenSSL has refused by it."""
     try:
         certificate = x509.load_der_x509_certificate(_unverified(server))
-    except (OSError, ValueError):  # the connection broke, or another one answers by now
+    except (OSError, *UNREADABLE):  # the connection broke, or another one answers by now
         return None
     fault = outside(certificate, now(), f"{_RENEW}` makes a new one")
     if fault is None:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from federation.addresses import parse_address
 from federation.credentials import FederationSettings, certificate_hosts, key_serial
 from federation.errors import Refused
-from federation.keys import is_authority, issued, same_key
+from federation.keys import UNREADABLE, is_authority, issued, same_key
 from federation.settings.files import read_settings, to_toml
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -88,7 +87,7 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
             each for each in offered if each not in known and _vouched(each, offered, known)
         ]:
             known += fresh
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # certificates that cannot be read
+    except UNREADABLE:
         return None
     roots = [each for each in known if issued(each, each)]
     keys = [root.public_key() for root in roots]
@@ -113,7 +112,7 @@ def proven_serial(said: bytes, trusted: bytes) -> int:
     try:
         certificate = x509.load_pem_x509_certificate(said)
         roots = x509.load_pem_x509_certificates(trusted)
-    except (ValueError, UnsupportedAlgorithm):
+    except UNREADABLE:
         return 0
     proven = not is_authority(certificate) and any(issued(certificate, root) for root in roots)
     return key_serial(certificate_hosts(certificate)) if proven else 0

@@ -16,6 +16,7 @@ from federation.addresses import parse_address
 from federation.clock import now, outside
 from federation.errors import Refused
 from federation.keys import (
+    extension,
     is_authority,
     issued,
     read_certificate,
@@ -175,9 +176,8 @@ def renewal(folder: Path) -> str:
 
 def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
     """Returns the DNS names, in lower case, and the IP addresses of a server certificate."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
+    names = extension(certificate, x509.SubjectAlternativeName)
+    if names is None:
         return ()
     found = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
     return (*found, *(str(ip) for ip in names.get_values_for_type(x509.IPAddress)))

@@ -4,6 +4,7 @@ import contextlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -24,6 +25,17 @@ from federation.files import read_file
 _AGAIN = "take it again from the folder that engram init-federation made"
 _LARGEST = 2**20  # bytes
 _NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
+
+# What cryptography raises for keys and certificates that it cannot read.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -94,18 +106,23 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
 
 def is_authority(certificate: x509.Certificate) -> bool:
     """Whether a certificate is an authority's, and not a server's."""
+    basic = extension(certificate, x509.BasicConstraints)
+    return basic is not None and basic.ca
+
+
+def extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
+    """Returns an extension of a certificate; None without it, or where none can be read."""
     try:
-        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError):
-        return False
-    return basic.ca
+        return certificate.extensions.get_extension_for_class(kind).value
+    except (x509.ExtensionNotFound, *UNREADABLE):
+        return None
 
 
 def issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     """Whether an authority has signed a certificate; whether either is valid now is not asked."""
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (InvalidSignature, *UNREADABLE):
         return False
     return True
 
@@ -130,7 +147,7 @@ def authority_fingerprint(certificate: x509.Certificate) -> str:
 def _readable(path: Path, what: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise Refused(f"{path} holds no {what}: {_AGAIN}") from error
 
 

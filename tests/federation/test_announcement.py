@@ -2,6 +2,7 @@
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from federation.announcement import announcement, new_address, new_authorities, proven_serial
 from federation.credentials import FederationSettings
@@ -91,6 +92,17 @@ def test_a_certificate_that_is_damaged_is_not_trusted():
         torn = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         found = new_authorities({"engram-authorities-bin": torn}, TRUSTED)
         assert found is None or all(each in given for each in names(found))
+
+
+def test_a_certificate_with_an_extension_twice_is_not_trusted():
+    whole = VOUCHED.public_bytes(Encoding.DER)
+    for one, other in ((b"\x55\x1d\x0e", b"\x55\x1d\x23"), (b"\x55\x1d\x23", b"\x55\x1d\x13")):
+        assert {one, other} <= {whole[at : at + 3] for at in range(len(whole))}  # identifiers
+        twice = x509.load_der_x509_certificate(whole.replace(one, other))
+        with pytest.raises(x509.DuplicateExtension):
+            len(twice.extensions)
+        assert new_authorities(told(NEW.certificate, OLD.certificate, twice), TRUSTED) is None
+        assert proven_serial(certificate_pem(twice), TRUSTED) == 0
 
 
 # --- Keys ------------------------------------------------------------------------------------
