@@ -14,9 +14,20 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from engram.checks import require
 from engram.models.base import Inputs, Outputs, called, copied
 from engram.models.functional import NORMS, Pure
-from engram.models.skeleton import Skeleton, addresses_of, in_single, leaves, same, tensors_of
+from engram.models.skeleton import (
+    Skeleton,
+    addresses_of,
+    in_single,
+    leaves,
+    repeats,
+    same,
+    tensors_of,
+)
 from engram.process import drawing
 from engram.types import Params
+
+Draws = Callable[[Tensor], AbstractContextManager[Any]]
+"""``key -> context`` in which a pass in training draws."""
 
 
 class Itself:
@@ -28,23 +39,18 @@ class Itself:
     Args:
         module: The module, which is copied.
         like: The same module as functions.
-        draws: ``key -> context`` in which a pass in training draws.
+        draws: See ``Draws``.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        like: Skeleton,
-        draws: Callable[[Tensor], AbstractContextManager[Any]],
-    ) -> None:
+    def __init__(self, module: nn.Module, like: Skeleton, draws: Draws) -> None:
         self.module = copied(module)
         self._norms = [part for part in self.module.modules() if isinstance(part, NORMS)]
         for part in self._norms:
             part.num_batches_tracked = None
         self._fixed, self._noisy, self._draws = like.fixed, like.noisy, draws
-        self.running, self._moved = like.running, like.running | like.renormed
+        self.running, self.moved = like.running, like.running | like.renormed
         self.leaves = dict(leaves(self.module, self.running))
-        self._last: tuple[Any, ...] = ()  # training pass
+        self._last: tuple[Any, ...] = ()  # training pass: of what, and what came of it
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         """Calls the module in evaluation; see ``Model.apply``."""
@@ -59,13 +65,12 @@ class Itself:
 
     def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
         """Returns running statistics, and parameters that the pass itself changes, after it."""
-        if not self._moved <= params.keys():  # a part of a network, which takes no pass
+        if not self.moved <= params.keys():  # a part of a network, which takes no pass
             return {}
-        seen, its_key, addresses = self._last or (None, None, None)
-        if seen is not inputs or its_key is not key or addresses != addresses_of(params):
+        if not repeats(self._last, inputs, key, params):
             with torch.no_grad():
                 self.train(params, inputs, key)
-        return {name: self.leaves[name].detach().float().clone() for name in sorted(self._moved)}
+        return {name: self.leaves[name].detach().float().clone() for name in sorted(self.moved)}
 
     def _pass(
         self, training: bool, params: Params, inputs: Inputs, draws: AbstractContextManager[Any]
@@ -131,21 +136,20 @@ def agreement(
     Raises:
         ValueError: If torch takes no backward pass, or a pass changes what it should not.
     """
-    kind, running = type(module).__name__, skeleton.running
+    kind = type(module).__name__
     # Away from where it starts, which may be a point without a gradient.
     params = {
-        name: x if name in running else x + 0.01 * torch.randn_like(x)
+        name: x if name in skeleton.running else x + 0.01 * torch.randn_like(x)
         for name, x in skeleton.start.items()
     }
     rows = example, tree_map(lambda leaf: leaf.flip(0), example)
     before = [(leaf, leaf.grad) for leaf in module.parameters()]
     module.zero_grad()
     failure: Exception | None = None
-    missed: list[set[str]] = []
     for draws in (partial(Pure, drawing=True), _drawing):  # what is checkpointed draws again
         plain = Itself(module, skeleton, draws)
         try:
-            expected = _in_turn(plain, params, rows, missed)
+            expected = _in_turn(plain, params, rows)
             break
         except Exception as error:  # a module may be anybody's
             failure = error
@@ -156,8 +160,8 @@ def agreement(
     for leaf, gradient in before:
         leaf.grad = gradient
     require(not captured, f"parameters that a copy of {kind} uses", captured, "its own alone")
-    changed = [n for n, x in params.items() if not same(plain.leaves[n].float(), x)]
-    changed = [n for n in changed if n not in running | skeleton.renormed]
+    still = [(n, x) for n, x in params.items() if n not in plain.moved]
+    changed = [n for n, x in still if not same(plain.leaves[n].float(), x)]
     require(not changed, f"parameters of {kind}", changed, "left as they are by a backward pass")
     hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x, _ in before)
     alone = hooked or skeleton.renormed or draws is _drawing
@@ -168,8 +172,8 @@ def agreement(
             continue
         if alike:
             static = way is _together  # no value decides what is computed
-            unreached = frozenset(missed[-1] & missed[-2]) - running
-            return static, None, unreached if static else frozenset()
+            missed = {name for name, leaf in plain.leaves.items() if leaf.grad is None}
+            return static, None, frozenset(missed - skeleton.running if static else ())
     return False, Itself(module, skeleton, _drawing), frozenset()
 
 
@@ -189,55 +193,50 @@ def _total(forward: Callable[..., Outputs], w: Params, *given: Any) -> tuple[Ten
     return torch.stack([*each, torch.zeros(())]).sum(), outputs
 
 
-def _in_turn(
-    passes: Any, params: Params, rows: Sequence[Inputs], missed: list[set[str]] | None = None
-) -> list[list[Tensor]]:
-    """Takes the passes by plain autograd; notes which parameters have no gradient in training.
+def _by_autograd(forward: Callable[..., Outputs], w: Params, *given: Any) -> tuple[Params, Any]:
+    """Returns the gradient of ``_total`` by plain autograd, and the outputs."""
+    at = {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
+    total, outputs = _total(forward, at, *given)
+    if total.requires_grad:
+        total.backward()  # type: ignore[no-untyped-call]  # torch's
+    slopes = {n: torch.zeros_like(x) if x.grad is None else x.grad for n, x in at.items()}
+    return slopes, [x.detach() for x in outputs]
 
-    Returns:
-        For each, the outputs and running statistics, or the gradients.
-    """
+
+def _each(
+    differentiate: Callable[..., Any], passes: Any, w: Params, batch: Inputs, key: Tensor
+) -> list[list[Tensor]]:
+    """Returns outputs with statistics, and gradients, in evaluation; then both in training."""
     found = []
-    for i, batch in enumerate([*rows, *rows]):
-        training = i < len(rows)
-        given = (batch, torch.tensor(i)) if training else (batch,)
-        at = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-        total, outputs = _total(passes.train if training else passes.apply, at, *given)
-        if total.requires_grad:
-            total.backward()  # type: ignore[no-untyped-call]  # torch's
-        if training and missed is not None:
-            missed.append({name for name, x in at.items() if x.grad is None})
-        after = passes.statistics(params, *given) if training and passes.running else {}
-        found.append([x.detach() for x in (*outputs, *(after[n] for n in sorted(after)))])
-        found.append([torch.zeros_like(x) if x.grad is None else x.grad for x in at.values()])
+    for forward, *given in ((passes.apply, batch), (passes.train, batch, key)):
+        slopes, outputs = differentiate(forward, w, *given)
+        after = passes.statistics(w, *given) if len(given) > 1 and passes.running else {}
+        found += [[*outputs, *(after[n] for n in sorted(after))], list(slopes.values())]
     return found
 
 
+def _in_turn(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
+    """Takes the passes of each batch by plain autograd."""
+    keyed = enumerate(rows)
+    return [x for i, b in keyed for x in _each(_by_autograd, passes, params, b, torch.tensor(i))]
+
+
 def _together(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
-    """Takes those of both batches at once, by ``vmap``; see ``_in_turn``."""
-
-    def both(w: Params, batch: Inputs, key: Tensor) -> list[list[Tensor]]:
-        found = []
-        for forward, *given in ((passes.train, batch, key), (passes.apply, batch)):
-            slopes, outputs = grad(partial(_total, forward), has_aux=True)(w, *given)
-            after = passes.statistics(w, *given) if len(given) > 1 and passes.running else {}
-            found += [[*outputs, *(after[n] for n in sorted(after))], list(slopes.values())]
-        return found
-
+    """Takes those of both batches at once, by ``vmap``."""
     stacked = tree_map(lambda *leaves: torch.stack(leaves), *rows)
     many = {name: leaf.expand(2, *leaf.shape) for name, leaf in params.items()}
-    each = vmap(both)(many, stacked, torch.arange(2))
-    one, other = (tree_map(lambda leaf, i=i: leaf[i], each) for i in range(2))
-    return [*one[:2], *other[:2], *one[2:], *other[2:]]
+    each = partial(_each, grad(_total, argnums=1, has_aux=True), passes)
+    found = vmap(each)(many, stacked, torch.arange(2))
+    return [[leaf[i] for leaf in some] for i in range(2) for some in found]
 
 
-def _alike(found: Sequence[Sequence[Tensor]], expected: Sequence[Sequence[Tensor]]) -> bool:
+def _alike(found: list[list[Tensor]], expected: list[list[Tensor]]) -> bool:
     """Returns whether passes give the same numbers, up to rounding.
 
     This grows where a layer normalizes by two numbers, as batch norm of two rows may in training.
     """
-    for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-        each, of_all = (0.3, 1e-2) if i < len(expected) // 2 else (1e-2, 1e-4)
+    shares = (1e-2, 1e-4), (1e-2, 1e-4), (0.3, 1e-2), (0.3, 1e-2)  # of each array; of the largest
+    for ours, theirs, (each, of_all) in zip(found, expected, 2 * shares, strict=True):
         pairs = [[x.float().nan_to_num(0.0, 0.0, 0.0) for x in some] for some in (ours, theirs)]
         sizes = [float(x.norm()) for x in pairs[1]]
         for one, other, size in zip(*pairs, sizes, strict=True):

@@ -32,12 +32,7 @@ class Skeleton:
         typed = ((name, leaf.dtype) for name, leaf in leaves(module, running))
         self._dtypes = {name: dtype for name, dtype in typed if dtype != torch.float32}
         self._places = [_places(mode, params) for mode in self._modes]
-        self._last: tuple[Any, ...] = (
-            None,
-            None,
-            (),
-            {},
-        )  # training pass: of what, and what it saw
+        self._last: tuple[Any, ...] = ()  # training pass: of what, and what came of it
         self.running, self.fixed, self._turn = frozenset(running), fixed, threading.Lock()
         self._tap = threading.local()  # whether, and with what shift, the head's input is asked for
         last = next((name for name in reversed(params) if name not in running), "")
@@ -193,22 +188,19 @@ class Skeleton:
 
     def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
         """Returns the running statistics after a pass in training; see ``Model.statistics``."""
-        if not decomposes():
-            # A gradient has been taken there, if the rule takes it at the model itself. Whoever
-            # calls holds on to the model and the batch: what is new is elsewhere in memory.
-            seen, its_key, addresses, found = self._last
-            if seen is inputs and its_key is key and addresses == addresses_of(params):
-                return {name: leaf.detach().float() for name, leaf in found.items()}
-        own = self._typed(params)
-        with torch.no_grad(), Pure(key, names=self._names(own)) as pass_:
-            self._run(1, own, inputs)
-        return {name: leaf.float() for name, leaf in pass_.statistics.items()}
+        # A gradient has been taken there, if the rule takes it at the model itself.
+        if not decomposes() and repeats(self._last, inputs, key, params):
+            return {name: leaf.detach().float() for name, leaf in self._last[3].items()}
+        return self._after(params, inputs, key)
 
     def statistics_together(self, params: Params, inputs: Tensor) -> Params:
         """Returns the running statistics of many networks at once."""
+        return self._after(params, Images.of(inputs), None)
+
+    def _after(self, params: Params, inputs: Inputs, key: Tensor | None) -> Params:
         own = self._typed(params)
-        with torch.no_grad(), Pure(None, names=self._names(own)) as pass_:
-            self._run(1, own, Images.of(inputs))
+        with torch.no_grad(), Pure(key, names=self._names(own)) as pass_:
+            self._run(1, own, inputs)
         return {name: leaf.float() for name, leaf in pass_.statistics.items()}
 
     def _names(self, params: Params) -> dict[int, str]:
@@ -258,6 +250,14 @@ def in_single(leaf: Any) -> Any:
 def addresses_of(params: Params) -> list[int]:
     """Returns where parameters are in memory."""
     return [leaf.data_ptr() for leaf in params.values()]
+
+
+def repeats(last: tuple[Any, ...], inputs: Inputs, key: Tensor | None, params: Params) -> bool:
+    """Returns whether the last pass, of inputs, key and addresses, was of these.
+
+    Whoever asks holds on to the model and the batch: what is new is elsewhere in memory.
+    """
+    return bool(last) and last[0] is inputs and last[1] is key and last[2] == addresses_of(params)
 
 
 _Slot = tuple[Any, Any]  # a dictionary or a list, and where in it a tensor stands
