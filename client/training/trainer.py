@@ -147,14 +147,15 @@ class Trainer:
             metrics = self._own.metrics(e)
             mixed = shapes.served.weights is not None
             self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
+            etas = self._by_pattern(model, initial, "eta", e.eta_by)
             optimizer = optimizer_of(
                 e.optimizer,
                 momentum=e.momentum,
                 weight_decay=e.weight_decay,
                 clip=e.gradient_clip,
                 decays=self._by_pattern(model, initial, "weight-decay", e.weight_decay_by),
+                ratios={n: eta / self._own.settings.eta for n, eta in etas.items()},
             )
-            etas = self._by_pattern(model, initial, "eta", e.eta_by)
             self.learner = Learner(
                 settings=self._own.settings,
                 model=model,
@@ -166,8 +167,6 @@ class Trainer:
                 standard=self._standard,
                 work=shapes.work,
                 private=_mechanism(e),
-                ratios={n: eta / self._own.settings.eta for n, eta in etas.items()},
-                missed={},
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -57,8 +56,6 @@ class Learner(NamedTuple):
         standard: Standardization of targets before the loss; None for targets as they are.
         work: Slots that a client works on, on torch's meta device, which holds no values.
         private: The mechanism of a step that hides single rows; None for plain gradients.
-        ratios: As ``Stepper.ratios``.
-        missed: As ``Stepper.missed``.
     """
 
     settings: Any
@@ -71,8 +68,6 @@ class Learner(NamedTuple):
     standard: Standard | None
     work: Slots
     private: "ByExamples | None" = None
-    ratios: Mapping[str, float] = MappingProxyType({})
-    missed: dict[str, bool] | None = None
 
     @property
     def size(self) -> int:
@@ -93,17 +88,16 @@ class Learner(NamedTuple):
 
     def method(self, task: Task, way: str = "vmap") -> Method:
         """Builds the method for a way to train."""
-        return build(self.settings, self._context(task, way))
-
-    def _context(self, task: Task, way: str) -> Context:
-        objective = self.objective(task, way)
-        return self._on(objective)
+        return build(self.settings, self._on(self.objective(task, way)))
 
     def _on(self, objective: Objective) -> Context:
         return Context(self.network, objective, self.outputs, self.clients, self.generator)
 
-    def objective(self, task: Task, way: str) -> Objective:
-        """Returns the loss that clients minimize, with its derivatives for a way to train."""
+    def objective(self, task: Task, way: str, missed: dict[str, bool] | None = None) -> Objective:
+        """Returns the loss that clients minimize, with its derivatives for a way to train.
+
+        For ``missed`` see ``Stepper``.
+        """
         learned = standardized_loss(task, self.standard)
         loss = mean_loss(self.model, learned)
         if self.private is not None:
@@ -121,7 +115,7 @@ class Learner(NamedTuple):
             return learned.loss(outputs, batch[1])
 
         if way == "in-turn":
-            return by_autograd(loss, criterion, self.missed)
+            return by_autograd(loss, criterion, missed)
         if way == "dense":
             return by_hand(self._dense(task)[0], criterion)
         if way == "in-spans":
@@ -168,10 +162,14 @@ class Learner(NamedTuple):
             task: The task.
             factor: The schedule's factor of step sizes.
         """
-        build = builder(self.settings, self._context(task, way))
-        statistics = self._statistics(way)
-        apart = self.model.unreached, self.ratios, self.missed
-        stepper = Stepper(self.optimizer, factor, self.network.running, statistics, *apart)
+        missed = dict[str, bool]()
+        build = builder(self.settings, self._on(self.objective(task, way, missed)))
+        running, statistics, still = (
+            self.network.running,
+            self._statistics(way),
+            self.model.unreached,
+        )
+        stepper = Stepper(self.optimizer, factor, running, statistics, still, missed)
         problem = Problem(build, stepper, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)

@@ -57,6 +57,7 @@ def optimizer_of(
     weight_decay: float = 0.0,
     clip: float = 0.0,
     decays: Mapping[str, float] = MappingProxyType({}),
+    ratios: Mapping[str, float] = MappingProxyType({}),
 ) -> Optimizer:
     """Builds an optimizer.
 
@@ -78,6 +79,7 @@ def optimizer_of(
         clip: Largest Euclidean norm of d, over all parameters of a slot; longer ones are scaled
             down to it. 0: no bound.
         decays: Weight decay of parameters in place of ``weight_decay``, by name.
+        ratios: Step sizes of parameters over eta, where they differ, by name.
 
     Raises:
         ValueError: If a value is out of range.
@@ -85,8 +87,8 @@ def optimizer_of(
     require(0 <= momentum < 1, "momentum", momentum, "at least 0, below 1")
     require(weight_decay >= 0, "weight-decay", weight_decay, "at least 0")
     require(clip >= 0, "gradient-clip", clip, "at least 0")
-    plain = _by_name(name, momentum)
-    if not (weight_decay or clip or decays):
+    plain, directed = _by_name(name, momentum), bool(weight_decay or clip or decays)
+    if not (directed or ratios):
         return plain
 
     def decayed(x: Params, scale: Scale, w: Params) -> Params:
@@ -100,12 +102,14 @@ def optimizer_of(
             # As torch's clip_grad_norm_ has it.
             d = multiplied(d, (clip / (norm(d) + 1e-6)).clamp(max=1.0))
         if name == "adamw":
-            w = decayed(w, -eta, w)
+            begun = decayed(w, -eta, w)
         else:
-            d = decayed(d, 1.0, w)
-        return plain.update(w, d, state, eta)
+            begun, d = w, decayed(d, 1.0, w)
+        moved, state = plain.update(begun, d, state, eta)
+        own = {n: w[n].lerp(moved[n], ratios[n]) for n in ratios.keys() & d.keys()}
+        return moved | own, state
 
-    return plain._replace(update=update, affine=False)
+    return plain._replace(update=update, affine=plain.affine and not directed)
 
 
 def _by_name(name: str, momentum: float) -> Optimizer:

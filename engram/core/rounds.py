@@ -4,8 +4,7 @@ Strategies wrap them in messages; the ways to train a cohort and tuning call the
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from types import MappingProxyType
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from torch.utils._pytree import tree_map
@@ -29,7 +28,6 @@ class Stepper(NamedTuple):
         statistics: ``(params, inputs, [key]) -> statistics`` after a forward pass, and parameters
             that this itself changes; None if the network has none.
         unreached: Names of parameters without a gradient, which no optimizer moves.
-        ratios: Step sizes of parameters over that of their phase, where they differ, by name.
         missed: Whether each parameter has had no gradient in the step at hand, which objectives by
             plain autograd note; None if none notes it.
     """
@@ -39,7 +37,6 @@ class Stepper(NamedTuple):
     running: Set[str] = frozenset()
     statistics: Callable[..., Params] | None = None
     unreached: Set[str] = frozenset()
-    ratios: Mapping[str, float] = MappingProxyType({})
     missed: dict[str, bool] | None = None
 
     def take(
@@ -65,8 +62,6 @@ class Stepper(NamedTuple):
                 moving = w if len(d) == len(w) else pick(w, d.keys())
                 state = states.get(slot) or self.optimizer.init(pick(w, all_.keys()))
                 moved, after_it = self.optimizer.update(moving, d, state, phase.eta * self.factor)
-                for name in self.ratios.keys() & d.keys():
-                    moved = moved | {name: moving[name].lerp(moved[name], self.ratios[name])}
                 w = w | moved
                 if self.optimizer.remembers:
                     states = states | {slot: {key: state[key] | x for key, x in after_it.items()}}

@@ -1,11 +1,11 @@
 """Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor, nn
@@ -36,9 +36,9 @@ def from_module(
     """Makes a network of a module.
 
     Parameters that require no gradient, and buffers other than running statistics, are constants:
-    they are no parameters here. Parameters that are shared between
-    layers have one name. Dropout depends on a key. A ``Sequential`` that ends in ``Linear`` layers
-    with ``ReLU`` in between has dense layers, which are called ``dense0.weight`` and so on.
+    they are no parameters here. Parameters that are shared between layers have one name. Dropout
+    depends on a key. A ``Sequential`` that ends in ``Linear`` layers with ``ReLU`` in between has
+    dense layers, which are called ``dense0.weight`` and so on.
 
     Args:
         make: The module, or what makes it.
@@ -62,8 +62,9 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
     """Makes a network of a module, from the process's generators; for the rest see above."""
     example = tree_map(lambda leaf: leaf.detach().clone(), example)
     module = _made(make, example)
-    running = {} if statistics == "fixed" else _running(module)
-    _check_trained(module, running)
+    running = frozenset[str]() if statistics == "fixed" else _running(module)
+    trained, kind = any(n not in running for n, _ in leaves(module, running)), type(module).__name__
+    require(trained, "a network", kind, "one with parameters that are trained")
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
     vectorizes, itself, unreached = agreement(module, skeleton, example)
     passes = itself or skeleton
@@ -89,7 +90,7 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         None,
         dense_layers=0,
         activations=_activations(module, example),
-        parameters=sum(leaf.numel() for leaf in parameters_of(module, running).values()),
+        parameters=sum(leaf.numel() for leaf in skeleton.start.values()),
         train=passes.train,
         noisy=skeleton.noisy,
         together=skeleton.together if grouped else None,
@@ -99,13 +100,13 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         by_itself=itself is not None,
         unreached=unreached,
         least_rows=skeleton.least_rows(example),
-        running=frozenset(running),
+        running=running,
         tokens=skeleton.tokens,
         represent=skeleton.represent if width else None,
         width=width,
         constants=None
         if isinstance(make, nn.Module)
-        else cache(partial(digest_of_constants, module, parameters_of(module, running).keys())),
+        else cache(partial(digest_of_constants, module, skeleton.start.keys())),
         module=holding,
     )
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
@@ -122,8 +123,11 @@ def _made(make: Make, example: Inputs) -> nn.Module:
     made = make if isinstance(make, nn.Module) else make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
     if _is_double(made):
-        made = _taking_double(copied(made) if made is make else made)
-    _check_types(made)
+        made = copied(made) if made is make else made
+        made.register_forward_pre_hook(_in_double, with_kwargs=True)
+    for name, leaf in made.named_parameters():  # before a call blames something else
+        fits = not leaf.requires_grad or leaf.dtype in (torch.float32, torch.float64)
+        require(fits, name, str(leaf.dtype), "float32 or float64, for it is trained")
     _try(made, example)
     return made
 
@@ -133,13 +137,8 @@ def _is_double(module: nn.Module) -> bool:
     return {leaf.dtype for leaf in module.parameters()} == {torch.float64}
 
 
-def _taking_double(module: nn.Module) -> nn.Module:
-    """Has a module take its float32 inputs in float64; returns it."""
-    module.register_forward_pre_hook(_in_double, with_kwargs=True)
-    return module
-
-
 def _in_double(module: nn.Module, args: Any, named: Any) -> Any:
+    """Has a module take its float32 inputs in float64."""
     del module
 
     def double(leaf: Any) -> Any:
@@ -180,32 +179,16 @@ def _try(module: nn.Module, example: Inputs) -> None:
         module.train(training)
 
 
-def _running(module: nn.Module) -> dict[str, str]:
+def _running(module: nn.Module) -> frozenset[str]:
     """Returns the names of batch norm's running statistics."""
-    found: dict[str, str] = {}
+    found = set[str]()
     for name, part in module.named_modules():
         if isinstance(part, NORMS) and part.running_mean is not None:
             expected = "a number (None counts batches, which is a state of its own)"
             require(part.momentum is not None, f"momentum of {name}", None, expected)
             prefix = f"{name}." if name else ""
-            found |= {prefix + kind: kind for kind in ("running_mean", VARIANCE)}
-    return found
-
-
-def _check_types(module: nn.Module) -> None:
-    """Checks the types of what is trained, before a call blames something else."""
-    for name, leaf in module.named_parameters():
-        expected = "float32 or float64, for it is trained"
-        fits = not leaf.requires_grad or leaf.dtype in (torch.float32, torch.float64)
-        require(fits, name, str(leaf.dtype), expected)
-
-
-def _check_trained(module: nn.Module, running: dict[str, str]) -> None:
-    """Checks that something is trained."""
-    trained = dict(leaves(module, running)).keys() - running.keys()
-    require(
-        bool(trained), "a network", type(module).__name__, "one with parameters that are trained"
-    )
+            found |= {f"{prefix}running_mean", prefix + VARIANCE}
+    return frozenset(found)
 
 
 def _activations(module: nn.Module, example: Inputs) -> int:
@@ -227,7 +210,7 @@ def _activations(module: nn.Module, example: Inputs) -> int:
     return max(1, count // rows_of(example))
 
 
-def _pure(module: nn.Module, example: Inputs, running: dict[str, str], *, fixed: bool) -> Skeleton:
+def _pure(module: nn.Module, example: Inputs, running: Set[str], *, fixed: bool) -> Skeleton:
     """Returns a module that is called twice with the same arguments, and gives the same.
 
     Raises:
@@ -258,25 +241,17 @@ def _pure(module: nn.Module, example: Inputs, running: dict[str, str], *, fixed:
 # --- Dense layers --------------------------------------------------------------------------------
 
 
-class _Tail(NamedTuple):
-    """A Sequential, parted before its last Linear layers with ReLU in between."""
-
-    start: int
-    linear: list[int]
-
-
-def _tail(module: nn.Module) -> _Tail | None:
-    if type(module) is not nn.Sequential:
-        return None
+def _tail(module: nn.Module) -> list[int]:
+    """Returns the places of a Sequential's last Linear layers with ReLU in between."""
+    if type(module) is not nn.Sequential or _is_double(module):  # dense layers are of float32
+        return []
     parts = list(module)
     start = len(parts)
     while start and type(parts[start - 1]) in _PLAIN:
         start -= 1
     linear = [i for i in range(start, len(parts)) if type(parts[i]) is nn.Linear]
-    if _is_double(module):  # dense layers compute in float32
-        return None
     if not linear or linear[-1] != len(parts) - 1:
-        return None
+        return []
     between = all(b - a == 2 for a, b in pairwise(linear))  # exactly one ReLU
     whole = all(
         parts[i].bias is not None and all(p.requires_grad for p in parts[i].parameters())
@@ -284,18 +259,18 @@ def _tail(module: nn.Module) -> _Tail | None:
     )
     names = {name for name, _ in module.named_parameters()}
     own = {f"{i}.{kind}" for i in linear for kind in ("weight", "bias")}
-    return _Tail(linear[0], linear) if between and whole and own <= names else None
+    return linear if between and whole and own <= names else []
 
 
 def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Model | None:
     """Returns the same network with its last layers as dense ones, if it ends in some."""
     tail = _tail(module)
     vectors = model.width > 0  # such as rows that are sequences lack, each step of which is one
-    if tail is None or not vectors or model.noisy or model.statistics is not None:
+    if not tail or not vectors or model.noisy or model.statistics is not None:
         return None
     own = {
         f"{i}.{kind}": f"dense{layer}.{kind}"
-        for layer, i in enumerate(tail.linear)
+        for layer, i in enumerate(tail)
         for kind in ("weight", "bias")
     }
     theirs = {ours: name for name, ours in own.items()}
@@ -310,10 +285,10 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
 
         return function and call
 
-    before = module[: tail.start]  # type: ignore[index]  # a Sequential, as _tail has found
+    before = module[: tail[0]]  # type: ignore[index]  # a Sequential, as _tail has found
     features = None
     if any(not isinstance(part, nn.Flatten) for part in before):
-        head = Skeleton(before, example, {}, fixed=False)
+        head = Skeleton(before, example, frozenset(), fixed=False)
         names = [name for name, _ in leaves(before, ())]
 
         def features(params: Params, inputs: Tensor) -> Tensor:
@@ -328,7 +303,7 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
         represent=named(model.represent),
         module=named(model.module),
         features=features,
-        dense_layers=len(tail.linear),
+        dense_layers=len(tail),
         names=theirs,
         unreached=frozenset(own.get(name, name) for name in model.unreached),
     )

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Set
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class Skeleton:
     """A module twice, for training and for evaluation, that is called with other parameters."""
 
     def __init__(
-        self, module: nn.Module, example: Inputs, running: dict[str, str], *, fixed: bool
+        self, module: nn.Module, example: Inputs, running: Set[str], *, fixed: bool
     ) -> None:
         constants = [*module.parameters(), *module.buffers()]
         memo = {id(tensor): tensor for tensor in constants}  # they are not copied
@@ -33,7 +33,7 @@ class Skeleton:
         self._dtypes = {name: dtype for name, dtype in typed if dtype != torch.float32}
         self._places = [_places(mode, params) for mode in self._modes]
         self._last: tuple[Any, ...] = ()  # training pass: of what, and what came of it
-        self.running, self.fixed, self._turn = frozenset(running), fixed, threading.Lock()
+        self.running, self.fixed, self._turn = running, fixed, threading.Lock()
         self._tap = threading.local()  # whether, and with what shift, the head's input is asked for
         last = next((name for name in reversed(params) if name not in running), "")
         for mode in self._modes:
