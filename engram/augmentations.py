@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from engram.models.base import Inputs
 
-__all__ = ["AUGMENTATIONS", "Augmentation", "augmentation", "augmented", "check_augmentation"]
-
 Augmentation = Callable[[Any], Any]
 """``row -> row``: of the same shapes and dtypes."""
 

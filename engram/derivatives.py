@@ -13,8 +13,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["LossWithDerivatives", "gradient", "hessian_product"]
-
 
 @dataclass(frozen=True)
 class LossWithDerivatives:
@@ -106,6 +104,12 @@ def twice() -> Iterator[None]:
 def differentiates_twice() -> bool:
     """Returns whether a loss is being computed whose gradient is differentiated again."""
     return getattr(_TWICE, "depth", 0) > 0
+
+
+def vectorized() -> bool:
+    """Returns whether ``vmap`` is under way, which does not tell how arrays lie in memory."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
 
 
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:

@@ -17,20 +17,6 @@ from engram.process import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "BUILT_IN",
-    "IGNORED",
-    "METRICS",
-    "Metric",
-    "Score",
-    "Targets",
-    "fitted",
-    "metric",
-    "name_of",
-    "named",
-    "takes",
-]
-
 Targets = Literal["classes", "values", "labels", "tokens"]
 """Type of a row's targets: a class, numbers, zeros and ones, or a class for each position."""
 

@@ -15,18 +15,6 @@ from contextvars import ContextVar
 from functools import reduce
 from typing import Any, Final, TypeVar
 
-__all__ = [
-    "Registry",
-    "Shared",
-    "drawing",
-    "filtering",
-    "named_here",
-    "on_one_core",
-    "on_threads",
-    "one_core",
-    "own_modes",
-]
-
 _T = TypeVar("_T")
 
 
@@ -256,20 +244,16 @@ def drawing(seed: int | None = None) -> Iterator[None]:
     with _DRAWING, ExitStack() as stack:
         stack.callback(generator.set_state, generator.get_state())
         if seed is not None:
+            import random  # noqa: PLC0415 - rarely needed
+
+            import numpy as np  # noqa: PLC0415 - likewise
+
+            stack.callback(np.random.set_state, np.random.get_state())
+            stack.callback(random.setstate, random.getstate())
             generator.manual_seed(seed)
-            _seed_others(stack, seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
         yield
-
-
-def _seed_others(stack: ExitStack, seed: int) -> None:
-    import random  # noqa: PLC0415 - rarely needed
-
-    import numpy as np  # noqa: PLC0415 - likewise
-
-    stack.callback(np.random.set_state, np.random.get_state())
-    stack.callback(random.setstate, random.getstate())
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
 
 
 # --- Names ---------------------------------------------------------------------------------------

@@ -177,12 +177,10 @@ class Federated(RunStrategy):
             pacing=pacing_of(e, roster, rounds.shapes, start, traffic.size if traffic else None),
         )
 
-    def _apart(self, slots: Slots) -> tuple[Slots, Slots]:
-        """Divides the server's slots into those sent to all clients unchanged, and the others."""
-        public, others = Slots(), Slots()
-        for slot, x in slots.items():
-            (public if slot in self._public else others)[slot] = x
-        return public, others
+    def _hold(self, slots: Slots) -> Params:
+        """Returns the server's slots that are sent to all clients unchanged; holds the others."""
+        self._state = flat({slot: x for slot, x in slots.items() if slot not in self._public})
+        return flat({slot: x for slot, x in slots.items() if slot in self._public})
 
     def _whole(self, model: Params) -> Slots:
         """Joins ``model``, the slots sent to all clients unchanged, with the server's others."""
@@ -190,9 +188,7 @@ class Federated(RunStrategy):
 
     def init(self) -> ArrayRecord:
         """Initializes the slots; returns those that are sent to all clients unchanged."""
-        public, others = self._apart(self.rounds.merge.method.server.start)
-        self._state = flat(others)
-        return to_record(flat(public))
+        return to_record(self._hold(self.rounds.merge.method.server.start))
 
     def meet(self, roster: Roster) -> None:
         """Updates the clients and their nodes."""
@@ -213,10 +209,7 @@ class Federated(RunStrategy):
         self._sent = before._sent
         slots, among = self._whole(model), len(before.roster.nodes) / len(self.roster.nodes)
         means = self.rounds.merge.method.server.means
-        slots |= {slot: multiplied(slots[slot], among) for slot in means}
-        public, others = self._apart(slots)
-        self._state = flat(others)
-        return flat(public)
+        return self._hold(slots | {slot: multiplied(slots[slot], among) for slot in means})
 
     def start_from(self, model: Params, state: Params) -> Params:
         """Starts from the slots of another run, as far as this method has them, too.
@@ -233,9 +226,7 @@ class Federated(RunStrategy):
             why = one_line(wrong or "it has none of this method's")
             expected = "a run of the same network, with as many clients or fewer"
             raise Refused(f"start-from must be {expected}: {why}")
-        public, others = self._apart(unflat(flat(server.start) | found, server.start))
-        self._state = flat(others)
-        return flat(public)
+        return self._hold(unflat(flat(server.start) | found, server.start))
 
     def forget(self, clients: Sequence[int]) -> None:
         """Makes the server's entries of clients what they were before their first rounds."""
@@ -440,16 +431,11 @@ class Federated(RunStrategy):
         rounds, names = self.rounds, self.roster.names
         traffic = self._traffic.note(self.waves, replied) if self._traffic else {}
         current = [wave.server_round for wave in self.waves] == [server_round]
-        whole = (
-            replied[0]
-            if current
-            else joined(rounds.merge, self.slots, server_round, self.waves, replied)
-        )
+        whole = replied[0]
+        if not current:
+            whole = joined(rounds.merge, self.slots, server_round, self.waves, replied)
         found = rounds.screened(self.slots, whole)
-        self.left_out, rejected = dict.fromkeys(self._pacing.late, "late"), {}
-        if not found.complete:
-            self.left_out |= found.left_out
-            rejected = in_numbers(found.kinds)
+        self.left_out = dict.fromkeys(self._pacing.late, "late") | found.left_out
         updates = rounds.updates(found, server_round, names)
         if not found.complete:
             found.log(server_round, names)
@@ -464,18 +450,16 @@ class Federated(RunStrategy):
             means |= {} if np.isnan(mean) else {"train-loss": mean}
             means["train-loss-median"] = median = float(np.median(losses))
             self._watch.see(server_round, median)
-        slots = rounds.merged(self.slots, updates, server_round)
-        public, others = self._apart(slots)
-        self._state = flat(others)
+        model = self._hold(rounds.merged(self.slots, updates, server_round))
         bounded = self._weights.bounded(clients, self.roster.examples, server_round)
-        return flat(public), {
+        return model, {
             "cohort": self.cohort,
             **means,
             "clients": len(clients),
             "left-out": len(self.cohort) - len(clients),
             **({"bounded": bounded} if bounded else {}),
             **({"clip": float(self.slots["clip"])} if rounds.merge.settings.clip_quantile else {}),
-            **rejected,
+            **in_numbers(found.kinds),
             **traffic,
         }
 

@@ -2,51 +2,38 @@
 
 from typing import TYPE_CHECKING, Final
 
-from client.training.ways import Learner
 from engram.cohort.dense import cost
-from engram.core.method import Client
-from federation.data.federated import Split
 from federation.errors import Refused
 from federation.machine import available
 
 if TYPE_CHECKING:
-    from federation.experiment import Experiment
+    from client.training.trainer import Trainer
 
 _SHARE: Final = 4  # a process takes a fourth of the free memory: others may be training beside it
 # As measured in benchmarks/NOTES.md:
 _BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, caches help less
 
 
-def block_of(
-    experiment: "Experiment",
-    learner: Learner,
-    client: Client,
-    ways: tuple[str, ...],
-    train: Split,
-    size: int,
-    rows: int,
-) -> tuple[int, int]:
+def block_of(trainer: "Trainer", size: int, rows: int) -> tuple[int, int]:
     """Returns the number of clients to train at once, and how many bytes one of them takes.
 
     Args:
-        experiment: The settings.
-        learner: The method on its network.
-        client: The client's part of the method.
-        ways: Names of the ways to train of which one is taken.
-        train: The rows that clients train on.
+        trainer: Trains them in one of its ways.
         size: Largest number of rows in a batch.
         rows: Largest number of rows that a client draws in a round.
 
     Raises:
         Refused: As ``block_size``.
     """
-    e, model = experiment, learner.network.initial
+    e, learner, ways = trainer.experiment, trainer.learner, trainer.ways
+    client, network = trainer.method.client, learner.network.initial
     step = client.phases[0].batches * size
     numbers = 4 * step * learner.model.activations
     if "dense" in ways:
-        numbers += cost(model, rows, size, client.phases[0].batches, client.initial_rows)
+        numbers += cost(network, rows, size, client.phases[0].batches, client.initial_rows)
     else:
-        numbers += (step if e.local_epochs else rows) * train.numbers + 16 * learner.size
+        held = step if e.local_epochs else rows
+        numbers += held * trainer.data.train.numbers + 16 * learner.size
     numbers += 4 * learner.size if learner.optimizer.remembers else 0
     numbers += 3 * learner.size if e.local_epochs else 0  # groups of like lengths are joined
     numbers += 10 * learner.size if e.update_clip else 0  # clipping copies in float64

@@ -11,10 +11,10 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.cohort.round import ClientRaised, Outcome
+from engram.core.contract import line_of
 from engram.core.method import Slots
 from engram.core.slots import over_slots
-from federation.data.federated import FederatedData
-from federation.errors import EngramError, Names
+from federation.errors import EngramError
 from federation.trained import Trained
 
 if TYPE_CHECKING:
@@ -155,31 +155,29 @@ class ClientFailed(EngramError):
 
 
 def failed(
-    clients: Sequence[int], error: ClientRaised, server_round: int, names: Names, line: str = ""
+    trainer: "Trainer", clients: Sequence[int], error: ClientRaised, server_round: int
 ) -> ClientFailed:
     """Returns the error with the client's name in its message, and the method's line."""
-    client = clients[error.position]
-    called = names.get(client, client)
-    return ClientFailed(
-        f"client {called} failed in round {server_round} at step {error.step}: {error.__cause__!r}"
-        f"{line}"
-    )
+    client, method = clients[error.position], trainer.experiment.method
+    where = f"client {trainer.data.names.get(client, client)} failed in round {server_round}"
+    line = line_of(method, error.__cause__)
+    line = f" in method {method}{line}" if line else ""
+    return ClientFailed(f"{where} at step {error.step}: {error.__cause__!r}{line}")
 
 
 def outcome_of(
+    trainer: "Trainer",
     positions: Sequence[int],
     done: Outcome,
     clients: Sequence[int],
     server_round: int,
     causes: Mapping[int, str],
-    *,
     combine: int | None,
-    data: FederatedData,
-    way: str,
 ) -> Trained:
     """Returns the outcome for clients of a cohort, by position.
 
     Args:
+        trainer: Has trained them.
         positions: The positions.
         done: The outcome of all clients of the cohort.
         clients: These clients.
@@ -187,10 +185,8 @@ def outcome_of(
         causes: Likely causes of what broke, by position.
         combine: The largest weight of a client, in rows, in the mean of what clients send; None
             for what every client sends.
-        data: The clients' data.
-        way: The way in which they were trained.
     """
-    kept, failures = list[int](), dict[int, str]()
+    data, kept, failures = trainer.data, list[int](), dict[int, str]()
     for i in positions:
         if i in done.broken:
             cause = f"; {causes[i]}" if i in causes else ""
@@ -213,7 +209,7 @@ def outcome_of(
             weights = torch.tensor(examples).clamp(max=combine)
             shares = (weights / int(weights.sum())).float()
             slots = sent.mean(shares.to(data.train.y.device))
-    return Trained(mine, slots, examples, losses, failures, way)
+    return Trained(mine, slots, examples, losses, failures, trainer.way)
 
 
 class Group:

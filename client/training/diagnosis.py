@@ -1,6 +1,6 @@
 """Likely causes of a client's non-finite model or loss: its rows, first model and first loss."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from logging import getLogger
 from math import inf
@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from client.training.ways import Learner
 from engram.cohort.round import Cohort
-from engram.core.method import Kind, Objective
+from engram.core.method import Objective
 from engram.metrics import IGNORED
 from engram.tasks import Task
 from engram.tree import is_finite
 from engram.types import Batch, Params
-from federation.data.federated import FederatedData
 
 if TYPE_CHECKING:
-    from federation.experiment import Experiment
+    from client.training.trainer import Trainer
 
 _log = getLogger("flwr.engram")
 
@@ -44,34 +42,24 @@ class Seen(NamedTuple):
     classes: int = 0
 
 
-def told_cause(
-    experiment: "Experiment",
-    learner: Learner,
-    task: Task,
-    data: FederatedData,
-    kinds: Mapping[str, Kind],
-    cohort: Cohort,
-    client: int,
-) -> str:
+def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> str:
     """Returns likely causes of a client's non-finite slots after a round, as far as told.
 
     Under privacy, only the client's log has them. See ``cause_of``.
 
     Args:
-        experiment: The settings.
-        learner: The method on its network.
+        trainer: Has trained it.
         task: The client's task.
-        data: The clients' rows.
-        kinds: The kinds of the method's slots.
         cohort: The client alone, with what it received, kept and drew.
         client: Its number.
     """
+    experiment, learner, data = trainer.experiment, trainer.learner, trainer.data
     if experiment.privacy == "example":
         return "its noise may be too large, or its step size"
     w = initial = learner.network.initial
     for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
         for slot, x in slots.items():
-            if kinds[slot] == "model" and x.keys() == initial.keys():
+            if trainer.method.kinds[slot] == "model" and x.keys() == initial.keys():
                 w = {n: leaf[0] for n, leaf in x.items()} if each else x
     batches = [
         tree_map(lambda leaf: leaf[0], batch)
@@ -79,9 +67,7 @@ def told_cause(
         for batch in step.batches
     ]
     place = {row: at for at, row in enumerate(data.train.rows[client].tolist())}
-    drawn = [
-        row for row in sorted(set(cohort.draws.rows[0].tolist())) if row in place
-    ]  # no padding
+    drawn = [r for r in sorted({*cohort.draws.rows[0].tolist()}) if r in place]  # no padding
     x, y = data.train.take(torch.tensor(drawn, device=data.train.y.device))
     rows = Seen(
         x,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from client.training.chunks import Asked
 from client.training.recollection import Recollection
 from engram.cohort.round import Held, Outcome
 from engram.core.broadcast import advanced
@@ -23,8 +24,6 @@ from federation.wire import CODE
 
 if TYPE_CHECKING:
     from federation.experiment import Experiment
-
-__all__ = ["FewerBytes"]
 
 _RESIDUAL, _RECEIVED, _VERSION = "residual", "received", "version"
 
@@ -45,28 +44,16 @@ class FewerBytes:
         self._whole = is_whole(e)
 
     def leave(
-        self,
-        done: Outcome,
-        common: Slots,
-        clients: Sequence[int],
-        server_round: int,
-        memories: Recollection,
-        version: int | None,
+        self, done: Outcome, asked: Asked, clients: Sequence[int], memories: Recollection
     ) -> tuple[Outcome, list[Params]]:
-        """Writes what clients send.
+        """Writes what clients send: bytes, if a message brought the slots that they received.
 
-        Args:
-            done: The outcome of their training.
-            common: The slots that they received.
-            clients: The clients.
-            server_round: The round.
-            memories: Their memories, from before the round.
-            version: Version of these slots, where a message brought them: then clients send bytes.
-                None in one process, where they send what the bytes say.
+        In one process they send what the bytes say. For the arguments see ``Sending.leave``.
 
         Returns:
             The outcome, and what each client keeps of the round beside the method's slots.
         """
+        common, server_round, version = asked.common, asked.server_round, asked.version
         sent, codes, beside = over_slots(Tensor.cpu, done.sent.stack()), list[Tensor](), []
         held: Params = {}
         if version is not None and not self._whole:

@@ -1,7 +1,8 @@
 """Scores of the served models, of the common model, and of served models after fine-tuning."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,16 +13,9 @@ from client.training.measures import measure
 from client.training.recollection import Memory
 from client.training.rows import Queries, padded, query_rows
 from client.training.served import BLOCK, Answer, ServedModels
-from client.training.ways import Learner
 from engram.cohort.round import stacked
 from engram.core.method import Slots
-from engram.core.shapes import Shapes
-from engram.tasks import Task
 from federation.columns import VALIDATION
-from federation.data.federated import FederatedData
-
-if TYPE_CHECKING:
-    from federation.experiment import Experiment
 
 
 class Scores(NamedTuple):
@@ -43,38 +37,18 @@ class Scores(NamedTuple):
         return Scores(columns, self.queries[some])
 
 
+@dataclass
 class Scorer:
     """Scores clients by one protocol, for every method.
 
     Models are scored on all test rows, and on the rows held out for validation; under the
     ``few-shot`` protocol, on the test rows that are not support rows.
 
-    Args:
-        experiment: The settings.
-        learner: The method on its network.
-        data: The data, with inputs as the network takes them.
-        task: The task.
-        shapes: The slots of a client.
-        vectorized: Whether a block of clients is scored at once, or one after the other.
-
     Attributes:
         models: The models that are scored.
     """
 
-    def __init__(
-        self,
-        experiment: "Experiment",
-        learner: Learner,
-        data: FederatedData,
-        task: Task,
-        shapes: Shapes,
-        *,
-        vectorized: bool,
-    ) -> None:
-        self._experiment, self._data = experiment, data
-        self._size, self._vectorized = learner.size, vectorized
-        self.models = ServedModels(experiment, learner, data, task, shapes, vectorized=vectorized)
-        self._metrics = experiment.network.metrics(experiment)
+    models: ServedModels
 
     def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
         """Returns which clients are scored at once, by position.
@@ -90,13 +64,14 @@ class Scorer:
             shapes = tuple(leaf.shape for leaf in leaves)
             key = self.models.drawn(client), memory.trained, str(form), shapes
             alike.setdefault(key, []).append(i)
-        splits = [split for split in (self._data.test, self._data.validation) if split]
-        splits.append(self._data.train)
+        models = self.models
+        splits = [split for split in (models.data.test, models.data.validation) if split]
+        splits.append(models.data.train)
         most = max(len(split.rows[c]) for split in splits for c in clients)
         blocks = []
         for (drawn, *_), some in alike.items():
-            inputs = self.models.row * max(most, drawn)
-            block = max(1, BLOCK // max(inputs, self._size)) if self._vectorized else 1
+            numbers = max(models.row * max(most, drawn), models.learner.size)
+            block = max(1, BLOCK // numbers) if models.vectorized else 1
             blocks += [some[at : at + block] for at in range(0, len(some), block)]
         return blocks
 
@@ -115,8 +90,8 @@ class Scorer:
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)
         columns = self._columns(answers, queries, clients)
-        if self._data.validation is not None:
-            held_out = padded(self._data.validation, self._data.validation.rows, clients)
+        if (split := self.models.data.validation) is not None:
+            held_out = padded(split, split.rows, clients)
             scored = self._columns(answers, held_out, clients)
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
@@ -141,11 +116,11 @@ class Scorer:
         for which in self.models.suffixes:
             # A client that has not trained may be served by a fine-tuned model already.
             outputs = said.get(which, said[""])
-            for metric in self._metrics:
+            for metric in self.models.metrics:
                 columns[metric.name + which] = measure(metric, outputs, y, queries.counted, names)
         return columns
 
     def queries(self, clients: Sequence[int]) -> Queries:
         """Returns the test rows that clients are scored on."""
-        test = self._data.test
-        return padded(test, {c: query_rows(self._experiment, test, c) for c in clients}, clients)
+        e, test = self.models.experiment, self.models.data.test
+        return padded(test, {c: query_rows(e, test, c) for c in clients}, clients)

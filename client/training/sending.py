@@ -62,11 +62,9 @@ class Sending:
             memories: Their memories, from before the round.
         """
         left = self._protected(done, asked, chunk)
-        if self._fewer is None:
-            return left, []
-        common, server_round = asked.common, asked.server_round
-        how = server_round, memories, asked.version
-        return self._fewer.leave(left, common, chunk.clients, *how)
+        return (
+            self._fewer.leave(left, asked, chunk.clients, memories) if self._fewer else (left, [])
+        )
 
     def received(
         self,

@@ -32,8 +32,6 @@ from federation.errors import Refused
 if TYPE_CHECKING:
     from federation.experiment import Experiment
 
-__all__ = ["BLOCK", "SHIFT", "Answer", "ServedModels"]
-
 Named = TypeVar("Named", bound=Hashable)
 Answer = Callable[[Inputs], Outputs]
 """``inputs (c, q, ...) -> outputs (c, q, ...)``, of the models of c clients."""
@@ -63,6 +61,7 @@ class ServedModels:
         vectorized: Whether a block of clients is scored at once, or one after the other.
 
     Attributes:
+        metrics: The metrics that they are scored by.
         suffixes: Suffixes of the models that are scored, as ``COMMON``; empty for those that serve.
     """
 
@@ -76,11 +75,11 @@ class ServedModels:
         *,
         vectorized: bool,
     ) -> None:
-        self._experiment, self._learner, self._data, self._task = experiment, learner, data, task
+        self.experiment, self.learner, self.data, self._task = experiment, learner, data, task
         self._network, self._standard = learner.model, learner.standard
         self._method = learner.method(task)
-        self._vectorized = vectorized
-        self._metrics = experiment.network.metrics(experiment)
+        self.vectorized = vectorized
+        self.metrics = experiment.network.metrics(experiment)
         served = shapes.served
         self._common, self._tuned = has_common(shapes.common, served), has_tuned(served)
         self._dense = vectorized and self._network.features is None
@@ -93,12 +92,12 @@ class ServedModels:
 
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
-        e, network = self._experiment, self._network
+        e, network = self.experiment, self._network
         learned = standardized_loss(task, self._standard)
         loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
         optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:
-            shape = network.dense_layers, self._data.outputs
+            shape = network.dense_layers, self.data.outputs
             by_hand, self._targets = dense_loss_of(task, *shape, self._standard)
             gradient = by_hand.gradient
         elif network.vectorizes:
@@ -189,7 +188,7 @@ class ServedModels:
         """Returns models whose outputs are mixed with votes of the clients' training rows."""
         from engram.voting import with_votes  # noqa: PLC0415 - few methods have neighbors
 
-        train = self._data.train
+        train = self.data.train
         memory = padded(train, train.rows, clients)
         represented = self._for_each(self._represent)
         said, y = self.answers({0: lambda x: represented(w, x)[1]}, memory)
@@ -211,7 +210,7 @@ class ServedModels:
         """
         if len(stacks) == 1:
             return stacks[0]
-        apply, loss = self._for_each(self._apply), self._metrics[-1]
+        apply, loss = self._for_each(self._apply), self.metrics[-1]
         known = self._known(clients)
         said, y = self.answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
         names = self.called(clients)
@@ -222,7 +221,7 @@ class ServedModels:
     def _known(self, clients: Sequence[int]) -> Queries:
         """Returns the rows of the losses that ``least`` compares."""
         if not self._few_shot:
-            return padded(self._data.train, self._data.train.rows, clients)
+            return padded(self.data.train, self.data.train.rows, clients)
         split, rows, _ = self._support(clients)
         return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
@@ -230,8 +229,8 @@ class ServedModels:
         """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
-        if not self.drawn(client) or (self._few_shot and not len(self._data.test.rows[client])):
-            called = self._data.names.get(client, client)
+        if not self.drawn(client) or (self._few_shot and not len(self.data.test.rows[client])):
+            called = self.data.names.get(client, client)
             raise Refused(f"client {called} has no rows to fine-tune on")
         support = self._support([client])
         return self._tunes([client])(model, *(of(batch, 0) for batch in support.batches()))
@@ -245,27 +244,27 @@ class ServedModels:
 
     def called(self, clients: Sequence[int]) -> list[str | int]:
         """Returns the clients' names, or their numbers where they have none."""
-        return [self._data.names.get(client, client) for client in clients]
+        return [self.data.names.get(client, client) for client in clients]
 
     def drawn(self, client: int) -> int:
         """Returns the number of rows that a client's fine-tuning draws."""
-        e = self._experiment
+        e = self.experiment
         return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * self._batch(client)
 
     def _batch(self, client: int) -> int:
         """Returns the number of rows in each step of a client's fine-tuning."""
         if self._few_shot:
-            return self._experiment.adapt_shots
-        return min(self._experiment.batch_size, len(self._data.train.rows[client]))
+            return self.experiment.adapt_shots
+        return min(self.experiment.batch_size, len(self.data.train.rows[client]))
 
     @property
     def _few_shot(self) -> bool:
-        return self._experiment.protocol == "few-shot"
+        return self.experiment.protocol == "few-shot"
 
     @property
     def row(self) -> int:
         """Largest count of numbers in a row's inputs or a layer's outputs."""
-        return max(self._data.test.numbers, 0 if self._dense else self._network.activations)
+        return max(self.data.test.numbers, 0 if self._dense else self._network.activations)
 
     def _after_tuning(self, w: Params, clients: Sequence[int], *, alike: bool = False) -> Answer:
         """Returns the served models after fine-tuning.
@@ -305,12 +304,12 @@ class ServedModels:
 
     def _support(self, clients: Sequence[int]) -> Support:
         """Returns the rows that clients fine-tune on, equally many for each."""
-        e, count, size = self._experiment, self.drawn(clients[0]), self._batch(clients[0])
+        e, count, size = self.experiment, self.drawn(clients[0]), self._batch(clients[0])
         if self._few_shot:
-            split = self._data.test
+            split = self.data.test
             rows = [shuffled(e, split, client)[:count] for client in clients]
         else:
-            split = self._data.train
+            split = self.data.train
             rows = [tuned_on(e, client, split.rows[client], count) for client in clients]
         return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
 
@@ -334,7 +333,7 @@ class ServedModels:
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that applies ``function`` to each client's stacked arguments."""
-        if self._vectorized:
+        if self.vectorized:
             return vmap(function)
 
         def in_turn(*arguments: Any) -> Any:

@@ -160,14 +160,10 @@ class Stack:
             done = self._run(parts, server_round)
             for i in runs:
                 trainer, some = self._trainers[i], cohorts[i]
-                mine = [
-                    (d, part.some) for part, d in zip(parts, done, strict=True) if part.run == i
-                ]
+                mine = [(d, p.some) for p, d in zip(parts, done, strict=True) if p.run == i]
                 outcome = mine[0][0] if len(mine) == 1 else joined(*zip(*mine, strict=True))
-                left = trainer.finish(outcome, *given[i])
-                how: dict[str, Any] = {"data": trainer.data, "way": trainer.way}
-                how["combine"] = combine[i]
-                found.append(outcome_of(range(len(some)), left, some, server_round, {}, **how))
+                left, places = trainer.finish(outcome, *given[i]), range(len(some))
+                found.append(outcome_of(trainer, places, left, some, server_round, {}, combine[i]))
         return found
 
     def _at_once(self, cohorts: Sequence[Sequence[int]]) -> int:
@@ -214,17 +210,14 @@ class Stack:
 
     def _together(self, parts: Sequence[_Part], server_round: int) -> list[Outcome] | None:
         """Trains cohorts as one; returns None if the method fails with settings of several runs."""
-        cohort, everyone = (
-            self._joined(parts),
-            [client for part in parts for client in part.clients],
-        )
+        cohort, everyone = self._joined(parts), [c for part in parts for c in part.clients]
         ends = list(accumulate(len(part.clients) for part in parts))
         try:
             done = self._trainers[0].run(cohort, server_round, everyone)
         except ClientRaised as error:
             at = next(at for at, end in enumerate(ends) if error.position < end)
-            names = self._trainers[parts[at].run].data.names
-            raise failed(everyone, error, server_round, names) from error
+            trainer = self._trainers[parts[at].run]
+            raise failed(trainer, everyone, error, server_round) from error
         except Exception:  # a method may look at a setting, which a stacked tensor does not show
             if not cohort.scales:
                 raise
@@ -240,7 +233,7 @@ class Stack:
         try:
             return trainer.run(part.cohort, server_round, part.clients)
         except ClientRaised as error:
-            raise failed(part.clients, error, server_round, trainer.data.names) from error
+            raise failed(trainer, part.clients, error, server_round) from error
 
     def _joined(self, parts: Sequence[_Part]) -> Cohort:
         """Joins the cohorts of several runs."""

@@ -180,8 +180,8 @@ class Trainer:
             {path: tuple(leaf.shape) for path, leaf in flat(shapes.common).items()},
             {path: tuple(leaf.shape[1:]) for path, leaf in flat(shapes.own).items()},
         )
-        how: dict[str, Any] = {"noise": noise, "parameters": self.learner.size}
-        self.sampler = Sampler(e, self.data.train, self.method.client, model, augment, **how)
+        side, size = self.method.client, self.learner.size
+        self.sampler = Sampler(e, self.data.train, side, model, augment, noise, size)
         self._memories = Recollection(
             store,
             self.method,
@@ -194,25 +194,16 @@ class Trainer:
         vectorized &= model.vectorizes and self._task.vectorizes
         self.ways: tuple[str, ...] = ("in-turn",)
         if vectorized:
+            keeps = self._memories.moments
             self.ways = self.learner.fastest(
-                self._task,
-                shapes,
-                name=e.model,
-                device=e.device,
-                rows=self._rows,
-                size=self._size,
-                whole=bool(e.local_epochs),
-                keeps=self._memories.moments,
+                e, self._task, shapes, rows=self._rows, size=self._size, keeps=keeps
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
-        how = {"noise": noise, "covers": self._covers}
-        running = self.learner.network.running
-        self._sending = _sending(e, self.method, shapes, running, data.names, **how)
+        what = self.method, shapes, self.learner.network.running, data.names
+        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
-        self.block, self.bytes_each = block_of(
-            e, self.learner, self.method.client, self.ways, self.data.train, self._size, self._rows
-        )
+        self.block, self.bytes_each = block_of(self, self._size, self._rows)
         self._vectorized = vectorized
 
     @staticmethod
@@ -237,10 +228,10 @@ class Trainer:
     def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
         from client.training.scoring import Scorer  # noqa: PLC0415 - a round needs none
+        from client.training.served import ServedModels  # noqa: PLC0415 - likewise
 
-        e, vectorized = self.experiment, self._vectorized
-        what = self.learner, self.data, self._task, self.shapes
-        return Scorer(e, *what, vectorized=vectorized)
+        what = self.experiment, self.learner, self.data, self._task, self.shapes
+        return Scorer(ServedModels(*what, vectorized=self._vectorized))
 
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""
@@ -249,12 +240,14 @@ class Trainer:
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
         given = self.given._replace(units=units)
-        options: dict[str, Any] = {
-            "engine": self._engine,
-            "noise": self._noise,
-            "covers": self._covers,
-        }
-        found = type(self)(self.experiment, given, self.store, **options)
+        found = type(self)(
+            self.experiment,
+            given,
+            self.store,
+            engine=self._engine,
+            noise=self._noise,
+            covers=self._covers,
+        )
         found.way = self.way
         return found
 
@@ -334,9 +327,9 @@ class Trainer:
             return [(0, self.scorer.block(asked.common, chunk.own, clients, memories))]
         done, causes = self._block(asked, chunk)
         done = self.finish(done, asked, chunk)
-        how: dict[str, Any] = {"combine": asked.combine, "data": self.data, "way": self.way}
+        how = done, clients, asked.server_round, causes, asked.combine
         return [
-            (number, outcome_of(list(some), done, clients, asked.server_round, causes, **how))
+            (number, outcome_of(self, list(some), *how))
             for number, some in groupby(range(len(clients)), key=numbers.__getitem__)
         ]
 
@@ -347,9 +340,7 @@ class Trainer:
             try:
                 part = self.run(cohort, asked.server_round, clients)
             except ClientRaised as error:
-                line = line_of(self._own.name, error.__cause__)
-                line = f" in method {self._own.name}{line}" * bool(line)
-                raise failed(clients, error, asked.server_round, self.data.names, line) from error
+                raise failed(self, clients, error, asked.server_round) from error
             except Exception as error:  # of a method, whose clients are trained together
                 if not line_of(name := self._own.name, error):
                     raise
@@ -359,8 +350,7 @@ class Trainer:
                 from client.training.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
 
                 task = self._task.of(self.data.names.get(clients[i], clients[i]))
-                what = self.experiment, self.learner, task, self.data, self.method.kinds
-                causes[some[i]] = told_cause(*what, cohort.of([i]), clients[i])
+                causes[some[i]] = told_cause(self, task, cohort.of([i]), clients[i])
             parts.append(part)
             places.append(some)
         return (parts[0] if len(parts) == 1 else joined(parts, places)), causes

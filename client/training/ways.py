@@ -35,6 +35,7 @@ from engram.units import Standard
 
 if TYPE_CHECKING:
     from engram.core.examples import ByExamples
+    from federation.experiment import Experiment
 
 Way = Callable[[Cohort], Outcome]
 
@@ -191,28 +192,25 @@ class Learner(NamedTuple):
 
     def fastest(
         self,
+        experiment: "Experiment",
         task: Task,
         shapes: Shapes,
         *,
-        name: str,
-        device: str,
         rows: int,
         size: int,
-        whole: bool,
         keeps: bool,
     ) -> tuple[str, ...]:
         """Returns the ways of which one may be the fastest, if ``vmap`` can run the network.
 
         Args:
+            experiment: The settings.
             task: The task.
             shapes: The method's slots of one client.
-            name: The network's name.
-            device: The device that it is trained on.
             rows: Rows that a client draws in a round.
             size: Rows of a batch.
-            whole: Whether a round is a number of epochs, whose steps differ between clients.
             keeps: Whether clients keep the optimizer's states.
         """
+        name, device = experiment.model, experiment.device
         if self.private is not None:
             return ("in-turn",) if self.size > _LARGE and device == "cpu" else ("vmap",)
         model, phases = self.model, shapes.method.client.phases
@@ -223,7 +221,10 @@ class Learner(NamedTuple):
         if written_out:
             if model.features is None:
                 return ("dense",)
-            single = not whole and all(phase.one_gradient_per_batch for phase in phases)
+            # Of epochs, the steps differ between clients.
+            single = not experiment.local_epochs and all(
+                phase.one_gradient_per_batch for phase in phases
+            )
             if single and _single_first_layer(shapes) and pays(shapes.received["model"], rows):
                 return ("dense",)
         if device != "cpu":

@@ -35,52 +35,36 @@ def at_once(problem: Problem, cohort: Cohort) -> Outcome:
         served = build(scale).serve(cohort.common | own | sent, kept, True)
         return problem.reported(served, batch)
 
-    everyone = _Stacked(count, scales=bool(scales))
+    # A method that is built of scales draws again what its server starts from.
+    each = partial(_stacked, count=count, randomness="same" if scales else "error")
     initial = cohort.draws.initial_batch()
-    work = everyone.call(begin, scales, cohort.own, cohort.kept, initial)
+    work = each(begin, scales, cohort.own, cohort.kept, initial)
     states: list[State] = list(cohort.states) or [{} for _ in phases]
     losses = torch.zeros(count, device=device)
     last: list[tuple[Who, Batch]] = []
     for who, batches, number, final in cohort.draws.each_step():
-        some = everyone.of(who)
-        step = partial(take, number)
         before = _pick((scales, work, states[number]), who)
-        moved, state = some.call(step, *before, batches)
+        moved, state = each(partial(take, number), *before, batches)
         work = _put(work, who, moved)
         states[number] = _put(states[number], who, state, count)
         if final:
             last.append((who, batches[-1]))
-    sent, kept = everyone.call(end, scales, cohort.own, work)
+    sent, kept = each(end, scales, cohort.own, work)
     for who, batch in last if cohort.losses else ():
-        some = everyone.of(who)
-        losses[who] = some.call(loss, *_pick((scales, cohort.own, sent, kept), who), batch)
+        losses[who] = each(loss, *_pick((scales, cohort.own, sent, kept), who), batch)
     fine = losses.isfinite() & is_finite((sent, kept), leading=1).to(device)
     broken = {i: 0 for i, ok in enumerate(fine.tolist()) if not ok}
     found = losses.tolist() if cohort.losses else []
     return Outcome(Held(sent), Held(kept), states, found, broken)
 
 
-class _Stacked:
-    """Functions of one client, called for ``count`` stacked ones."""
-
-    def __init__(self, count: int, *, scales: bool) -> None:
-        self._count = count
-        self._scales = scales
-
-    def of(self, who: Who) -> "_Stacked":
-        """Returns the same for the clients at these positions."""
-        count = self._count if isinstance(who, slice) else len(who)
-        return _Stacked(count, scales=self._scales)
-
-    def call(self, function: Any, *arguments: Any) -> Any:
-        """Applies a function to each client's entries of the arguments; stacks the results."""
-        dims = tuple(0 if _tensors(argument) else None for argument in arguments)
-        if not any(dim == 0 for dim in dims):  # the same for all
-            one = function(*arguments)
-            return tree_map(lambda leaf: leaf.expand(self._count, *leaf.shape), one)
-        # A method that is built of scales draws again what its server starts from.
-        randomness = "same" if self._scales else "error"
-        return vmap(function, in_dims=dims, randomness=randomness)(*arguments)
+def _stacked(function: Any, *arguments: Any, count: int, randomness: str) -> Any:
+    """Applies a function to each of ``count`` clients' entries of arguments; stacks the results."""
+    dims = tuple(0 if _tensors(argument) else None for argument in arguments)
+    if 0 not in dims:  # the same for all
+        one = function(*arguments)
+        return tree_map(lambda leaf: leaf.expand(count, *leaf.shape), one)
+    return vmap(function, in_dims=dims, randomness=randomness)(*arguments)
 
 
 def _tensors(tree: Any) -> bool:

@@ -25,8 +25,6 @@ from engram.types import Params
 if TYPE_CHECKING:
     from engram.features import Features
 
-__all__ = ["Targets", "cost", "dense", "first_base", "pays"]
-
 Targets = Callable[[Tensor], Tensor]
 
 _CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix products are large

@@ -25,8 +25,6 @@ from engram.features import FeatureRows, Features
 from engram.span import Full, Places, Span
 from engram.types import Batch, Scale
 
-__all__ = ["STEPS", "in_spans"]
-
 STEPS: Final = 3
 """Steps that a span has room for, as measured in benchmarks/NOTES.md."""
 

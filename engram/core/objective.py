@@ -13,8 +13,6 @@ from engram.core.slots import pick
 from engram.derivatives import LossWithDerivatives, all_at_once, hessian_product, twice
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["by_autograd", "by_cohorts", "by_functions", "by_hand"]
-
 Criterion = Callable[[Tensor, Batch], Tensor]
 Observing = Callable[..., tuple[Tensor, Any]]
 Derivative = Callable[..., tuple[Params, Any]]

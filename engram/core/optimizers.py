@@ -92,10 +92,8 @@ def optimizer_of(
         return plain
 
     def decayed(x: Params, scale: Scale, w: Params) -> Params:
-        found = Params()
-        for n, leaf in x.items():
-            found |= add_scaled({n: leaf}, scale * decays.get(n, weight_decay), {n: w[n]})
-        return found
+        shares = {n: scale * decays.get(n, weight_decay) for n in x}
+        return {n: add_scaled({n: leaf}, shares[n], w)[n] for n, leaf in x.items()}
 
     def update(w: Params, d: Params, state: State, eta: Scale) -> tuple[Params, State]:
         if clip:

@@ -10,19 +10,6 @@ from annotated_types import Ge, Gt, Interval, Le, Lt
 from engram.checks import require
 from engram.types import Scale
 
-__all__ = [
-    "METHODS",
-    "About",
-    "Eta",
-    "OnServer",
-    "Part",
-    "Search",
-    "about",
-    "method",
-    "numbers",
-    "with_values",
-]
-
 Part = Literal["", "head", "body", "norm", "all"]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
@@ -54,11 +54,6 @@ def nbytes(slots: Slots) -> int:
     return sum(leaf.nbytes for leaf in flat(slots).values())
 
 
-def _nothing(w: Params, batch: Batch) -> Tensor:
-    del w, batch
-    return torch.zeros(())
-
-
 def _zeros(w: Params, batch: Batch, names: Any = None) -> Params:
     del batch
     return zeros(w if names is None else pick(w, names))
@@ -72,7 +67,7 @@ def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callab
 
 
 _NOTHING: Final = Objective(
-    loss=_nothing,
+    loss=lambda w, batch: torch.zeros(()),
     gradient=_zeros,
     hessian_product=lambda w, batch, v: zeros(v),
     criterion=lambda outputs, batch: torch.zeros(()),

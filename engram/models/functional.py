@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from engram.checks import must
-from engram.derivatives import differentiates_twice
+from engram.derivatives import differentiates_twice, vectorized
 from engram.models.base import UnknownToken
 from engram.models.recurrent import KERNELS, recurrent
 
@@ -280,8 +280,7 @@ class Pure(TorchFunctionMode):
 
     def packing(self, *args: Any) -> Any:
         """See ``torch.nn.utils.rnn.pack_padded_sequence``; values say what is computed."""
-        stack = torch._C._functorch.get_interpreter_stack() or []
-        if any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack):
+        if vectorized():
             raise RuntimeError("packed sequences have no rule for vmap")
         return torch._pack_padded_sequence(*args)
 

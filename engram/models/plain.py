@@ -16,8 +16,6 @@ from engram.models.skeleton import leaves
 from engram.types import Params
 from engram.voting import check_votes, with_votes
 
-__all__ = ["Mean", "Mixture", "Recalling", "Shifted", "layered", "shifted"]
-
 Mean = Literal["linear", "logistic", "poisson"]
 
 

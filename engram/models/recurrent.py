@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["KERNELS", "recurrent"]
-
 Dropout = Callable[[Tensor, float, bool], Tensor]
 
 

@@ -13,29 +13,6 @@ from engram.checks import Fault, brief, must, require
 from engram.steps import BUILT_IN_OPTIMIZERS, OPTIMIZERS, by_pattern
 from federation.errors import one_line
 
-__all__ = [
-    "Float",
-    "Int",
-    "Optimizer",
-    "Patterns",
-    "Range",
-    "Scalar",
-    "Settings",
-    "called_here",
-    "closest",
-    "expect",
-    "in_words",
-    "key_of",
-    "nearest",
-    "range_of",
-    "registered",
-    "searched",
-    "searched_range",
-    "widths",
-    "with_tables",
-    "wrong_values",
-]
-
 _Check = Callable[[str], str]
 Scalar = bool | int | float | str
 """The value of a setting, as TOML and command lines write it."""

@@ -14,9 +14,7 @@ import torch
 
 from client.hosts import Engine, Host, Opening
 from client.hosts.local import LocalHost
-from client.memory import MemoryStore
 from client.training.process import training
-from client.training.recollection import Recollection
 from client.training.rows import padded
 from client.training.served import ServedModels
 from client.training.trainer import Trainer
@@ -57,13 +55,11 @@ class _Federation(NamedTuple):
 
     Attributes:
         trainer: With the rows that it has learned from.
-        store: Its clients' memories.
         slots: The server's slots after the last round.
         rounds: Rounds.
     """
 
     trainer: Trainer
-    store: MemoryStore
     slots: Slots
     rounds: int
 
@@ -142,14 +138,14 @@ def _drawn(learned: Learned, client: int, count: int) -> Flags:
 def _trained(
     e: Experiment, data: FederatedData, folder: Path, engine: Engine, tell: Tell, number: int
 ) -> _Federation:
-    opened: list[tuple[LocalHost, MemoryStore]] = []
+    opened: list[LocalHost] = []
 
     def opens(opening: Opening) -> Host:
         trainer = Trainer(
             opening.experiment, data, opening.store, engine=opening.engine, noise=opening.noise
         )
-        opened.append((LocalHost(trainer), opening.store))
-        return opened[0][0]
+        opened.append(LocalHost(trainer))
+        return opened[0]
 
     again = e.model_copy(update={"seed": e.seed + 1 + number, "resume": ""})
     simulate(
@@ -159,30 +155,20 @@ def _trained(
         on_round=lambda row: tell(int(row["round"]), ""),
         opens=opens,
     )
-    ((host, store),) = opened
-    learned = Learned(RunRecord.open(folder), again)
-    return _Federation(host.trainer, store, learned.slots, learned.checkpoint.server_round)
+    (host,), learned = opened, Learned(RunRecord.open(folder), again)
+    return _Federation(host.trainer, learned.slots, learned.checkpoint.server_round)
 
 
 def _signals(
     federation: _Federation, client: int, rows: RowNumbers
 ) -> Iterator[tuple[str, Floats]]:
     """Yields the attacker's signal in each of a client's rows, by model."""
-    trainer, store, slots, rounds = federation
-    e, method = trainer.experiment, trainer.method
-    recollection = Recollection(
-        store,
-        method,
-        trainer.learner.network.initial,
-        moments=False,
-        device=e.device,
-        unseen=frozenset(),
-    )
-    memory = recollection.recall(client, before=rounds + 1)
+    trainer, slots, rounds = federation
+    e, (memory,) = trainer.experiment, trainer.recalled([client], before=rounds + 1)
     task = task_of(e.task, e.loss).of(trainer.data.names.get(client, client))
     what = trainer.learner, trainer.data, task, trainer.shapes
     models = ServedModels(e, *what, vectorized=False)
-    common, own = method.server.send(slots, [client])
+    common, own = trainer.method.server.send(slots, [client])
     kept = over_slots(lambda leaf: leaf[None], memory.kept)
     train = trainer.data.train
     with training(e.cpu_threads), torch.no_grad():

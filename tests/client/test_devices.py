@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from client.training.chunks import Asked, Chunk
 from client.training.rows import padded
-from client.training.scoring import Scorer
+from client.training.served import ServedModels
 from engram.cohort import at_once, dense, in_turn
 from federation.methods import METHODS
 from federation.methods.network import NetworkMethod
@@ -63,7 +63,7 @@ def test_clients_train_and_answer_on_their_device_alone(unseen, method, way):
     assert {leaf.device.type for leaf in tree_leaves((sent, kept))} == {"meta"}
     data = t.data._replace(test=elsewhere(t.data.test), train=elsewhere(t.data.train))
     what = learner, data, t._task, t.shapes
-    models = Scorer(t.experiment, *what, vectorized=way != "in-turn").models
+    models = ServedModels(t.experiment, *what, vectorized=way != "in-turn")
     queries = padded(data.test, data.test.rows, CLIENTS)
     said, _ = models.answers(models.of(common, own, kept, True, CLIENTS), queries)
     assert {leaf.device.type for leaf in tree_leaves(said)} == {"meta"}
