@@ -103,8 +103,9 @@ def step_factors(name: str, rounds: int) -> list[float]:
         except Exception as error:  # a schedule may be anybody's
             got = found if found is not None else f"{type(error).__name__}: {error}"
             raise ValueError(must(f"schedule {name}", got, "a number for each round")) from error
-        wanted = f"a finite number, 0 or more, in round {server_round}"
-        require(0 <= factor < inf, f"schedule {name}", factor, wanted)
+        if not 0 <= factor < inf:
+            wanted = f"a finite number, 0 or more, in round {server_round}"
+            raise ValueError(must(f"schedule {name}", factor, wanted))
         factors.append(factor)
     return factors
 
