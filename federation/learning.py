@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_map
 from engram.checks import must
 from engram.cohort.problem import network_of
 from engram.core.contract import Contract, cause_of
-from engram.core.method import FromMean, Method, Network
-from engram.core.shapes import Shapes, nbytes, shapes_of, without_data
+from engram.core.method import Context, FromMean, Method, Network
+from engram.core.personal import build
+from engram.core.shapes import WITHOUT_DATA, Shapes, nbytes, shapes_of
 from engram.core.slots import flat
 from engram.models import Model
 from engram.types import Params
@@ -179,13 +180,9 @@ def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> Non
 
 
 def _built(e: "Experiment", network: Network, outputs: int) -> Method:
-    return without_data(
-        e.network.settings,
-        network,
-        outputs=outputs,
-        clients=e.num_clients,
-        generator=partial(torch_generator, e.seed, Stream.HYPERNETWORK),
-    )
+    generator = partial(torch_generator, e.seed, Stream.HYPERNETWORK)
+    context = Context(network, WITHOUT_DATA, outputs, e.num_clients, generator)
+    return build(e.network.settings, context)
 
 
 def check_client(experiment: "Experiment", shapes: Shapes) -> None:

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Generator
 from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
-from engram.core.method import Context, Method, Network, Objective, Served, Slots
-from engram.core.personal import build
+from engram.core.method import Method, Objective, Served, Slots
 from engram.core.slots import flat, pick, zeros
 from engram.types import Batch, Params
 
@@ -66,40 +64,18 @@ def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callab
     return derivative
 
 
-_NOTHING: Final = Objective(
+WITHOUT_DATA: Final = Objective(
     loss=lambda w, batch: torch.zeros(()),
     gradient=_zeros,
     hessian_product=lambda w, batch, v: zeros(v),
     criterion=lambda outputs, batch: torch.zeros(()),
     differentiate=_undifferentiated,
 )
-
-
-def without_data(
-    settings: Any,
-    network: Network,
-    *,
-    outputs: int,
-    clients: int,
-    generator: Callable[[], Generator],
-) -> Method:
-    """Builds a method with a loss of zero, for a server, which takes no derivatives.
-
-    Args:
-        settings: The method's settings.
-        network: The network.
-        outputs: As ``Context.outputs``.
-        clients: As ``Context.clients``.
-        generator: As ``Context.generator``.
-
-    Raises:
-        ValueError: If the method and the network do not go together.
-    """
-    return build(settings, Context(network, _NOTHING, outputs, clients, generator))
+"""A loss of zero, on which servers build methods: they take no derivatives."""
 
 
 def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
-    """Returns the slots of a client of a method that was built by ``without_data``.
+    """Returns the slots of a client of a method that was built ``WITHOUT_DATA``.
 
     Args:
         contract: The method, with its contract.
@@ -137,7 +113,9 @@ def gradients_of(made: Callable[[Objective], Method], work: Slots, twice: int = 
         return zeros(v)
 
     most = 0
-    for phase in made(_NOTHING._replace(gradient=gradient, hessian_product=product)).client.phases:
+    for phase in made(
+        WITHOUT_DATA._replace(gradient=gradient, hessian_product=product)
+    ).client.phases:
         taken = 0
         phase.direction(work, ((),) * phase.batches)
         most = max(most, taken)

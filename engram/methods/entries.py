@@ -13,9 +13,10 @@ from annotated_types import Interval
 from torch import Tensor
 
 from engram.core.contract import Contract, cause_of
-from engram.core.method import Client, FromEach, FromMean, Network
+from engram.core.method import Client, Context, FromEach, FromMean, Network
+from engram.core.personal import build
 from engram.core.settings import METHODS, Search, about, ranges
-from engram.core.shapes import Shapes, shapes_of, without_data
+from engram.core.shapes import WITHOUT_DATA, Shapes, shapes_of
 
 _FOLDER: Final = Path(__file__).parent
 _NOT_METHODS: Final = {"__init__", "__main__", "entries"}
@@ -114,14 +115,8 @@ def _probe(settings: Any) -> Shapes:
         initial, represent, 2, layers, running, frozenset(), lambda count: [initial] * count
     )
 
-    made = without_data(
-        settings,
-        network,
-        outputs=2,
-        clients=2,
-        generator=lambda: torch.Generator().manual_seed(0),
-    )
-    return shapes_of(Contract(about(settings).name, made, initial))
+    context = Context(network, WITHOUT_DATA, 2, 2, lambda: torch.Generator().manual_seed(0))
+    return shapes_of(Contract(about(settings).name, build(settings, context), initial))
 
 
 def written() -> str:

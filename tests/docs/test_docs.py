@@ -19,8 +19,10 @@ from PIL import Image
 import engram
 from client.policy import USUAL, read_policy
 from engram.core.contract import Contract
+from engram.core.method import Context
+from engram.core.personal import build
 from engram.core.served import has_common, has_tuned
-from engram.core.shapes import shapes_of, without_data
+from engram.core.shapes import WITHOUT_DATA, shapes_of
 from engram.vision import torchvision
 from federation.columns import COMMON, TUNED
 from federation.experiment import Experiment
@@ -159,7 +161,7 @@ def test_a_methods_page_has_its_rule_and_gets_its_settings(method):
 def test_a_methods_page_has_the_columns_of_its_models(method):
     own = METHODS[method]
     network = NETWORK._replace(running=frozenset({"dense0.bias"} if own.personal == "norm" else ()))
-    made = without_data(own().settings, network, outputs=3, clients=4, generator=torch.Generator)
+    made = build(own().settings, Context(network, WITHOUT_DATA, 3, 4, torch.Generator))
     shapes = shapes_of(Contract(method, made, network.initial))
     columns = ["accuracy"]
     columns += [f"accuracy{COMMON}"] if has_common(shapes.common, shapes.served) else []

@@ -15,9 +15,10 @@ from engram.cohort.round import Cohort, Problem, stacked
 from engram.core.contract import Contract
 from engram.core.method import FromMean, Served
 from engram.core.optimizers import SGD, optimizer_of
+from engram.core.personal import build
 from engram.core.rounds import Stepper, first_steps
 from engram.core.settings import METHODS, about
-from engram.core.shapes import shapes_of, without_data
+from engram.core.shapes import WITHOUT_DATA, shapes_of
 from engram.core.slots import mean_of
 from tests.engram.methods.problem import (
     COHORTS,
@@ -247,13 +248,7 @@ def test_a_mean_of_two_is_halfway():
 @pytest.mark.parametrize("name", CASES)
 def test_shapes_without_data_are_those_of_a_round(name):
     context = context_of()
-    method = without_data(
-        CASES[name],
-        context.network,
-        outputs=context.outputs,
-        clients=context.clients,
-        generator=context.generator,
-    )
+    method = build(CASES[name], context._replace(objective=WITHOUT_DATA))
     found = shapes_of(Contract(name, method, context.network.initial))
     made, seen = built(CASES[name]), []
 
