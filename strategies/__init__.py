@@ -2,9 +2,4 @@
 
 from strategies.base import STRATEGIES, Row, RunStrategy, strategies
 
-__all__ = [
-    "STRATEGIES",
-    "Row",
-    "RunStrategy",
-    "strategies",
-]
+__all__ = ["STRATEGIES", "Row", "RunStrategy", "strategies"]

@@ -163,10 +163,7 @@ def summary(
 
 
 def _figures(
-    evaluation: Evaluation,
-    metric: Metric,
-    rows: str,
-    clients: npt.NDArray[np.bool_],
+    evaluation: Evaluation, metric: Metric, rows: str, clients: npt.NDArray[np.bool_]
 ) -> dict[str, float | None]:
     """Summarizes a metric of each model over some clients, on test or validation rows."""
     tail = 10 if metric.better == "higher" else 90

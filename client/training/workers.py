@@ -228,11 +228,7 @@ class _Team:
                 self.close()
 
     def _dealt_out(
-        self,
-        trainer: "Trainer",
-        asked: Asked,
-        chunks: Sequence[Chunk],
-        inbox: int,
+        self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk], inbox: int
     ) -> Iterator[Parts]:
         done = dict[int, Made | None]()
         tokens = self._tokens(trainer, asked, chunks, inbox)

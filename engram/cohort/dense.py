@@ -56,12 +56,7 @@ def dense(
 
 
 def _together(
-    problem: Problem,
-    cohort: Cohort,
-    steps: Steps,
-    *,
-    targets: Targets,
-    features: "Features | None",
+    problem: Problem, cohort: Cohort, steps: Steps, *, targets: Targets, features: "Features | None"
 ) -> Outcome:
     """Trains clients whose steps are taken together."""
     method, clients = problem.build(cohort.scales), cohort.clients
@@ -170,10 +165,7 @@ def _fit(held: Any, batch: Examples) -> Any:
 
 
 def _examples(
-    coordinates: FirstLayerCoordinates,
-    steps: Steps,
-    targets: Targets,
-    features: "Features | None",
+    coordinates: FirstLayerCoordinates, steps: Steps, targets: Targets, features: "Features | None"
 ) -> Iterator[Examples]:
     """Yields the initial batch, if any, and then those of each step.
 

@@ -10,11 +10,7 @@ from engram.models.base import Model
 from engram.types import Batch, Params
 
 
-def network_of(
-    model: Model,
-    initial: Params,
-    draw: Callable[[], Params],
-) -> Network:
+def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Network:
     """Converts a model to the network of a method's ``Context``.
 
     Args:
