@@ -61,6 +61,7 @@ class ServedModels:
         vectorized: Whether a block of clients is scored at once, or one after the other.
 
     Attributes:
+        experiment, learner, data, vectorized: As given.
         metrics: The metrics that they are scored by.
         suffixes: Suffixes of the models that are scored, as ``COMMON``; empty for those that serve.
     """
