@@ -1,0 +1,87 @@
+"""A schema fitted to a table: what is safe is inferred, and the rest is asked about."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from federation.data.schema.cells import Cells
+from federation.data.schema.columns import Column, Question, Schema
+from federation.data.schema.rules import Target, asked, classes, kind_of
+
+INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
+"""Names of columns that programs write for the numbers of rows: they are never inputs."""
+
+
+class Fitted(NamedTuple):
+    """A schema that was fitted.
+
+    Attributes:
+        schema: The schema, with a proposal where something was asked.
+        questions: The columns that are asked about.
+        notes: What is said, and not asked.
+    """
+
+    schema: Schema
+    questions: list[Question]
+    notes: list[str]
+
+
+def fit(
+    frame: Any,
+    written: Schema,
+    *,
+    target: str = "",
+    others: Collection[str] = (),
+    is_written: bool = False,
+) -> Fitted:
+    """Fits a schema to a table of named columns.
+
+    Args:
+        frame: The table, as pandas has it: cells are texts as they are written, or of a type that
+            the source gives.
+        written: What is known of its columns.
+        target: The column to predict; empty for none.
+        others: Columns that are neither inputs nor the target, such as the clients'.
+        is_written: Whether it is known what the target is, as by the setting ``task``.
+    """
+    columns, questions, notes = list[Column](), list[Question](), list[str]()
+    cells = {name: Cells.of(written.column(name), frame[name]) for name in frame.columns}
+    aim = Target(cells[target], is_written) if target else None
+    for name, own in cells.items():
+        column = written.column(name)
+        question = None
+        if not column.kind and name not in others and name not in INDEXES:
+            question = _question(own, aim, is_target=name == target)
+        if name in INDEXES and not column.kind:
+            column = replace(column, kind="ignored")
+        columns.append(_completed(column, own))
+        questions += [question] if question else []
+        notes += _notes(own, column)
+    return Fitted(Schema(tuple(columns), written.file), questions, notes)
+
+
+def _question(cells: Cells, target: Target | None, *, is_target: bool) -> Question | None:
+    if not len(cells.texts):
+        return None
+    if is_target:
+        return None if target is None or target.written else classes(cells)
+    return asked(cells, target)
+
+
+def _completed(column: Column, cells: Cells) -> Column:
+    kind = column.kind or kind_of(cells)
+    values = column.values
+    if not values and kind in ("category", "ordered"):
+        values = tuple(sorted(map(str, cells.texts)))
+    return replace(column, kind=kind, values=values)
+
+
+def _notes(cells: Cells, column: Column) -> list[str]:
+    notes = []
+    if cells.nothing:
+        notes.append(
+            f"{cells.name}: {cells.nothing} cells say NA or the like, and count as missing"
+        )
+    if len(cells.texts) == 1 and column.kind != "ignored":
+        notes.append(f"{cells.name} is {cells.texts[0]!r} in every row, and no input")
+    return notes
