@@ -9,10 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault
-from federation.data.cells import known, means_number, named_cells, sorted_out
-from federation.data.frames import check_columns, read_frame
+from federation.data.frames import check_columns
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
+from federation.data.schema import columns
+from federation.data.schema.columns import Column
+from federation.data.schema.csv_files import read_csv
+from federation.data.schema.fitting import fit
+from federation.data.schema.typed import typed
 from federation.data.source import Source
 from federation.data.values import Columns
 from federation.described import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
@@ -21,6 +25,12 @@ from federation.machine import rows_in_memory
 
 Schema = Mapping[str, DescribedColumn]
 
+_KINDS: Final[Mapping[str, columns.Kind]] = {
+    "": "",
+    "number": "number",
+    "text": "category",
+    "other": "ignored",
+}
 _TENTHS: Final = 10  # rows: with fewer, a tenth of them would be less than one
 _WHOLE: Final = 20  # different whole numbers that may be classes
 
@@ -45,24 +55,48 @@ def describe_table(
         DataError: It cannot be read, has fewer rows, or cells that its schema does not allow.
     """
     with rows_in_memory(one_line(source)):
-        frame = _frame(source, schema, cache)
+        frame = _frame(source, cache)
         check_columns(source.path, schema, frame.columns)
         if len(frame) < least:
             raise DataError(f"{source}: a table that is described must have {least} rows or more")
-        cells, odd = dict[str, Any](), dict[str, str]()
-        for name in frame.columns:
-            cells[name], wrong = _typed(frame[name], schema.get(name))
-            odd |= {name: wrong} if wrong else {}
-        if odd:
-            told = "; ".join(f"{name} has {wrong}" for name, wrong in odd.items())
-            raise DataError(Fault((), f"{source}: {told}: correct it, or the schema", tuple(odd)))
-        columns = {name: _described(name, column, least) for name, column in cells.items()}
-        return DescribedTable(len(frame), columns), _hashes(cells)
+        cells = _typed(source, frame, schema)
+        found = {name: _described(name, column, least) for name, column in cells.items()}
+        return DescribedTable(len(frame), found), _hashes(cells)
 
 
-def _frame(source: Source, schema: Schema, cache: Path) -> Any:
+def _typed(source: Source, frame: Any, schema: Schema) -> dict[str, Any]:
+    """Returns the columns as ``typed`` does; one that is neither numbers nor a category as text.
+
+    Raises:
+        DataError: Cells are not what is written of them, or text among numbers; it names them all.
+    """
+    written = [
+        Column(n, c.values, kind=_KINDS[c.kind], missing=c.missing_values)
+        for n, c in schema.items()
+    ]
+    fitted = fit(frame, columns.Schema(tuple(written)))
+    wrong = {each.column: str(each) for each in fitted.questions if each.rule == "mixed"}
+    cells = dict[str, Any]()
+    for column in fitted.schema.columns:
+        given, name = frame[column.name], column.name
+        try:
+            is_input = column.kind in columns.INPUTS and column.kind != "date"
+            cells[name] = typed(column, given) if is_input else _as_text(given)
+        except DataError as error:
+            wrong[name] = str(error)
+    if wrong:
+        told = "; ".join(wrong.values())
+        raise DataError(Fault((), f"{source}: {told}: correct it, or the schema", tuple(wrong)))
+    return cells
+
+
+def _as_text(given: Any) -> Any:
+    return given.astype(str).where(given.notna()).astype("object")
+
+
+def _frame(source: Source, cache: Path) -> Any:
     if source.kind == "csv":
-        frame = read_frame(source.path, texts={n: c.values for n, c in schema.items() if c.values})
+        frame = read_csv(source.path, columns.File()).to_pandas()
     elif source.kind == "npz":
         arrays = read_npz(source.path)
         frame, y = framed(source.path, arrays), arrays.get("y")
@@ -74,23 +108,6 @@ def _frame(source: Source, schema: Schema, cache: Path) -> Any:
     else:
         raise DataError(f"{source} is no table with names of columns: csv, parquet, arrow, hf, npz")
     return frame.set_axis([*map(str, frame.columns)], axis=1)
-
-
-def _typed(given: Any, written: DescribedColumn | None) -> tuple[Any, str]:
-    """Returns a column as ``sorted_out`` does, and its cells that are not as is written."""
-    missing = written.missing_values if written else ()
-    is_text = written is not None and written.kind == "text"
-    column, wrong = sorted_out(given, missing, text=is_text)
-    cells = known(given, missing).dropna()
-    if column is None or (written and written.kind == "other"):
-        return given.astype(str).where(given.notna()).astype("object"), ""
-    if wrong or (written and written.kind == "number" and str(column.dtype) == "string"):
-        odd = cells[~cells.map(means_number).to_numpy(dtype=bool)]
-        return column, named_cells(odd) if len(odd) else wrong or named_cells(cells)
-    strange = column.dropna()
-    if is_text and written and written.values:
-        return column, named_cells(strange[~strange.isin(written.values)])
-    return column, ""
 
 
 def _described(name: str, column: Any, least: int) -> DescribedColumn:

@@ -20,11 +20,11 @@ from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
-from federation.data.table_rows import check_classes, rows_of
+from federation.data.schema.columns import Schema
+from federation.data.table_rows import rows_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
-from federation.schema import Schema
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,10 +61,7 @@ def read_columns(
         plain = all(_kind(rows.features[name]) == "number" for name in names)
         found = {"x": _inputs(path, rows, names, plain=plain)}
         found |= {"schema": Schema.of_numbers(names)} if plain else {}
-        target = _column(path, rows, columns.target)
-        if targets == "classes":
-            check_classes(path, columns, target)
-        y = _stacked(path, target)
+        y = _stacked(path, _column(path, rows, columns.target))
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.task))
@@ -93,7 +90,7 @@ def _opened_columns(
     names = inputs_of(path, columns, rows.column_names)
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
     texts = "text" in kinds and targets != "tokens"
-    may_miss = columns.missing != "refuse" or columns.missing_values
+    may_miss = columns.schema.missing != "refuse" or columns.schema.file.missing
     if not (kinds <= {"number", "text"} and (texts or may_miss)):
         return rows, cut, names, None
     wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]

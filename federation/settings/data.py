@@ -1,5 +1,6 @@
 """Data, and their partition among clients."""
 
+import warnings
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
@@ -12,7 +13,25 @@ def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
     return value if isinstance(value, Source) else Source(read(value))
 
 
-class DataSettings(Settings):
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic's models had a method of this name
+
+    class TableSettings(Settings):
+        """How tables with named columns are read."""
+
+        schema: str = Field(  # type: ignore[assignment]  # likewise
+            "",
+            description="tables with named columns: lines of a schema, as columns.visit = {kind "
+            '= "date"}, or a file of them',
+        )
+        strict: bool = Field(
+            True,
+            description="tables with named columns: whether a column that may be several things is "
+            "refused; otherwise the proposal is taken",
+        )
+
+
+class DataSettings(TableSettings):
     """Data, and their partition among clients."""
 
     dataset: Annotated[str, WrapValidator(_source)] = Field(

@@ -57,7 +57,7 @@ def fit(
         columns.append(_completed(column, own))
         questions += [question] if question else []
         notes += _notes(own, column)
-    return Fitted(Schema(tuple(columns), written.file), questions, notes)
+    return Fitted(replace(written, columns=tuple(columns)), questions, notes)
 
 
 def _question(cells: Cells, target: Target | None, *, is_target: bool) -> Question | None:

@@ -298,5 +298,7 @@ def _asks(cells: Cells, looks: str, *choices: str) -> Question:
 
 def asked(cells: Cells, target: Target | None = None) -> Question | None:
     """Returns the first question of a rule about a column of inputs; None if no rule asks."""
-    found = next(filter(None, (rule(cells) for rule in RULES)), None)
-    return found or (copies(cells, target) if target else None)
+    for rule in RULES:
+        if (question := rule(cells)) is not None:
+            return question._replace(rule=rule.__name__)
+    return copies(cells, target) if target else None
