@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault
-from federation.data.values import row_name
+from federation.data.schema.cells import row_name
 from federation.errors import DataError, brief, few_names
 
 

@@ -71,8 +71,7 @@ def _typed(source: Source, frame: Any, schema: Schema) -> dict[str, Any]:
         DataError: Cells are not what is written of them, or text among numbers; it names them all.
     """
     written = [
-        Column(n, c.values, kind=_KINDS[c.kind], missing=c.missing_values)
-        for n, c in schema.items()
+        Column(n, _KINDS[c.kind], c.values, missing=c.missing_values) for n, c in schema.items()
     ]
     fitted = fit(frame, columns.Schema(tuple(written)))
     wrong = {each.column: str(each) for each in fitted.questions if each.rule == "mixed"}

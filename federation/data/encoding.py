@@ -10,9 +10,9 @@ import numpy.typing as npt
 from engram.arrays import Array, Bools, Ints
 from engram.checks import Fault
 from federation.data.cells import check_there
+from federation.data.schema.cells import row_name
 from federation.data.schema.columns import Column, Schema
 from federation.data.schema.typed import typed
-from federation.data.values import row_name
 from federation.errors import DataError, few_names
 
 _LACKING: Final = "the model has learned from rows where none is missing"

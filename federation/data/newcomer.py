@@ -95,4 +95,4 @@ def _targets(path: Path, found: NewRows, e: Experiment, values: Values) -> Any:
     columns = Columns.of(e)._replace(values=values)
     column = fit(y.to_frame(), columns.schema).schema.columns[0]
     table = RawTable(path, y.to_frame(), y, None, Schema(), column)
-    return targets_of(table, columns, TASKS[e.task].targets)
+    return targets_of(table, TASKS[e.task].targets)

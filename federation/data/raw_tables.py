@@ -13,11 +13,12 @@ import numpy.typing as npt
 from engram.checks import Fault
 from federation.data.cells import check_there
 from federation.data.encoding import read_cells
-from federation.data.frames import check_columns, is_frame, targets_of
+from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
-from federation.data.schema.columns import Column, Question, Schema
+from federation.data.schema.columns import Column, Schema
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
+from federation.data.schema.typed import typed
 from federation.data.shaping import say_once
 from federation.data.values import Columns, name_order
 from federation.errors import DataError, few_names
@@ -76,15 +77,14 @@ def of_frame(
         if task is not None:
             advice = f"leave out the column {columns.task}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
-        check_there(path, {columns.task: (given := frame[columns.task])})
-        truth = given.dtype.kind == "b"
-        task = given.to_numpy() if truth else targets_of(columns.task, given)
+        task = labels_of(path, fit(frame[[columns.task]], Schema()).schema.columns[0], frame)
     there = [name for name in (*names, columns.target) if name in frame]
     fitted = fit(frame[there], columns.schema, target=columns.target, is_written=columns.is_known)
-    if fitted.questions and columns.strict:
-        raise DataError(*(_asked(path, question) for question in fitted.questions))
-    for note in (*fitted.notes, *map(str, fitted.questions)):
+    for note in (*fitted.notes, *map(str, () if columns.strict else fitted.questions)):
         say_once(f"{path}: {note}")
+    if fitted.questions and columns.strict:
+        asked = [Fault((), str(each), (each.column,)) for each in fitted.questions]
+        raise DataError(asked[0]._replace(text=f"{path}: {asked[0].text}"), *asked[1:])
     read = fitted.schema.by_name
     known = [read.get(name) or columns.schema.column(name) for name in names]
     schema = columns.of_inputs(path, known)
@@ -93,8 +93,19 @@ def of_frame(
     return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
 
 
-def _asked(path: Path, question: Question) -> Fault:
-    return Fault((), f"{path}: {question}", (question.column,))
+def labels_of(path: Path, column: Column, frame: Any) -> _Array:
+    """Returns a column of clients, or of classes: whole numbers, truth values, numbers or text.
+
+    Raises:
+        DataError: Some are missing, or none of the column's values.
+    """
+    try:
+        cells = typed(column, frame[column.name])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    check_there(path, {column.name: cells})
+    kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
+    return np.asarray(cells.to_numpy(dtype=kind if cells.dtype.kind == "f" else str))
 
 
 def inputs_of(path: Path, columns: Columns, names: Any) -> list[str]:

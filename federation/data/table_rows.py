@@ -12,13 +12,12 @@ from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
 from federation.data.encoding import encode, filled, usual
 from federation.data.labels import is_text
-from federation.data.raw_tables import RawTable
-from federation.data.schema.typed import typed
+from federation.data.raw_tables import RawTable, labels_of
 from federation.data.values import Columns
-from federation.errors import DataError
 
 _Array = npt.NDArray[Any]
-_DECLARE: Final = "set missing=median or missing=indicator"
+DECLARE: Final = "set missing=median or missing=indicator"
+"""The way out where values are missing."""
 
 
 def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut) -> dict[str, Any]:
@@ -37,13 +36,13 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         DataError: As ``encode`` and ``targets_of``.
     """
     path, cells, schema, each = table.path, table.inputs, table.schema, None
-    y = targets_of(table, columns, targets)
+    y = targets_of(table, targets)
     kind = _numbered(path, columns, y) if targets == "classes" else np.zeros(len(y))
     known: dict[str, Any] = {} if table.task is None else {"task": table.task}
     owner = np.unique(known["task"], return_inverse=True)[1] if known else None
     learned = ~split(kind, owner)
     if schema.missing == "refuse":
-        check_there(path, dict(cells.items()), _DECLARE)
+        check_there(path, dict(cells.items()), DECLARE)
     if schema.missing == "median":
         owner = np.zeros(len(y), dtype=np.intp) if owner is None else owner
         count = int(owner.max(initial=0)) + 1
@@ -54,26 +53,17 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
     return {"x": x, "schema": schema, "y": y, **known}
 
 
-def targets_of(table: RawTable, columns: Columns, targets: Targets) -> _Array:
+def targets_of(table: RawTable, targets: Targets) -> _Array:
     """Returns the targets of rows, as their source has them.
 
     Raises:
         DataError: Some are missing, or no numbers where these are wanted.
     """
-    path, column = table.path, table.target
+    column = table.target
     if column is None:  # given beside the frame
         return np.asarray(table.y)
-    wanted = column
-    if targets != "classes":
-        wanted = replace(column, kind="number", values=())
-    try:
-        cells = typed(wanted, table.y)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    check_there(path, {columns.target: cells})
-    kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
-    kind = (kind if targets == "classes" else np.float64) if cells.dtype.kind == "f" else str
-    return np.asarray(cells.to_numpy(dtype=kind))
+    wanted = column if targets == "classes" else replace(column, kind="number", values=())
+    return labels_of(table.path, wanted, table.y.to_frame())
 
 
 def _numbered(path: Path, columns: Columns, y: _Array) -> _Array:

@@ -15,13 +15,12 @@ from engram.molar.families import FamilyName
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
-from federation.data.cells import check_there
 from federation.data.datasets import read_given
 from federation.data.encoding import encode, gaps, usual
 from federation.data.labels import is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
-from federation.data.raw_tables import RawTable, of_arrays, of_csv
+from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
 from federation.data.schema.columns import Schema
 from federation.data.schema.typed import typed
@@ -246,8 +245,7 @@ def read_table(
             nor text.
     """
     path, arrays = source.path, dict[str, Any]()
-    # A task column that is missing is refused below.
-    alone = columns._replace(values=columns.values._replace(needed=True), is_known=True)
+    alone = columns._replace(is_known=True, whose=False)  # a missing task column: see below
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
             raw = of_csv(path, alone)
@@ -321,11 +319,9 @@ def target_of(
             raise DataError(f"{path}: {error}: {_ADVICE}") from error
         return y.to_numpy(dtype=np.float64), called if family == "logistic" else ()
     if column is not None:
-        cells = typed(replace(column, values=()), y)
-        check_there(path, {name: cells})
-        y = cells.to_numpy(dtype=str)
+        y = labels_of(path, replace(column, values=()), y.to_frame())
     if y.ndim == 1 and is_text(y) and family == "logistic":
-        found = values.of(path, name, y)
+        found = values.of(path, name, y := y.astype(str))
         if len(found) != 2:
             raise DataError(f"{path}: {name} must have two values, got {few_names(found)}")
         return values.numbered(path, name, y).astype(np.float64), found

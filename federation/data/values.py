@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault, clash, must
+from federation.data.schema.cells import row_name
 from federation.data.schema.columns import INPUTS, Column, Schema
 from federation.data.schema.written import read_schema
 from federation.errors import DataError, brief, few_names
@@ -105,6 +106,7 @@ class Columns(NamedTuple):
             unless ``inputs`` gives one: files of other sites may have another.
         strict: Whether a column of which a schema cannot be sure is refused.
         is_known: Whether it is said what the target is.
+        whose: Whether a column must say whose a row is, if ``task`` is not the default.
     """
 
     target: str = "y"
@@ -115,6 +117,7 @@ class Columns(NamedTuple):
     by_name: bool = False
     strict: bool = True
     is_known: bool = True
+    whose: bool = True
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -142,9 +145,11 @@ class Columns(NamedTuple):
         written = read_schema(settings.schema) if settings.schema else Schema()
         target = written.of_role("target") or settings.target_column
         columns = written.by_name
-        for name in values.declared.keys() - {target}:
-            known = columns.get(name, Column(name))
-            columns[name] = replace(known, kind="category", values=values.declared[name])
+        for name, declared in values.declared.items():
+            known, is_target = columns.get(name, Column(name)), name == target
+            # Numbers of classes may have names, too.
+            kind = known.kind if is_target else "category"
+            columns[name] = replace(known, kind=kind, values=declared)
         for name, value in defaults.items():
             columns[name] = replace(columns.get(name, Column(name)), default=value)
         missing = (*written.file.missing, *listed(settings.missing_values, "|"))
@@ -161,6 +166,7 @@ class Columns(NamedTuple):
             schema,
             values,
             by_name=alone,
+            whose=not alone,
             strict=settings.strict,
             is_known=alone or not settings.model_fields_set.isdisjoint({"task", "num_classes"}),
         )
@@ -220,7 +226,7 @@ class Columns(NamedTuple):
         Raises:
             DataError: There is no such column, unless it is the default.
         """
-        if self.task != Columns().task and not self.values.needed and self.task not in names:
+        if self.task != Columns().task and self.whose and self.task not in names:
             held = few_names(names) or "nothing"
             raise DataError(f"{path} must have {self.task}, as task-column says; it has {held}")
 
@@ -228,11 +234,6 @@ class Columns(NamedTuple):
 def name_order(name: str) -> list[str | int]:
     """Returns a key to sort names by, in which x2 comes before x10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-
-
-def row_name(label: Any) -> str:
-    """Returns a row's name in messages: its number in the table, or in its client's."""
-    return f"row {label[1]} of {label[0]}" if isinstance(label, tuple) else f"row {label}"
 
 
 def listed(text: str, separator: str) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ def test_codes_are_read_as_they_are_written(tmp_path):
     (tmp_path / "a.csv").write_text("code,y\n" + "01,0\n02,1\n02,0\n01,1\n" * 5)
     e = Experiment(method="fedavg", categories="code=01|02", num_classes=2, protocol="standard")
     data = own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
-    assert data.schema == Schema((Column("code", ("01", "02"), kind="category"),))
+    assert data.schema == Schema((Column("code", "category", ("01", "02")),))
     assert (data.train.x.sum(0) + data.test.x.sum(0)).tolist() == [10, 10]
 
 

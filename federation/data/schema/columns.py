@@ -42,15 +42,15 @@ class Column:
 
     Attributes:
         name: Its name.
+        kind: What its cells are: a ``number``, a ``whole`` number, one of the values of a
+            ``category``, of an ``ordered`` one, a ``truth`` value (the second of two values is
+            true), ``text``, a ``date``, an ``identifier``, or something that is ``ignored``; empty
+            where that is inferred.
         values: Those that a cell may have, in their order; empty for any.
         fill: The value that stands for a missing one, where ``Schema.missing`` is ``median``. It
             differs between clients that have the same schema.
         default: The value that stands for a missing one where there is no ``fill``, such as in
             tables that lack the column; None if every table must have it.
-        kind: What its cells are: a ``number``, a ``whole`` number, one of the values of a
-            ``category``, of an ``ordered`` one, a ``truth`` value (the second of two values is
-            true), ``text``, a ``date``, an ``identifier``, or something that is ``ignored``; empty
-            where that is inferred.
         role: What it is for.
         unit: The unit of its numbers; cells may end or begin with it.
         since: The day from which its dates count days.
@@ -65,10 +65,10 @@ class Column:
     """
 
     name: str
+    kind: Kind = ""
     values: tuple[str, ...] = ()
     fill: float | str | None = field(default=None, compare=False)
     default: float | str | None = None
-    kind: Kind = ""
     role: Role = "input"
     unit: str = ""
     since: str = ""
@@ -211,7 +211,7 @@ class Schema:
     def told(self) -> str:
         """Returns what a node tells of it, for ``from_json``: nothing of its rows."""
         columns = (
-            Column(c.name, c.values, None, c.default, c.kind, c.role, c.unit, c.since)
+            Column(c.name, c.kind, c.values, None, c.default, c.role, c.unit, c.since)
             for c in self.columns
         )
         return json.dumps(replace(self, columns=tuple(columns), file=File()).to_json())
@@ -243,7 +243,7 @@ class Question(NamedTuple):
 
     Attributes:
         column: Its name.
-        cells: Three of its cells, as they are written. Nodes do not send them.
+        cells: Three of its cells, where ``looks`` names none. Nodes do not send them.
         looks: What they look like.
         choices: Lines of a schema that answer it; the first is the proposal.
         rule: Name of the rule that asks.
@@ -257,5 +257,5 @@ class Question(NamedTuple):
 
     def __str__(self) -> str:
         """Returns the line of a refusal."""
-        cells = ", ".join(map(repr, self.cells))
-        return f"column {self.column} ({cells}) {self.looks}: write {', or '.join(self.choices)}"
+        cells = f" ({', '.join(map(repr, self.cells))})" if self.cells else ""
+        return f"column {self.column}{cells} {self.looks}: write {', or '.join(self.choices)}"

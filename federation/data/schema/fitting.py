@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from federation.data.schema.cells import Cells
 from federation.data.schema.columns import Column, Question, Schema
-from federation.data.schema.rules import Target, asked, classes, kind_of
+from federation.data.schema.rules import Target, asked, classes, kind_of, mixed
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
 """Names of columns that programs write for the numbers of rows: they are never inputs."""
@@ -49,9 +49,12 @@ def fit(
     aim = Target(cells[target], is_written) if target else None
     for name, own in cells.items():
         column = written.column(name)
+        known = getattr(frame[name].dtype, "categories", None)
+        if known is not None and not column.kind:
+            column = replace(column, kind="category", values=tuple(map(str, known)))
         question = None
         if not column.kind and name not in others and name not in INDEXES:
-            question = _question(own, aim, is_target=name == target)
+            question = asked(own, aim) if name != target else _about_target(own, column, is_written)
         if name in INDEXES and not column.kind:
             column = replace(column, kind="ignored")
         columns.append(_completed(column, own))
@@ -60,12 +63,8 @@ def fit(
     return Fitted(replace(written, columns=tuple(columns)), questions, notes)
 
 
-def _question(cells: Cells, target: Target | None, *, is_target: bool) -> Question | None:
-    if not len(cells.texts):
-        return None
-    if is_target:
-        return None if target is None or target.written else classes(cells)
-    return asked(cells, target)
+def _about_target(cells: Cells, column: Column, is_written: bool) -> Question | None:
+    return (None if column.values else mixed(cells)) or (None if is_written else classes(cells))
 
 
 def _completed(column: Column, cells: Cells) -> Column:

@@ -77,7 +77,7 @@ def kind_of(cells: Cells) -> Kind:
 def dates(cells: Cells) -> Question | None:
     """All cells are dates, times or both, or numbers such as 20240301."""
     written = cells.all(DATE.fullmatch) or (len(cells.texts) > FEW and cells.all(_is_day))
-    if not written and cells.typed and cells.numbers is None:
+    if not written and cells.given.dtype.kind in "mM":
         written = cells.all(DATE.match)
     if not written:
         return None
@@ -100,9 +100,9 @@ def identifiers(cells: Cells) -> Question | None:
         return None
     if cells.numbers is not None:
         low, high = cells.numbers.min(), cells.numbers.max()
-        lengths = {len(text.lstrip("+-")) for text in cells.texts}
         consecutive = many == cells.size and high - low == many - 1
-        if not consecutive and not (len(lengths) == 1 and lengths.pop() > _DIGITS):
+        one_length = low >= 10**_DIGITS and len(f"{low:.0f}") == len(f"{high:.0f}")
+        if not consecutive and not one_length:
             return None
         looks = "is consecutive numbers" if consecutive else "is numbers of one length"
     elif many >= _UNIQUE * cells.size and not _sentences(cells) and parsed(cells) is None:
@@ -154,23 +154,16 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
 
 def mixed(cells: Cells) -> Question | None:
     """Most cells, or most of the different ones, are numbers, and some are not."""
-    numeric = np.array([bool(NUMBER.fullmatch(text)) for text in cells.texts], dtype=bool)
+    numeric = np.array([bool(NUMBER.fullmatch(str(text))) for text in cells.texts], dtype=bool)
     if cells.numbers is not None or not numeric.any() or any(map(CODE.fullmatch, cells.texts)):
         return None
     if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:
         return None
     odd = cells.texts[~numeric]
     listed = ", ".join(f'"{text}"' for text in odd[:20])
-    looks = f"has {len(odd)} texts among numbers"
-    return Question(
-        cells.name,
-        tuple(odd[:3]),
-        looks,
-        (
-            f"columns.{cells.name} = {{missing = [{listed}]}}",
-            f'columns.{cells.name} = {{kind = "category"}}',
-        ),
-    )
+    looks = f"has {cells.named(~numeric)} among numbers"
+    asks = _asks(cells, looks, f"{{missing = [{listed}]}}", '{kind = "category"}')
+    return asks._replace(cells=())
 
 
 def codes(cells: Cells) -> Question | None:
@@ -181,17 +174,9 @@ def codes(cells: Cells) -> Question | None:
     if not found:
         return None
     listed = ", ".join(f'"{code}"' for code in found)
-    rows = sum(int(cells.counts[cells.numbers == code].sum()) for code in found)
-    looks = f"has {listed} in {rows} rows, far from its other numbers"
-    return Question(
-        cells.name,
-        tuple(map(str, found[:3])),
-        looks,
-        (
-            f"columns.{cells.name} = {{missing = [{listed}]}}",
-            f'columns.{cells.name} = {{kind = "{kind_of(cells)}"}}',
-        ),
-    )
+    looks = f"has {cells.named(np.isin(cells.numbers, found))}, far from its other numbers"
+    choices = f"{{missing = [{listed}]}}", f'{{kind = "{kind_of(cells)}"}}'
+    return _asks(cells, looks, *choices)._replace(cells=())
 
 
 def _is_code(cells: Cells, code: int) -> bool:
@@ -267,9 +252,9 @@ def _one_to_one(one: Cells, other: Cells) -> bool:
 
 RULES: Final[Sequence[Callable[[Cells], Question | None]]] = (
     dates,
-    identifiers,
     decorated,
     mixed,
+    identifiers,
     codes,
     texts,
     blanks,
@@ -298,6 +283,8 @@ def _asks(cells: Cells, looks: str, *choices: str) -> Question:
 
 def asked(cells: Cells, target: Target | None = None) -> Question | None:
     """Returns the first question of a rule about a column of inputs; None if no rule asks."""
+    if not len(cells.texts):
+        return None
     for rule in RULES:
         if (question := rule(cells)) is not None:
             return question._replace(rule=rule.__name__)

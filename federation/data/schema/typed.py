@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from federation.data.schema.cells import NUMBER, meant, number
+from federation.data.schema.cells import NUMBER, meant, named_cells, number, plain_numbers
 from federation.data.schema.columns import Column
-from federation.errors import DataError, brief, few_names
+from federation.errors import DataError, few_names
 
 _TRUTH: Final = ("false", "true")
 _DAY: Final = 86_400.0  # seconds
@@ -38,12 +38,18 @@ def typed(column: Column, cells: Any) -> Any:
     if plain.dtype.kind in "iuf" and column.kind in ("number", "whole") and not column.codes:
         return _native(column, plain)
     rows, different = plain.factorize()
+    is_plain = not (column.codes or column.missing or column.unit or column.decimal == ",")
+    if is_plain and column.kind == "number" and not column.thousands and plain.dtype == object:
+        numbers = plain_numbers(np.array(list(map(str, different)), dtype=object))
+        if numbers is not None:
+            found = np.append(numbers, np.nan)[rows] * column.factor
+            return pd.Series(found, index=cells.index)
     texts = [meant(column, str(cell)) for cell in different.tolist()]
     read = _READERS.get(column.kind, _value)
     values = [None if text is None else read(column, text) for text in texts]
     wrong = [k for k, text in enumerate(texts) if text is not None and values[k] is None]
     if wrong:
-        raise _fault(column, [str(different[k]) for k in wrong], int(np.isin(rows, wrong).sum()))
+        raise _fault(column, named_cells(cells, rows, wrong))
     if read is _value:
         found = pd.array([*values, None], dtype="string")
         return pd.Series(found[rows], index=cells.index)  # of -1, the last
@@ -56,16 +62,15 @@ def _native(column: Column, cells: Any) -> Any:
     numbers = cells.astype(np.float64)
     gone = [float(code) for code in column.missing if NUMBER.fullmatch(code)]
     numbers = numbers.mask(numbers.isin(gone)) if gone else numbers
-    odd = numbers[numbers % 1 > 0] if column.kind == "whole" else numbers[:0]
-    if len(odd):
-        raise _fault(column, [f"{value:g}" for value in odd[:3]], len(odd))
+    if column.kind == "whole" and (numbers % 1 > 0).any():
+        rows = np.where(numbers % 1 > 0, np.arange(len(numbers)), -1)
+        raise _fault(column, named_cells(cells, rows, rows[rows >= 0].tolist()))
     return numbers * column.factor if column.factor != 1 else numbers
 
 
-def _fault(column: Column, texts: list[str], rows: int) -> DataError:
+def _fault(column: Column, cells: str) -> DataError:
     wanted = few_names(column.values) if column.values else _NAMES.get(column.kind, "text")
-    shown = ", ".join(map(brief, texts[:3]))
-    return DataError(f"column {column.name} must hold {wanted}, got {shown}, in {rows} rows")
+    return DataError(f"column {column.name} must hold {wanted}, got {cells}")
 
 
 # --- One cell, by the column's kind; None where it is none ------------------------------------

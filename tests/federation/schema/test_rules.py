@@ -72,7 +72,7 @@ def test_a_column_that_may_be_several_things_is_asked_about(name):
     cells, proposal = ASKED[name]
     (question,) = fitted(cells).questions
     assert question.column == "v"
-    assert 1 <= len(question.cells) <= 3
+    assert question.cells or any(repr(cell) in question.looks for cell in cells)
     assert set(question.cells) <= {*map(str, cells)}
     assert proposal in question.choices[0]
     for choice in question.choices:  # each is a schema, and an answer
