@@ -63,7 +63,13 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
 
 @app.command(epilog=SEE_SETTINGS)
 def schema(
-    server: _Server,
+    server: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SERVER_FOLDER|DATA",
+            help="The folder `server` of a federation; or a table: a file, or KIND:PATH.",
+        ),
+    ],
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,7 +90,10 @@ def schema(
     ] = False,
     control: _Control = None,
 ) -> None:
-    """Have sites agree on the columns of their tables, before they train.
+    """Have sites agree on the columns of their tables; or describe a table of one's own.
+
+    Of a table, the schema is printed: the kind of each column, and what else it may be where that
+    is uncertain. An edited copy in a file is taken by the setting `schema`.
 
     Each node describes its own table, by its own schema: names, types, values, missing values and
     ranges that enough rows share. What is wrong is told of all sites at once, with what mends it.
@@ -92,6 +101,12 @@ def schema(
     runs on the federation read them.
     """
     overrides = overrides_of(config, sets)
+    if not server.is_dir():
+        from simulations.proposing import described
+
+        given = {"target-column": target[0]} if target else {}
+        print(described(str(server), given | overrides), end="", file=sys.stdout)
+        return
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:
         raise Refused("--target must name the column to predict, such as --target outcome")

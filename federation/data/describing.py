@@ -31,6 +31,7 @@ _KINDS: Final[Mapping[str, columns.Kind]] = {
     "text": "category",
     "other": "ignored",
 }
+_FILE: Final = columns.File()
 _TENTHS: Final = 10  # rows: with fewer, a tenth of them would be less than one
 _WHOLE: Final = 20  # different whole numbers that may be classes
 
@@ -55,7 +56,7 @@ def describe_table(
         DataError: It cannot be read, has fewer rows, or cells that its schema does not allow.
     """
     with rows_in_memory(one_line(source)):
-        frame = _frame(source, cache)
+        frame = frame_of(source, cache)
         check_columns(source.path, schema, frame.columns)
         if len(frame) < least:
             raise DataError(f"{source}: a table that is described must have {least} rows or more")
@@ -93,9 +94,14 @@ def _as_text(given: Any) -> Any:
     return given.astype(str).where(given.notna()).astype("object")
 
 
-def _frame(source: Source, cache: Path) -> Any:
+def frame_of(source: Source, cache: Path, file: columns.File = _FILE) -> Any:
+    """Returns a table as a data frame, whose cells are as they are written in text files.
+
+    Raises:
+        DataError: It cannot be read, or its columns have no names.
+    """
     if source.kind == "csv":
-        frame = read_csv(source.path, columns.File()).to_pandas()
+        frame = read_csv(source.path, file).to_pandas()
     elif source.kind == "npz":
         arrays = read_npz(source.path)
         frame, y = framed(source.path, arrays), arrays.get("y")

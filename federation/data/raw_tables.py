@@ -18,7 +18,7 @@ from federation.data.lazy import Lazy
 from federation.data.schema.columns import Column, Schema
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
-from federation.data.schema.typed import typed
+from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import say_once
 from federation.data.values import Columns, name_order
 from federation.errors import DataError, few_names
@@ -49,7 +49,9 @@ class RawTable(NamedTuple):
 
 def of_csv(path: Path, columns: Columns) -> RawTable:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
-    return of_frame(path, read_csv(path, columns.schema.file).to_pandas(), columns)
+    schema = columns.schema
+    numbers = [c.name for c in schema.columns if is_plain(schema.column(c.name))]
+    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), columns)
 
 
 def of_frame(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault, clash, must
+from engram.tasks import CLASSIFICATION
 from federation.data.schema.cells import row_name
 from federation.data.schema.columns import INPUTS, Column, Schema
 from federation.data.schema.written import read_schema
@@ -143,7 +144,7 @@ class Columns(NamedTuple):
             )
         values = Values.parse(settings.categories, needed=alone)
         written = read_schema(settings.schema) if settings.schema else Schema()
-        target = written.of_role("target") or settings.target_column
+        target = settings.target_column
         columns = written.by_name
         for name, declared in values.declared.items():
             known, is_target = columns.get(name, Column(name)), name == target
@@ -161,14 +162,14 @@ class Columns(NamedTuple):
         )
         return cls(
             target,
-            written.of_role("client") or settings.task_column,
+            settings.task_column,
             inputs,
             schema,
             values,
             by_name=alone,
             whose=not alone,
             strict=settings.strict,
-            is_known=alone or not settings.model_fields_set.isdisjoint({"task", "num_classes"}),
+            is_known=alone or bool(settings.num_classes) or _task(settings) != CLASSIFICATION.name,
         )
 
     def of_inputs(self, path: Path, columns: Sequence[Column]) -> Schema:
@@ -229,6 +230,11 @@ class Columns(NamedTuple):
         if self.task != Columns().task and self.whose and self.task not in names:
             held = few_names(names) or "nothing"
             raise DataError(f"{path} must have {self.task}, as task-column says; it has {held}")
+
+
+def _task(settings: DataSettings) -> str:
+    task: str = getattr(settings, "task", CLASSIFICATION.name)
+    return task
 
 
 def name_order(name: str) -> list[str | int]:

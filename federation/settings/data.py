@@ -1,16 +1,37 @@
 """Data, and their partition among clients."""
 
 import warnings
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
+from engram.tasks import REGRESSION
+from federation.data.schema.written import read_schema, to_toml
 from federation.data.source import Source
 from federation.settings.fields import Float, Int, Settings
 
 
 def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
     return value if isinstance(value, Source) else Source(read(value))
+
+
+def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by key with the contents of the schema, and what its roles say of others.
+
+    Raises:
+        Refused: The schema cannot be read, or an entry is unknown or impossible.
+    """
+    text = config.get("schema")
+    if not isinstance(text, str) or not text:
+        return dict(config)
+    schema = read_schema(text)
+    target = schema.of_role("target")
+    said = {"target-column": target, "task-column": schema.of_role("client")}
+    if schema.column(target).kind == "number":
+        said["task"] = REGRESSION.name
+    said = {key: value for key, value in said.items() if value}
+    return {**said, **config, "schema": to_toml(schema)}
 
 
 with warnings.catch_warnings():

@@ -2,13 +2,12 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from federation.data.schema.cells import NUMBER
+from federation.data.schema.cells import NOTHING, NUMBER
 from federation.data.schema.columns import File
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
@@ -21,30 +20,28 @@ SEPARATORS: Final = (",", ";", "\t", "|")
 
 _HEAD: Final = 2**20  # bytes that are looked at for the dialect
 _RECORDS: Final = 100  # likewise
+_NO_NUMBER: Final = "In CSV column"  # how Arrow's message begins
 _BLOCK: Final = 2**24  # bytes that are read at once; a record must be shorter
 _MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
 def read_csv(
-    path: Path, file: File, types: "Mapping[str, pa.DataType]" = MappingProxyType({})
+    path: Path, file: File, numbers: Collection[str] = (), only: Collection[str] = ()
 ) -> "pa.Table":
     """Reads a file with a line of names, or whose columns a schema names.
-
-    Cells are texts as they are written, but for columns whose types are given; of these, texts that
-    stand for nothing are missing.
 
     Args:
         path: The file.
         file: What is known of how it is written.
-        types: By a column's name, its type: float64, or a dictionary of texts.
+        numbers: Columns that are read as numbers if all of their cells are some, as programs write
+            them, or stand for nothing; the others' cells are texts as they are written.
+        only: Columns that are read, of which the file may lack some; all if none is named.
 
     Raises:
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
-        pyarrow.ArrowInvalid: A cell of a column whose type is given is none of that type.
     """
     import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
-    from pyarrow import csv as arrow  # noqa: PLC0415 - likewise
 
     try:
         with open_file(path) as opened:
@@ -53,31 +50,48 @@ def read_csv(
             lines = head.decode(file.encoding, errors="ignore").splitlines(keepends=True)
             text = "".join(lines[file.skip :])
             file = _separated(path, text, file)
-            names = file.names or _names(path, text, file)
-            opened.seek(0)
-            table = arrow.read_csv(
-                opened,
-                arrow.ReadOptions(
-                    block_size=_BLOCK,
-                    encoding=file.encoding.removesuffix("-sig"),
-                    column_names=names,
-                    skip_rows=file.skip + (0 if file.names else _lines_of_header(text, file)),
-                ),
-                arrow.ParseOptions(delimiter=file.separator, newlines_in_values=True),
-                arrow.ConvertOptions(
-                    column_types={name: types.get(name, pa.string()) for name in names},
-                    strings_can_be_null=False,
-                ),
-            )
+            names = [*file.names] or _names(path, text, file)
+            only = [name for name in names if name in only or not only]
+            skip = file.skip + (0 if file.names else _lines_of_header(text, file))
+            try:
+                return _read(opened, file, names, skip, numbers, only)
+            except pa.ArrowInvalid as error:
+                if not (numbers and str(error).startswith(_NO_NUMBER)):
+                    raise
+                return _read(opened, file, names, skip, (), only)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             raise _not_utf8(path, b"...") from error
-        if not str(error).startswith("CSV conversion"):
-            raise DataError(f"{path} is no table: {one_line(str(error))}") from error
-        raise
-    return table
+        raise DataError(f"{path} is no table: {one_line(str(error))}") from error
+
+
+def _read(
+    opened: IO[bytes],
+    file: File,
+    names: list[str],
+    skip: int,
+    numbers: Collection[str],
+    only: list[str],
+) -> "pa.Table":
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+    from pyarrow import csv as arrow  # noqa: PLC0415 - likewise
+
+    opened.seek(0)
+    encoding = file.encoding.removesuffix("-sig")
+    types = {name: pa.float64() if name in numbers else pa.string() for name in names}
+    return arrow.read_csv(
+        opened,
+        arrow.ReadOptions(block_size=_BLOCK, encoding=encoding, column_names=names, skip_rows=skip),
+        arrow.ParseOptions(delimiter=file.separator, newlines_in_values=True),
+        arrow.ConvertOptions(
+            column_types=types,
+            include_columns=only,
+            strings_can_be_null=False,
+            null_values=sorted(NOTHING),
+        ),
+    )
 
 
 def _encoded(path: Path, head: bytes, file: File) -> File:

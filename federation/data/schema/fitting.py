@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from federation.data.schema.cells import Cells
 from federation.data.schema.columns import Column, Question, Schema
 from federation.data.schema.rules import Target, asked, classes, kind_of, mixed
+from federation.data.schema.written import read_schema
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
 """Names of columns that programs write for the numbers of rows: they are never inputs."""
@@ -48,7 +49,7 @@ def fit(
     cells = {name: Cells.of(written.column(name), frame[name]) for name in frame.columns}
     aim = Target(cells[target], is_written) if target else None
     for name, own in cells.items():
-        column = written.column(name)
+        column = written.by_name.get(name, Column(name))
         known = getattr(frame[name].dtype, "categories", None)
         if known is not None and not column.kind:
             column = replace(column, kind="category", values=tuple(map(str, known)))
@@ -57,8 +58,12 @@ def fit(
             question = asked(own, aim) if name != target else _about_target(own, column, is_written)
         if name in INDEXES and not column.kind:
             column = replace(column, kind="ignored")
-        columns.append(_completed(column, own))
-        questions += [question] if question else []
+        if question is not None:
+            questions.append(question)
+            (proposal,) = read_schema(question.choices[0]).columns
+            column = replace(proposal, role=column.role)
+        fresh = own if question is None else Cells.of(column, frame[name])
+        columns.append(_completed(column, fresh))
         notes += _notes(own, column)
     return Fitted(replace(written, columns=tuple(columns)), questions, notes)
 

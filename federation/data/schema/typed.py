@@ -38,8 +38,7 @@ def typed(column: Column, cells: Any) -> Any:
     if plain.dtype.kind in "iuf" and column.kind in ("number", "whole") and not column.codes:
         return _native(column, plain)
     rows, different = plain.factorize()
-    is_plain = not (column.codes or column.missing or column.unit or column.decimal == ",")
-    if is_plain and column.kind == "number" and not column.thousands and plain.dtype == object:
+    if is_plain(column) and plain.dtype == object:
         numbers = plain_numbers(np.array(list(map(str, different)), dtype=object))
         if numbers is not None:
             found = np.append(numbers, np.nan)[rows] * column.factor
@@ -55,6 +54,12 @@ def typed(column: Column, cells: Any) -> Any:
         return pd.Series(found[rows], index=cells.index)  # of -1, the last
     numbers = np.array([*values, None], dtype=np.float64)
     return pd.Series(numbers[rows] * column.factor, index=cells.index)
+
+
+def is_plain(column: Column) -> bool:
+    """Whether a column's cells are numbers as programs write them, or nothing."""
+    others = column.codes or column.missing or column.unit or column.thousands
+    return column.kind == "number" and not others and column.decimal != ","
 
 
 def _native(column: Column, cells: Any) -> Any:
