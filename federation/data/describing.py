@@ -13,9 +13,10 @@ from federation.data.frames import check_columns
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
 from federation.data.schema import columns
+from federation.data.schema.cells import Cells
 from federation.data.schema.columns import Column
 from federation.data.schema.csv_files import read_csv
-from federation.data.schema.fitting import fit
+from federation.data.schema.rules import dates, kind_of, mixed
 from federation.data.schema.typed import typed
 from federation.data.source import Source
 from federation.data.values import Columns
@@ -71,27 +72,25 @@ def _typed(source: Source, frame: Any, schema: Schema) -> dict[str, Any]:
     Raises:
         DataError: Cells are not what is written of them, or text among numbers; it names them all.
     """
-    written = [
-        Column(n, _KINDS[c.kind], c.values, missing=c.missing_values) for n, c in schema.items()
-    ]
-    fitted = fit(frame, columns.Schema(tuple(written)))
-    wrong = {each.column: str(each) for each in fitted.questions if each.rule == "mixed"}
-    cells = dict[str, Any]()
-    for column in fitted.schema.columns:
-        given, name = frame[column.name], column.name
+    wrong, found = dict[str, str](), dict[str, Any]()
+    for name in frame.columns:
+        written = Column(name)
+        if (said := schema.get(name)) is not None:
+            written = Column(name, _KINDS[said.kind], said.values, missing=said.missing_values)
+        cells = Cells.of(written, frame[name])
+        column = replace(written, kind=written.kind or kind_of(cells))
+        asked = None if written.kind else mixed(cells)
         try:
-            is_input = column.kind in columns.INPUTS and column.kind != "date"
-            cells[name] = typed(column, given) if is_input else _as_text(given)
+            found[name] = typed(column, frame[name]) if asked is None else None
         except DataError as error:
             wrong[name] = str(error)
+        wrong |= {name: str(asked)} if asked else {}
+        if column.kind == "ignored" or dates(cells):
+            found[name] = frame[name].astype(str).where(frame[name].notna()).astype("object")
     if wrong:
         told = "; ".join(wrong.values())
         raise DataError(Fault((), f"{source}: {told}: correct it, or the schema", tuple(wrong)))
-    return cells
-
-
-def _as_text(given: Any) -> Any:
-    return given.astype(str).where(given.notna()).astype("object")
+    return found
 
 
 def frame_of(source: Source, cache: Path, file: columns.File = _FILE) -> Any:

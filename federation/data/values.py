@@ -186,6 +186,8 @@ class Columns(NamedTuple):
         found, faults = list[Column](), list[Fault]()
         for column in columns:
             kind = column.kind or ("category" if column.values else "number")
+            if kind == "whole" and not self.schema.column(column.name).kind:
+                kind = "number"  # other sites' may be others
             if kind not in INPUTS or column.role != "input":
                 continue
             text = ""
@@ -219,7 +221,8 @@ class Columns(NamedTuple):
     @property
     def defaults(self) -> dict[str, float | str]:
         """By name of a column that tables may lack, the value that stands for it there."""
-        return {c.name: c.default for c in self.schema.columns if c.default is not None}
+        each = {name: self.schema.column(name).default for name in self.inputs}
+        return {name: value for name, value in each.items() if value is not None}
 
     def check_task(self, path: Path, names: Collection[str]) -> None:
         """Refuses rows that lack the column of their clients, where they are several clients'.

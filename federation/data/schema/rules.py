@@ -29,6 +29,7 @@ CODES: Final = (-9, -99, -999, -9999, 999, 9999)
 
 _FAR: Final = 3  # times the distance of the quantiles, beyond which a number may be a code
 _DIGITS: Final = 5  # of a number with more, all as long as each other, it may be an identifier
+_ROWS: Final = 20  # fewer may tell a target by chance
 _WORDS: Final = 4  # on average, of a sentence
 _UNIQUE: Final = 0.9  # of the rows differ: an identifier
 
@@ -243,7 +244,7 @@ def copies(cells: Cells, target: Target) -> Question | None:
 
 def _one_to_one(one: Cells, other: Cells) -> bool:
     count = len(one.texts)
-    if count != len(other.texts) or count < 2 or one.size <= count:
+    if count != len(other.texts) or count < 2 or one.size < _ROWS:
         return False
     there = (one.rows >= 0) & (other.rows >= 0)
     pairs = {*zip(one.rows[there].tolist(), other.rows[there].tolist(), strict=True)}
