@@ -21,6 +21,7 @@ from federation.data.cells import check_there
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
 from federation.data.schema.columns import Schema
+from federation.data.schema.typed import is_plain
 from federation.data.table_rows import DECLARE, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
@@ -55,7 +56,7 @@ def read_columns(
     """
     rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
     held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
-    if table is not None and not _is_plain(table.schema, columns):
+    if table is not None and not _is_plain(table.schema, rows, columns):
         found: dict[str, Any] = rows_of(table, columns, targets, held)
     elif table is not None:  # of numbers, which are read as they are drawn
         check_there(path, dict(table.inputs.items()), DECLARE)
@@ -102,10 +103,14 @@ def _opened_columns(
     return rows, cut, names, of_frame(path, rows.select_columns(wanted).to_pandas(), columns)
 
 
-def _is_plain(schema: Schema, columns: Columns) -> bool:
+def _is_plain(schema: Schema, rows: "Dataset", columns: Columns) -> bool:
     """Whether all inputs are numbers as they stand there, and none may be missing."""
-    numbers = all(c.kind in ("number", "whole") and not c.missing for c in schema.columns)
-    return numbers and columns.schema.missing == "refuse"
+    numbers = (
+        is_plain(schema.column(name)) and _kind(rows.features[name]) == "number"
+        for name in schema.names
+        if name in rows.features
+    )
+    return all(numbers) and columns.schema.missing == "refuse"
 
 
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
