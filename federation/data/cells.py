@@ -49,7 +49,9 @@ def _is_number(value: Any) -> bool:
 
 def check_there(path: Path, columns: Mapping[str, Any], advice: str = "a row needs one") -> None:
     """Refuses columns that lack a value, with a ``DataError`` that names the first of each."""
-    lacking = {name: column[column.isna()].index for name, column in columns.items()}
+    lacking = {
+        name: column[column.isna()].index for name, column in columns.items() if column.hasnans
+    }
     first = [
         f"{name} is missing in {row_name(rows[0])}" for name, rows in lacking.items() if len(rows)
     ]

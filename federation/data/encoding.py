@@ -31,13 +31,14 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
     Raises:
         DataError: Values are missing where none may be; it names all of these columns.
     """
+    each = dict(cells.items())
     if schema.missing == "refuse":
-        check_there(path, {name: cells[name] for name in cells}, _LACKING)
+        check_there(path, each, _LACKING)
     fills = [_stand_in(column) for column in schema.columns] if fills is None else fills
     found: list[npt.NDArray[Any]] = []
     for column, fill in zip(schema.columns, fills, strict=True):
-        found += _encoded(schema, column, cells[column.name], fill)
-        found += [cells[column.name].isna().to_numpy()] if schema.missing == "indicator" else []
+        found += _encoded(schema, column, each[column.name], fill)
+        found += [each[column.name].isna().to_numpy()] if schema.missing == "indicator" else []
     return np.stack(found, axis=1).astype(np.float64, copy=False)
 
 
@@ -133,7 +134,8 @@ def in_order(schema: Schema, path: Path, x: Any, names: Sequence[str]) -> Any:
 
 
 def _check_names(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
-    if lacking := [name for name in wanted if name not in names]:
+    there = {*names}
+    if lacking := [name for name in wanted if name not in there]:
         others = [name for name in names if name not in wanted]
         but = f"; it has {few_names(others)}, which the model does not know" if others else ""
         raise DataError(f"{path} lacks the columns {few_names(lacking)}{but}")
@@ -143,7 +145,8 @@ def _encoded(schema: Schema, column: Column, cells: Any, fill: Any) -> list[npt.
     """Returns the inputs that a column is, each (n,): its numbers, or where it has each value."""
     if not column.is_category:
         fill = np.nan_to_num(0.0 if fill is None else fill)
-        return [np.where(cells.isna(), fill, cells.to_numpy())]
+        numbers = cells.to_numpy()
+        return [np.where(np.isnan(numbers), fill, numbers) if cells.hasnans else numbers]
     text = cells if fill is None else cells.where(cells.notna(), fill)
     return [(text == v).fillna(False).to_numpy(dtype=bool) for v in schema.levels(column)]
 

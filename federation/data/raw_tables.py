@@ -91,7 +91,7 @@ def of_frame(
     known = [read.get(name) or columns.schema.column(name) for name in names]
     schema = columns.of_inputs(path, known)
     inputs = read_cells(schema, path, frame)
-    target = read.get(columns.target)
+    target = fitted.schema.column(columns.target) if y is None else None
     return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
 
 

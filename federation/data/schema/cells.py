@@ -107,8 +107,8 @@ class Cells(NamedTuple):
         rows, found = plain.factorize()
         if plain.dtype.kind in "iuf" and not (column.missing or column.codes):
             return cls(column, given, rows, np.asarray(found), np.asarray(found, np.float64))
-        if plain.dtype == object and not (column.missing or column.codes or column.unit):
-            texts = np.array([_text(cell) for cell in found], dtype=object)
+        if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
+            texts = np.array(list(map(_text, found)), dtype=object)
             if (numbers := plain_numbers(texts)) is not None:
                 return cls(column, given, rows, texts, numbers)
         written = [_text(cell) for cell in found.tolist()]

@@ -7,7 +7,7 @@ newcomers and predictions.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
@@ -135,7 +135,7 @@ class Schema:
         """Returns the schema of columns of numbers."""
         return cls(tuple(Column(str(name)) for name in names), of_arrays=of_arrays)
 
-    @property
+    @cached_property
     def by_name(self) -> dict[str, Column]:
         """The columns by their names."""
         return {column.name: column for column in self.columns}

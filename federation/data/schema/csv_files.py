@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,7 @@ def _read(
 
     opened.seek(0)
     encoding = file.encoding.removesuffix("-sig")
+    numbers = {*numbers}
     types = {name: pa.float64() if name in numbers else pa.string() for name in names}
     return arrow.read_csv(
         opened,
@@ -181,8 +183,7 @@ def _names(path: Path, text: str, file: File) -> list[str]:
             f"{path} begins with a line of {names.count('')} empty names: if the names are in the "
             "next line, write file.skip = 1 into the schema"
         )
-    again = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if again:
+    if again := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
             f"{path} has several columns {few_names(again)}: rename them, or name all columns by "
             "file.names in the schema"

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from federation.data.schema.cells import Cells
 from federation.data.schema.columns import Column, Question, Schema
-from federation.data.schema.rules import Target, asked, classes, kind_of, mixed
+from federation.data.schema.rules import asked, classes, kind_of, mixed
 from federation.data.schema.written import read_schema
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
@@ -46,30 +46,31 @@ def fit(
         is_written: Whether it is known what the target is, as by the setting ``task``.
     """
     columns, questions, notes = list[Column](), list[Question](), list[str]()
-    cells = {name: Cells.of(written.column(name), frame[name]) for name in frame.columns}
-    aim = Target(cells[target], is_written) if target else None
-    for name, own in cells.items():
+    aim = Cells.of(written.column(target), frame[target]) if target else None
+    for name, given in frame.items():
         column = written.by_name.get(name, Column(name))
-        known = getattr(frame[name].dtype, "categories", None)
+        known = getattr(given.dtype, "categories", None)
         if known is not None and not column.kind:
             column = replace(column, kind="category", values=tuple(map(str, known)))
-        question = None
-        if not column.kind and name not in others and name not in INDEXES:
-            question = asked(own, aim) if name != target else _about_target(own, column, is_written)
         if name in INDEXES and not column.kind:
             column = replace(column, kind="ignored")
+        if column.kind and (column.values or column.kind not in ("category", "ordered")):
+            columns.append(column)
+            continue
+        cells, question = Cells.of(written.column(name), given), None
+        if name == target:
+            question = None if column.values else mixed(cells)
+            question = question or (None if is_written else classes(cells))
+        elif not column.kind and name not in others:
+            question = asked(cells, aim)
+        notes += _notes(cells)
         if question is not None:
             questions.append(question)
             (proposal,) = read_schema(question.choices[0]).columns
             column = replace(proposal, role=column.role)
-        fresh = own if question is None else Cells.of(column, frame[name])
-        columns.append(_completed(column, fresh))
-        notes += _notes(own, column)
+            cells = Cells.of(column, given)
+        columns.append(_completed(column, cells))
     return Fitted(replace(written, columns=tuple(columns)), questions, notes)
-
-
-def _about_target(cells: Cells, column: Column, is_written: bool) -> Question | None:
-    return (None if column.values else mixed(cells)) or (None if is_written else classes(cells))
 
 
 def _completed(column: Column, cells: Cells) -> Column:
@@ -80,12 +81,10 @@ def _completed(column: Column, cells: Cells) -> Column:
     return replace(column, kind=kind, values=values)
 
 
-def _notes(cells: Cells, column: Column) -> list[str]:
+def _notes(cells: Cells) -> list[str]:
     notes = []
     if cells.nothing:
         notes.append(
             f"{cells.name}: {cells.nothing} cells say NA or the like, and count as missing"
         )
-    if len(cells.texts) == 1 and column.kind != "ignored":
-        notes.append(f"{cells.name} is {cells.texts[0]!r} in every row, and no input")
     return notes

@@ -7,7 +7,7 @@ Shares are of all rows of the federation. A column whose kind is written down is
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,18 +49,6 @@ _MARKS: Final[Sequence[tuple[Any, Any]]] = (
 )
 _LETTERS: Final = re.compile(r"(?!(EUR|USD|GBP|CHF)$)[^\W\d_]")  # before a number: of a code
 _AFFIX: Final = re.compile(r"(?P<before>[^\d+.,-]*)(?P<number>[+-]?[\d.,' ]*\d[.,]?)(?P<after>.*)")
-
-
-class Target(NamedTuple):
-    """The column to predict.
-
-    Attributes:
-        cells: Its cells.
-        written: Whether it is said what it is, by the task or otherwise.
-    """
-
-    cells: Cells
-    written: bool = False
 
 
 def kind_of(cells: Cells) -> Kind:
@@ -155,8 +143,10 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
 
 def mixed(cells: Cells) -> Question | None:
     """Most cells, or most of the different ones, are numbers, and some are not."""
-    numeric = np.array([bool(NUMBER.fullmatch(str(text))) for text in cells.texts], dtype=bool)
-    if cells.numbers is not None or not numeric.any() or any(map(CODE.fullmatch, cells.texts)):
+    if cells.numbers is not None:
+        return None
+    numeric = np.array([bool(NUMBER.fullmatch(text)) for text in cells.texts], dtype=bool)
+    if not numeric.any() or any(map(CODE.fullmatch, cells.texts)):
         return None
     if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:
         return None
@@ -226,18 +216,18 @@ def blanks(cells: Cells) -> Question | None:
     )
 
 
-def copies(cells: Cells, target: Target) -> Question | None:
+def copies(cells: Cells, target: Cells) -> Question | None:
     """Each value of text, or each code, stands beside one value of the target, and the reverse."""
     if cells.numbers is not None and not (cells.whole and len(cells.texts) <= CLASSES):
         return None
     return (
         _asks(
             cells,
-            f"tells {target.cells.name} by itself: each value beside one of its",
+            f"tells {target.name} by itself: each value beside one of its",
             '{kind = "ignored"}',
             f'{{kind = "{kind_of(cells)}"}}',
         )
-        if _one_to_one(cells, target.cells)
+        if _one_to_one(cells, target)
         else None
     )
 
@@ -282,7 +272,7 @@ def _asks(cells: Cells, looks: str, *choices: str) -> Question:
     return Question(cells.name, cells.shown(), looks, lines)
 
 
-def asked(cells: Cells, target: Target | None = None) -> Question | None:
+def asked(cells: Cells, target: Cells | None = None) -> Question | None:
     """Returns the first question of a rule about a column of inputs; None if no rule asks."""
     if not len(cells.texts):
         return None

@@ -38,7 +38,7 @@ def typed(column: Column, cells: Any) -> Any:
     if plain.dtype.kind in "iuf" and column.kind in ("number", "whole") and not column.codes:
         return _native(column, plain)
     rows, different = plain.factorize()
-    if is_plain(column) and plain.dtype == object:
+    if is_plain(column) and plain.dtype.kind == "O":
         numbers = plain_numbers(np.array(list(map(str, different)), dtype=object))
         if numbers is not None:
             found = np.append(numbers, np.nan)[rows] * column.factor
