@@ -108,10 +108,10 @@ class Cells(NamedTuple):
         if plain.dtype.kind in "iuf" and not (column.missing or column.codes):
             return cls(column, given, rows, np.asarray(found), np.asarray(found, np.float64))
         if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
-            texts = np.array(list(map(_text, found)), dtype=object)
+            texts = texts_of(found)
             if (numbers := plain_numbers(texts)) is not None:
                 return cls(column, given, rows, texts, numbers)
-        written = [_text(cell) for cell in found.tolist()]
+        written = texts_of(found).tolist()
         means = [meant(column, text) for text in written]
         place = {text: k for k, text in enumerate(dict.fromkeys(filter(None, means)))}
         moved = np.array([*(place.get(text, -1) if text else -1 for text in means), -1])
@@ -160,6 +160,12 @@ class Cells(NamedTuple):
     def named(self, wrong: npt.NDArray[np.bool_]) -> str:
         """Returns some of ``texts`` with the first row of each."""
         return named_cells(self.given, self.rows, np.flatnonzero(wrong).tolist())
+
+
+def texts_of(different: Any) -> npt.NDArray[Any]:
+    """Returns different cells of a column as texts."""
+    cells = different.to_numpy(dtype=object) if hasattr(different, "to_numpy") else different
+    return np.array([c if isinstance(c, str) else _text(c) for c in cells], dtype=object)
 
 
 def _text(cell: Any) -> str:

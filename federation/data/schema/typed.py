@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from federation.data.schema.cells import NUMBER, meant, named_cells, number, plain_numbers
+from federation.data.schema.cells import NUMBER, meant, named_cells, number, plain_numbers, texts_of
 from federation.data.schema.columns import Column
 from federation.errors import DataError, few_names
 
@@ -39,11 +39,11 @@ def typed(column: Column, cells: Any) -> Any:
         return _native(column, plain)
     rows, different = plain.factorize()
     if is_plain(column) and plain.dtype.kind == "O":
-        numbers = plain_numbers(np.array(list(map(str, different)), dtype=object))
+        numbers = plain_numbers(texts_of(different))
         if numbers is not None:
             found = np.append(numbers, np.nan)[rows] * column.factor
             return pd.Series(found, index=cells.index)
-    texts = [meant(column, str(cell)) for cell in different.tolist()]
+    texts = [meant(column, text) for text in texts_of(different)]
     read = _READERS.get(column.kind, _value)
     values = [None if text is None else read(column, text) for text in texts]
     wrong = [k for k, text in enumerate(texts) if text is not None and values[k] is None]
