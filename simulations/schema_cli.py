@@ -13,6 +13,7 @@ from rich.table import Table
 from federation.addresses import CONTROL
 from federation.credentials import read_server
 from federation.errors import Refused, few_names, one_line, say
+from federation.files import replace_file
 from simulations.deployed_cli import for_federation, for_server
 from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
 from simulations.terminal import err, out
@@ -88,6 +89,9 @@ def schema(
             "--union", help="Keep columns that some sites lack: there, all values are missing."
         ),
     ] = False,
+    save: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write a table's schema to a file.")
+    ] = None,
     control: _Control = None,
 ) -> None:
     """Have sites agree on the columns of their tables; or describe a table of one's own.
@@ -105,7 +109,14 @@ def schema(
         from simulations.proposing import described
 
         given = {"target-column": target[0]} if target else {}
-        print(described(str(server), given | overrides), end="", file=sys.stdout)
+        text = described(str(server), given | overrides)
+        if save is None:
+            print(text, end="", file=sys.stdout)
+            return
+        if save.exists():
+            raise Refused(f"{save} is there already: give another name")
+        replace_file(save, text.encode())
+        say(f"{save}: written; edit it, then: engram run --set schema={save}")
         return
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:

@@ -80,6 +80,11 @@ def of_frame(
             advice = f"leave out the column {columns.task}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
         task = labels_of(path, fit(frame[[columns.task]], Schema()).schema.columns[0], frame)
+    for name in columns.drop:
+        if name not in names:
+            has = few_names(names)
+            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
+    names = [name for name in names if name not in columns.drop]
     there = [name for name in (*names, columns.target) if name in frame]
     fitted = fit(frame[there], columns.schema, target=columns.target, is_written=columns.is_known)
     for note in (*fitted.notes, *map(str, () if columns.strict else fitted.questions)):

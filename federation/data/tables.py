@@ -245,7 +245,9 @@ def read_table(
             nor text.
     """
     path, arrays = source.path, dict[str, Any]()
-    alone = columns._replace(is_known=True, whose=False)  # a missing task column: see below
+    alone = columns._replace(
+        is_known=True, whose=False, drop=tuple(drop)
+    )  # a missing task column: see below
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
             raw = of_csv(path, alone)
@@ -257,16 +259,11 @@ def read_table(
             f"{path} must have a task column, {columns.task!r}, that says whose row each is; it "
             f"has {few_names(raw.inputs.columns)}"
         )
-    for name in drop:
-        if name not in raw.inputs:
-            has = few_names(raw.inputs.columns)
-            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
-    kept = tuple(c for c in raw.schema.columns if c.name not in drop)
     # What is missing may be refused by name, client by client, or left to whoever reads it.
-    schema = replace(raw.schema, columns=kept, missing="median", reference=True)
+    schema = replace(raw.schema, missing="median", reference=True)
     if not schema.inputs:
         raise DataError(f"{path} must have a column of numbers, or of text with several values")
-    inputs = raw.inputs[list(schema.names)]
+    inputs = raw.inputs
     x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
     y, classes = target_of(raw, columns, family)

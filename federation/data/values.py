@@ -107,6 +107,7 @@ class Columns(NamedTuple):
             unless ``inputs`` gives one: files of other sites may have another.
         strict: Whether a column of which a schema cannot be sure is refused.
         is_known: Whether it is said what the target is.
+        drop: Columns that are no inputs.
         whose: Whether a column must say whose a row is, if ``task`` is not the default.
     """
 
@@ -118,6 +119,7 @@ class Columns(NamedTuple):
     by_name: bool = False
     strict: bool = True
     is_known: bool = True
+    drop: tuple[str, ...] = ()
     whose: bool = True
 
     @classmethod

@@ -8,9 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from math import isnan
 from typing import Any, Final, Literal, NamedTuple, Self
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from federation.errors import brief, few_names
@@ -186,7 +186,7 @@ class Schema:
         """Returns the schema with these values for missing ones; 0 stands for NaN."""
         pairs = zip(self.columns, fills, strict=True)
         columns = (
-            replace(c, fill=float(np.nan_to_num(f)) if isinstance(f, float) else f)
+            replace(c, fill=(0.0 if isnan(f) else float(f)) if isinstance(f, float) else f)
             for c, f in pairs
         )
         return replace(self, columns=tuple(columns))

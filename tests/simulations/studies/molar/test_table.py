@@ -284,7 +284,7 @@ def without(name, kept):
     [
         (
             lambda d: d.assign(age=["f", *d["age"][1:]]),
-            "columns must be of numbers, or of text: age has 'f' in row 0 among numbers",
+            "column age has 'f' in row 0 among numbers",
         ),
         (
             lambda d: d.assign(age=d["age"].where(d.index != 41)),
