@@ -11,12 +11,13 @@ from torch import Tensor
 
 from engram.molar.site import INTERCEPT
 from engram.types import Params
+from federation.data.schema.columns import Schema
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from federation.methods.molar import Molar
 from federation.methods.molar_bandit import MolarBandit
-from federation.schema import Kind, Schema
+from federation.schema import Kind
 
 
 class Coefficients(NamedTuple):

@@ -215,8 +215,8 @@ def _of_names(
 def _of_site(tables: Tables, column: DescribedColumn, columns: Columns) -> Iterator[str]:
     if column.kind == "other":
         yield "holds too few values, or neither numbers nor text: leave it out"
-    codes = dict.fromkeys((*columns.missing_values, *column.missing_values))
-    if len(codes) > len(columns.missing_values):
+    codes = dict.fromkeys((*columns.schema.file.missing, *column.missing_values))
+    if len(codes) > len(columns.schema.file.missing):
         texts = one_line("|".join(codes))
         yield f"has codes for missing values: set missing-values={texts} for all sites"
     units = {c.unit for t in tables.values() for c in t.columns.values() if c.name == column.name}
@@ -249,7 +249,7 @@ def _of_missing(
     count = f"is missing in {column.missing} of {rows} rows"
     if column.missing and target:
         yield f"{count}: a row needs its target; leave these rows out"
-    elif column.missing and columns.missing == "refuse":
+    elif column.missing and columns.schema.missing == "refuse":
         yield f"{count}: set missing=median or missing=indicator, or fill it in"
 
 

@@ -12,7 +12,7 @@ from engram.checks import Fault
 from federation.errors import Refused, brief, one_line
 from federation.methods import METHODS, Method, unknown_method
 from federation.methods.network import NetworkMethod
-from federation.settings.data import DataSettings
+from federation.settings.data import DataSettings, with_schema
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import (
     Scalar,
@@ -260,7 +260,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
-    config = with_tables(config)
+    config = with_schema(with_tables(config))
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()

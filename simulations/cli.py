@@ -222,7 +222,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "schema": Command(
             "simulations.schema_cli",
-            "Have sites agree on the columns of their tables, before they train.",
+            "Have sites agree on the columns of their tables; or describe a table of one's own.",
             (
                 "engram schema fed/server --target outcome",
                 "engram schema fed/server --target outcome --set 'missing-values=?'",

@@ -13,6 +13,7 @@ from rich.table import Table
 from federation.addresses import CONTROL
 from federation.credentials import read_server
 from federation.errors import Refused, few_names, one_line, say
+from federation.files import replace_file
 from simulations.deployed_cli import for_federation, for_server
 from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
 from simulations.terminal import err, out
@@ -63,7 +64,13 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
 
 @app.command(epilog=SEE_SETTINGS)
 def schema(
-    server: _Server,
+    server: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SERVER_FOLDER|DATA",
+            help="The folder `server` of a federation; or a table: a file, or KIND:PATH.",
+        ),
+    ],
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,9 +89,15 @@ def schema(
             "--union", help="Keep columns that some sites lack: there, all values are missing."
         ),
     ] = False,
+    save: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write a table's schema to a file.")
+    ] = None,
     control: _Control = None,
 ) -> None:
-    """Have sites agree on the columns of their tables, before they train.
+    """Have sites agree on the columns of their tables; or describe a table of one's own.
+
+    Of a table, the schema is printed: the kind of each column, and what else it may be where that
+    is uncertain. An edited copy in a file is taken by the setting `schema`.
 
     Each node describes its own table, by its own schema: names, types, values, missing values and
     ranges that enough rows share. What is wrong is told of all sites at once, with what mends it.
@@ -92,6 +105,19 @@ def schema(
     runs on the federation read them.
     """
     overrides = overrides_of(config, sets)
+    if not server.is_dir():
+        from simulations.proposing import described
+
+        given = {"target-column": target[0]} if target else {}
+        text = described(str(server), given | overrides)
+        if save is None:
+            print(text, end="", file=sys.stdout)
+            return
+        if save.exists():
+            raise Refused(f"{save} is there already: give another name")
+        replace_file(save, text.encode())
+        say(f"{save}: written; edit it, then: engram run --set schema={save}")
+        return
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:
         raise Refused("--target must name the column to predict, such as --target outcome")

@@ -9,10 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault
-from federation.data.cells import known, means_number, named_cells, sorted_out
-from federation.data.frames import check_columns, read_frame
+from federation.data.frames import check_columns
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
+from federation.data.schema import columns
+from federation.data.schema.cells import Cells
+from federation.data.schema.columns import Column
+from federation.data.schema.csv_files import read_csv
+from federation.data.schema.rules import dates, kind_of, mixed
+from federation.data.schema.typed import typed
 from federation.data.source import Source
 from federation.data.values import Columns
 from federation.described import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
@@ -21,6 +26,13 @@ from federation.machine import rows_in_memory
 
 Schema = Mapping[str, DescribedColumn]
 
+_KINDS: Final[Mapping[str, columns.Kind]] = {
+    "": "",
+    "number": "number",
+    "text": "category",
+    "other": "ignored",
+}
+_FILE: Final = columns.File()
 _TENTHS: Final = 10  # rows: with fewer, a tenth of them would be less than one
 _WHOLE: Final = 20  # different whole numbers that may be classes
 
@@ -45,24 +57,50 @@ def describe_table(
         DataError: It cannot be read, has fewer rows, or cells that its schema does not allow.
     """
     with rows_in_memory(one_line(source)):
-        frame = _frame(source, schema, cache)
+        frame = frame_of(source, cache)
         check_columns(source.path, schema, frame.columns)
         if len(frame) < least:
             raise DataError(f"{source}: a table that is described must have {least} rows or more")
-        cells, odd = dict[str, Any](), dict[str, str]()
-        for name in frame.columns:
-            cells[name], wrong = _typed(frame[name], schema.get(name))
-            odd |= {name: wrong} if wrong else {}
-        if odd:
-            told = "; ".join(f"{name} has {wrong}" for name, wrong in odd.items())
-            raise DataError(Fault((), f"{source}: {told}: correct it, or the schema", tuple(odd)))
-        columns = {name: _described(name, column, least) for name, column in cells.items()}
-        return DescribedTable(len(frame), columns), _hashes(cells)
+        cells = _typed(source, frame, schema)
+        found = {name: _described(name, column, least) for name, column in cells.items()}
+        return DescribedTable(len(frame), found), _hashes(cells)
 
 
-def _frame(source: Source, schema: Schema, cache: Path) -> Any:
+def _typed(source: Source, frame: Any, schema: Schema) -> dict[str, Any]:
+    """Returns the columns as ``typed`` does; one that is neither numbers nor a category as text.
+
+    Raises:
+        DataError: Cells are not what is written of them, or text among numbers; it names them all.
+    """
+    wrong, found = dict[str, str](), dict[str, Any]()
+    for name in frame.columns:
+        written = Column(name)
+        if (said := schema.get(name)) is not None:
+            written = Column(name, _KINDS[said.kind], said.values, missing=said.missing_values)
+        cells = Cells.of(written, frame[name])
+        column = replace(written, kind=written.kind or kind_of(cells))
+        asked = None if written.kind else mixed(cells)
+        try:
+            found[name] = typed(column, frame[name]) if asked is None else None
+        except DataError as error:
+            wrong[name] = str(error)
+        wrong |= {name: str(asked)} if asked else {}
+        if column.kind == "ignored" or dates(cells):
+            found[name] = frame[name].astype(str).where(frame[name].notna()).astype("object")
+    if wrong:
+        told = "; ".join(wrong.values())
+        raise DataError(Fault((), f"{source}: {told}: correct it, or the schema", tuple(wrong)))
+    return found
+
+
+def frame_of(source: Source, cache: Path, file: columns.File = _FILE) -> Any:
+    """Returns a table as a data frame, whose cells are as they are written in text files.
+
+    Raises:
+        DataError: It cannot be read, or its columns have no names.
+    """
     if source.kind == "csv":
-        frame = read_frame(source.path, texts={n: c.values for n, c in schema.items() if c.values})
+        frame = read_csv(source.path, file).to_pandas()
     elif source.kind == "npz":
         arrays = read_npz(source.path)
         frame, y = framed(source.path, arrays), arrays.get("y")
@@ -74,23 +112,6 @@ def _frame(source: Source, schema: Schema, cache: Path) -> Any:
     else:
         raise DataError(f"{source} is no table with names of columns: csv, parquet, arrow, hf, npz")
     return frame.set_axis([*map(str, frame.columns)], axis=1)
-
-
-def _typed(given: Any, written: DescribedColumn | None) -> tuple[Any, str]:
-    """Returns a column as ``sorted_out`` does, and its cells that are not as is written."""
-    missing = written.missing_values if written else ()
-    is_text = written is not None and written.kind == "text"
-    column, wrong = sorted_out(given, missing, text=is_text)
-    cells = known(given, missing).dropna()
-    if column is None or (written and written.kind == "other"):
-        return given.astype(str).where(given.notna()).astype("object"), ""
-    if wrong or (written and written.kind == "number" and str(column.dtype) == "string"):
-        odd = cells[~cells.map(means_number).to_numpy(dtype=bool)]
-        return column, named_cells(odd) if len(odd) else wrong or named_cells(cells)
-    strange = column.dropna()
-    if is_text and written and written.values:
-        return column, named_cells(strange[~strange.isin(written.values)])
-    return column, ""
 
 
 def _described(name: str, column: Any, least: int) -> DescribedColumn:

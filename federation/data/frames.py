@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,30 +28,14 @@ def is_column(value: object) -> bool:
     return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
 
 
-def read_frame(
-    path: Path, columns: Collection[str] = (), *, texts: Mapping[str, Collection[str]] = {}
-) -> Any:
-    """Reads a CSV file with a header, as pandas has it.
-
-    Args:
-        path: The file.
-        columns: Which it must have, and which alone are read; all of them if none is named.
-        texts: By column of text, its values: a cell that is one of them as it is written is that
-            one. As a number, 01 would be 1.
+def read_frame(path: Path, columns: Collection[str]) -> Any:
+    """Reads columns of a CSV file with a header, as pandas has them.
 
     Raises:
         DataError: If the file cannot be read, is not a table, or lacks a column.
     """
-    if columns:
-        check_columns(path, columns, _frame(path, nrows=0).columns)
-        return _frame(path, usecols=list(columns))
-    frame = _frame(path)
-    if some := [name for name in texts if name in frame.columns]:
-        written = _frame(path, usecols=some, dtype=str)
-        for name in some:
-            cells = frame[name].convert_dtypes().astype(object)
-            frame[name] = cells.mask(written[name].isin(texts[name]), written[name])
-    return frame
+    check_columns(path, columns, _frame(path, nrows=0).columns)
+    return _frame(path, usecols=list(columns))
 
 
 def _frame(path: Path, **how: Any) -> Any:

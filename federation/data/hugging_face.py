@@ -20,11 +20,12 @@ from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
-from federation.data.table_rows import check_classes, rows_of
+from federation.data.schema.columns import Schema
+from federation.data.schema.typed import is_plain
+from federation.data.table_rows import DECLARE, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
-from federation.schema import Schema
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -54,17 +55,18 @@ def read_columns(
         DataError: If there is no such data set, or a column is missing or not as it should be.
     """
     rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
-    if table is not None:
-        held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
+    held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
+    if table is not None and not _is_plain(table.schema, rows, columns):
         found: dict[str, Any] = rows_of(table, columns, targets, held)
+    elif table is not None:  # of numbers, which are read as they are drawn
+        check_there(path, dict(table.inputs.items()), DECLARE)
+        names = list(table.schema.names)
+        found = {"x": _inputs(path, rows, names, plain=True), "schema": table.schema}
+        found |= {"y": targets_of(table, targets)}
+        found |= {} if table.task is None else {"task": table.task}
     else:
-        plain = all(_kind(rows.features[name]) == "number" for name in names)
-        found = {"x": _inputs(path, rows, names, plain=plain)}
-        found |= {"schema": Schema.of_numbers(names)} if plain else {}
-        target = _column(path, rows, columns.target)
-        if targets == "classes":
-            check_classes(path, columns, target)
-        y = _stacked(path, target)
+        found = {"x": _inputs(path, rows, names, plain=False)}
+        y = _stacked(path, _column(path, rows, columns.target))
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.task))
@@ -92,15 +94,23 @@ def _opened_columns(
     columns.check_task(path, rows.column_names)
     names = inputs_of(path, columns, rows.column_names)
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
-    texts = "text" in kinds and targets != "tokens"
-    may_miss = columns.missing != "refuse" or columns.missing_values
-    if not (kinds <= {"number", "text"} and (texts or may_miss)):
-        return rows, cut, names, None
     wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+    if targets == "tokens" or "array" in kinds:
+        return rows, cut, names, None
     for name in wanted:
         if _kind(rows.features[name]) == "array":
             raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
     return rows, cut, names, of_frame(path, rows.select_columns(wanted).to_pandas(), columns)
+
+
+def _is_plain(schema: Schema, rows: "Dataset", columns: Columns) -> bool:
+    """Whether all inputs are numbers as they stand there, and none may be missing."""
+    numbers = (
+        is_plain(schema.column(name)) and _kind(rows.features[name]) == "number"
+        for name in schema.names
+        if name in rows.features
+    )
+    return all(numbers) and columns.schema.missing == "refuse"
 
 
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:

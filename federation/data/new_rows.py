@@ -11,16 +11,17 @@ from torch.utils._pytree import tree_leaves
 
 from engram.models.base import Inputs
 from federation.data.arrays import Own
-from federation.data.encoding import encode, filled, in_order
+from federation.data.encoding import encode, filled, in_order, read_cells
 from federation.data.federated import seen_as
-from federation.data.frames import read_frame
 from federation.data.images import decoded_images, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
+from federation.data.schema.columns import File, Schema
+from federation.data.schema.csv_files import read_csv
 from federation.data.shaping import Shaping
 from federation.errors import DataError
-from federation.schema import Kind, Schema
+from federation.schema import Kind
 from federation.shapes import described
 
 
@@ -59,8 +60,9 @@ def read_new_rows(
     """
     target = settings.get("target-column", "")
     if path.suffix == ".csv":
-        texts = kind.schema.texts if kind.schema else {}
-        found = _table(path, read_frame(path, texts=texts), kind, target, of_one_client)
+        file = kind.schema.file if kind.schema else File()
+        frame = read_csv(path, file).to_pandas()
+        found = _table(path, frame, kind, target, of_one_client)
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
@@ -85,10 +87,10 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     if schema is None:
         expected = "an .npz file or a folder, since the model's inputs have no names"
         raise DataError(f"{path} must be {expected}")
+    cells = read_cells(schema, path, frame)
     if of_one_client and schema.missing == "median":
-        encode(schema, path, frame)  # which names all that is wrong
-        schema = filled(schema, path, frame)
-    x = encode(schema, path, frame).astype(np.float32 if kind.inputs else np.float64)
+        schema = filled(schema, cells)
+    x = encode(schema, path, cells).astype(np.float32 if kind.inputs else np.float64)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
     return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)

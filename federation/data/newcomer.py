@@ -15,6 +15,8 @@ from federation.data.lazy import RowNumbers
 from federation.data.new_rows import NewRows, read_new_rows
 from federation.data.places import Place
 from federation.data.raw_tables import RawTable
+from federation.data.schema.columns import Schema
+from federation.data.schema.fitting import fit
 from federation.data.table_rows import targets_of
 from federation.data.values import Columns, Values
 from federation.errors import DataError
@@ -91,4 +93,6 @@ def _targets(path: Path, found: NewRows, e: Experiment, values: Values) -> Any:
     if y is None or path.suffix != ".csv":
         return y
     columns = Columns.of(e)._replace(values=values)
-    return targets_of(RawTable(path, y.to_frame(), y, None), columns, TASKS[e.task].targets)
+    column = fit(y.to_frame(), columns.schema).schema.columns[0]
+    table = RawTable(path, y.to_frame(), y, None, Schema(), column)
+    return targets_of(table, TASKS[e.task].targets)

@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 
 from federation.data.datasets import read_given
-from federation.data.frames import is_frame, read_frame
+from federation.data.frames import is_frame
 from federation.data.images import read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
+from federation.data.schema.columns import File
+from federation.data.schema.csv_files import read_csv
+from federation.data.schema.written import read_schema
 from federation.data.source import HUB, Source
 from federation.errors import DataError
 from federation.experiment import FIRST, read_by
-from federation.settings.data import DataSettings
+from federation.settings.data import DataSettings, with_schema
 from federation.settings.machine import MachineSettings
 
 _log = getLogger("flwr.engram")
+_FILE = File()
 
 
 def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         given: Settings by key; others have their defaults.
     """
-    defaults = DataSettings.defaults()
+    defaults, given = DataSettings.defaults(), with_schema(given)
     dataset = given.get("dataset", defaults["dataset"])
     column = given.get("task-column", defaults["task-column"])
     folder = given.get("data-dir", MachineSettings.defaults()["data-dir"])
@@ -39,7 +43,8 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     method, partition = str(given.get("method", FIRST)), given.get("partition", "natural")
     source = Source.of(dataset)
     found: dict[str, Any] = {"partition": "natural"} if source.by_client else {}
-    if count := count_clients(source, column, Path(folder)):
+    file = read_schema(given["schema"]).file if given.get("schema") else File()
+    if count := count_clients(source, column, Path(folder), file):
         if partition != "natural" and read_by(method, {"partition": ""}):
             told = "%s names its rows' clients, %d of them, and partition=%s gives out rows anew"
             _log.warning(told, source.described, count, partition)
@@ -48,7 +53,7 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     return read_by(method, found) | dict(given)
 
 
-def count_clients(source: Source, task_column: str, data_dir: Path) -> int:
+def count_clients(source: Source, task_column: str, data_dir: Path, file: File = _FILE) -> int:
     """Returns how many clients a user's rows name.
 
     It is 0 if they name none, or cannot be read: whoever loads them says why.
@@ -57,22 +62,23 @@ def count_clients(source: Source, task_column: str, data_dir: Path) -> int:
         source: The rows.
         task_column: As the setting ``task-column``.
         data_dir: As the setting ``data-dir``.
+        file: How a text file writes them.
     """
     try:
-        labels = _labels(source, task_column, data_dir)
+        labels = _labels(source, task_column, data_dir, file)
     except DataError:
         return 0
     return len(np.unique(np.concatenate(labels).astype(str))) if labels else 0
 
 
-def _labels(source: Source, task_column: str, data_dir: Path) -> list[Any]:
+def _labels(source: Source, task_column: str, data_dir: Path, file: File) -> list[Any]:
     """Returns the names of rows' clients: of all rows, of training and test rows, or nothing."""
     kind, path = source.kind, source.path
     arrays: Mapping[str, Any] = {}
     if source.is_given:
         arrays = {} if source.by_client else read_given(source, ())
     elif kind == "csv":
-        arrays = {"x": read_frame(path, [task_column])}
+        arrays = {"x": read_csv(path, file, only=[task_column]).to_pandas()}
     elif kind == "npz":
         arrays = with_task(path, read_npz(path, task_arrays(task_column)), task_column)
     elif kind == "npy":

@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.checks import Fault
 from federation.data.cells import check_there
-from federation.data.frames import check_columns, is_frame, read_frame, targets_of
+from federation.data.encoding import read_cells
+from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
+from federation.data.schema.columns import Column, Schema
+from federation.data.schema.csv_files import read_csv
+from federation.data.schema.fitting import fit
+from federation.data.schema.typed import is_plain, typed
+from federation.data.shaping import say_once
 from federation.data.values import Columns, name_order
 from federation.errors import DataError, few_names
 from federation.machine import check_rows
@@ -25,21 +32,26 @@ class RawTable(NamedTuple):
 
     Attributes:
         path: Where it is, for messages.
-        inputs: Its columns of inputs, as a data frame.
-        y: The target of each row, as the source has it: a column of the frame, or an array.
+        inputs: Its columns of inputs, as ``read_cells`` returns them.
+        y: The target of each row: a column as ``typed`` returns it, or an array that was given.
         task: The client of each row, (n,); None if the table does not say.
+        schema: The schema of its inputs.
+        target: The column of targets; None where they were given beside the table.
     """
 
     path: Path
     inputs: Any
     y: Any
     task: _Array | None
+    schema: Schema
+    target: Column | None = None
 
 
 def of_csv(path: Path, columns: Columns) -> RawTable:
-    """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_frame``."""
-    texts = {n: v for n, v in columns.values.declared.items() if n != columns.target}
-    return of_frame(path, read_frame(path, texts=texts), columns)
+    """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
+    schema = columns.schema
+    numbers = [c.name for c in schema.columns if is_plain(schema.column(c.name))]
+    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), columns)
 
 
 def of_frame(
@@ -55,7 +67,8 @@ def of_frame(
         task: Clients that are given beside it.
 
     Raises:
-        DataError: It lacks a column, or the client of some rows; it says which.
+        DataError: It lacks a column, or the client of some rows, or may be read in several ways; it
+            says which.
     """
     if y is None:
         check_columns(path, [columns.target], frame.columns)
@@ -66,11 +79,40 @@ def of_frame(
         if task is not None:
             advice = f"leave out the column {columns.task}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
-        check_there(path, {columns.task: (given := frame[columns.task])})
-        truth = given.dtype.kind == "b"
-        task = given.to_numpy() if truth else targets_of(columns.task, given)
-    inputs = frame.reindex(columns=names)  # those that it may lack are missing in all rows
-    return RawTable(path, inputs, frame[columns.target] if y is None else y, task)
+        task = labels_of(path, fit(frame[[columns.task]], Schema()).schema.columns[0], frame)
+    for name in columns.drop:
+        if name not in names:
+            has = few_names(names)
+            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
+    names = [name for name in names if name not in columns.drop]
+    there = [name for name in (*names, columns.target) if name in frame]
+    fitted = fit(frame[there], columns.schema, target=columns.target, is_written=columns.is_known)
+    for note in (*fitted.notes, *map(str, () if columns.strict else fitted.questions)):
+        say_once(f"{path}: {note}")
+    if fitted.questions and columns.strict:
+        asked = [Fault((), str(each), (each.column,)) for each in fitted.questions]
+        raise DataError(asked[0]._replace(text=f"{path}: {asked[0].text}"), *asked[1:])
+    read = fitted.schema.by_name
+    known = [read.get(name) or columns.schema.column(name) for name in names]
+    schema = columns.of_inputs(path, known)
+    inputs = read_cells(schema, path, frame)
+    target = fitted.schema.column(columns.target) if y is None else None
+    return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
+
+
+def labels_of(path: Path, column: Column, frame: Any) -> _Array:
+    """Returns a column of clients, or of classes: whole numbers, truth values, numbers or text.
+
+    Raises:
+        DataError: Some are missing, or none of the column's values.
+    """
+    try:
+        cells = typed(column, frame[column.name])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    check_there(path, {column.name: cells})
+    kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
+    return np.asarray(cells.to_numpy(dtype=kind if cells.dtype.kind == "f" else str))
 
 
 def inputs_of(path: Path, columns: Columns, names: Any) -> list[str]:

@@ -1,23 +1,23 @@
-"""Tables as rows for networks: the schema is fitted, and the rows are encoded by it."""
+"""Tables as rows for networks: encoded by their schema, with targets."""
 
-from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import Fault
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
-from federation.data.cells import check_there, known, numbers, unlike_numbers
-from federation.data.encoding import encode, filled, fit, usual
+from federation.data.cells import check_there
+from federation.data.encoding import encode, filled, usual
 from federation.data.labels import is_text
-from federation.data.raw_tables import RawTable
+from federation.data.raw_tables import RawTable, labels_of
 from federation.data.values import Columns
-from federation.errors import DataError
 
 _Array = npt.NDArray[Any]
+DECLARE: Final = "set missing=median or missing=indicator"
+"""The way out where values are missing."""
 
 
 def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut) -> dict[str, Any]:
@@ -33,55 +33,37 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         split: Which rows are held out: nothing is learned from them, and so no median.
 
     Raises:
-        DataError: As ``fit`` and ``targets_of``.
+        DataError: As ``encode`` and ``targets_of``.
     """
-    path, inputs = table.path, table.inputs
-    y = targets_of(table, columns, targets)
+    path, cells, schema, each = table.path, table.inputs, table.schema, None
+    y = targets_of(table, targets)
     kind = _numbered(path, columns, y) if targets == "classes" else np.zeros(len(y))
     known: dict[str, Any] = {} if table.task is None else {"task": table.task}
     owner = np.unique(known["task"], return_inverse=True)[1] if known else None
     learned = ~split(kind, owner)
-    schema, each = fit(path, inputs, columns), None
+    if schema.missing == "refuse":
+        check_there(path, dict(cells.items()), DECLARE)
     if schema.missing == "median":
         owner = np.zeros(len(y), dtype=np.intp) if owner is None else owner
         count = int(owner.max(initial=0)) + 1
-        known["fills"] = usual(schema, path, inputs[learned], owner[learned], count)
+        known["fills"] = usual(schema, cells[learned], owner[learned], count)
         each = [values[owner] for values in known["fills"]]
-        schema = filled(schema, path, inputs[learned])
-    x = encode(schema, path, inputs, each).astype(np.float32)
+        schema = filled(schema, cells[learned])
+    x = encode(schema, path, cells, each).astype(np.float32)
     return {"x": x, "schema": schema, "y": y, **known}
 
 
-def targets_of(table: RawTable, columns: Columns, targets: Targets) -> _Array:
+def targets_of(table: RawTable, targets: Targets) -> _Array:
     """Returns the targets of rows, as their source has them.
 
     Raises:
-        DataError: Some are missing, no numbers where these are wanted, or text among numbers.
+        DataError: Some are missing, or no numbers where these are wanted.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
-    path, y = table.path, table.y
-    if isinstance(y, np.ndarray):  # given beside the frame
-        if targets == "classes" and is_text(y):
-            check_classes(path, columns, pd.Series(y, index=table.inputs.index))
-        return y
-    y = known(y, columns.missing_values)
-    check_there(path, {columns.target: y})
-    if targets == "classes":
-        check_classes(path, columns, y)
-    elif y.dtype.kind not in "iuf":
-        return numbers(path, columns.target, y, "code it by numbers")
-    return np.asarray(y.to_numpy())
-
-
-def check_classes(path: Path, columns: Columns, y: Any) -> None:
-    """Refuses a column of classes that are text, where most are numbers, unless it is declared."""
-    text = y.dtype.kind == "O" and y.dtype != "category"
-    text = text and all(isinstance(cell, Hashable) for cell in y[:1])  # no list of one-hot rows
-    if text and columns.target not in columns.values.declared and (unlike := unlike_numbers(y)):
-        advice = f"number all classes, or name them by categories={columns.target}=A|B|..."
-        text = f"{path}: {columns.target} has {unlike} among numbers: {advice}"
-        raise DataError(Fault((), text, (columns.target,)))
+    column = table.target
+    if column is None:  # given beside the frame
+        return np.asarray(table.y)
+    wanted = column if targets == "classes" else replace(column, kind="number", values=())
+    return labels_of(table.path, wanted, table.y.to_frame())
 
 
 def _numbered(path: Path, columns: Columns, y: _Array) -> _Array:

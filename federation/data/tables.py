@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -16,14 +15,15 @@ from engram.molar.families import FamilyName
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
-from federation.data.cells import check_there, numbers, sorted_out
 from federation.data.datasets import read_given
-from federation.data.encoding import encode, fit, gaps, usual
+from federation.data.encoding import encode, gaps, usual
 from federation.data.labels import is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
-from federation.data.raw_tables import of_arrays, of_csv
+from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
+from federation.data.schema.columns import Schema
+from federation.data.schema.typed import typed
 from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
 from federation.data.values import Columns
@@ -31,7 +31,6 @@ from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
 from federation.names import checked_names
-from federation.schema import Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
@@ -50,7 +49,7 @@ class Table(NamedTuple):
         task: Whose row each is, shape (n,); None if the table does not say.
         columns: What the features are called.
         schema: The schema of its columns, if it was read from a source.
-        inputs: These columns as they were read, as a data frame; likewise.
+        inputs: These columns, as ``read_cells`` returns them; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
         tested: As ``TESTED``, where there are test rows of sites' own.
     """
@@ -193,7 +192,7 @@ def _dealt(
     x, fills = table.x, dict[int, Sequence[Any]]()
     if e.missing == "median":
         path, frame, learned = e.source.path, table.inputs, ~held
-        each = usual(table.schema, path, frame[learned], codes[learned], len(clients))
+        each = usual(table.schema, frame[learned], codes[learned], len(clients))
         x = encode(table.schema, path, frame, [values[codes] for values in each])
         fills = {client: [values[k] for values in each] for k, client in enumerate(clients)}
     train: list[Rows | None] = [None] * e.num_clients
@@ -246,8 +245,9 @@ def read_table(
             nor text.
     """
     path, arrays = source.path, dict[str, Any]()
-    # A task column that is missing is refused below.
-    alone = columns._replace(values=columns.values._replace(needed=True))
+    alone = columns._replace(
+        is_known=True, whose=False, drop=tuple(drop)
+    )  # a missing task column: see below
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
             raw = of_csv(path, alone)
@@ -259,19 +259,15 @@ def read_table(
             f"{path} must have a task column, {columns.task!r}, that says whose row each is; it "
             f"has {few_names(raw.inputs.columns)}"
         )
-    for name in drop:
-        if name not in raw.inputs:
-            has = few_names(raw.inputs.columns)
-            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
-    inputs = raw.inputs.drop(columns=list(drop))
     # What is missing may be refused by name, client by client, or left to whoever reads it.
-    schema = replace(fit(path, inputs, columns._replace(missing="median")), reference=True)
+    schema = replace(raw.schema, missing="median", reference=True)
     if not schema.inputs:
         raise DataError(f"{path} must have a column of numbers, or of text with several values")
+    inputs = raw.inputs
     x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
-    y, classes = target_of(path, raw.y, columns, family)
-    schema = replace(schema, missing="refuse" if columns.missing == "refuse" else "median")
+    y, classes = target_of(raw, columns, family)
+    schema = replace(schema, missing="refuse" if raw.schema.missing == "refuse" else "median")
     tested = arrays.get(TESTED)
     return Table(x, y, task, list(schema.inputs), schema, inputs, classes, tested)
 
@@ -295,54 +291,40 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
 
 
 def target_of(
-    path: Path, y: Any, columns: Columns, family: FamilyName
+    table: RawTable, columns: Columns, family: FamilyName
 ) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
     """Returns targets as numbers (n,), and what 0 and 1 are called.
 
     They are called something if they are text, or two values of text are declared for them.
 
     Args:
-        path: Where they are, for messages.
-        y: A column of a data frame, or an array.
+        table: The table.
         columns: What settings say of the table's columns.
         family: The family of models; see ``read_table``.
 
     Raises:
         DataError: They are something else.
     """
-    called: tuple[str, ...] = ()
-    if family == "logistic":
-        if found := _two_classes(path, y, columns):
-            return found
-        called = columns.values.declared.get(columns.target, ())
-        called = called if len(called) == 2 and not any(map(is_whole, called)) else ()
-    if not isinstance(y, np.ndarray):
-        return numbers(path, columns.target, y, _ADVICE), called
+    path, name, values = table.path, columns.target, columns.values
+    y, column = table.y, table.target
+    called = values.declared.get(name, ())
+    called = called if len(called) == 2 and not any(map(is_whole, called)) else ()
+    if column is not None and not (family == "logistic" and column.kind == "category"):
+        try:
+            y = typed(replace(column, kind="number", values=()), y)
+        except DataError as error:
+            raise DataError(f"{path}: {error}: {_ADVICE}") from error
+        return y.to_numpy(dtype=np.float64), called if family == "logistic" else ()
+    if column is not None:
+        y = labels_of(path, replace(column, values=()), y.to_frame())
+    if y.ndim == 1 and is_text(y) and family == "logistic":
+        found = values.of(path, name, y := y.astype(str))
+        if len(found) != 2:
+            raise DataError(f"{path}: {name} must have two values, got {few_names(found)}")
+        return values.numbered(path, name, y).astype(np.float64), found
     if y.ndim != 1 or y.dtype.kind not in "buif":
         raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")
-    return y.astype(np.float64), called
-
-
-def _two_classes(
-    path: Path, y: Any, columns: Columns
-) -> tuple[npt.NDArray[np.float64], tuple[str, ...]] | None:
-    """Returns a target of text as 0 and 1, in the order of its values; None if it is no text."""
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
-    name, values = columns.target, columns.values
-    if isinstance(y, np.ndarray):
-        if y.ndim != 1 or not is_text(y):
-            return None
-        y = pd.Series(y.astype(str))
-    y, wrong = sorted_out(y, columns.missing_values, text=False)
-    if wrong or str(y.dtype) != "string":
-        return None
-    check_there(path, {name: y})
-    text = y.to_numpy(dtype=str)
-    called = values.of(path, name, text)
-    if len(called) != 2:
-        raise DataError(f"{path}: {name} must have two values, got {few_names(called)}")
-    return values.numbered(path, name, text).astype(np.float64), called
+    return y.astype(np.float64), called if family == "logistic" else ()
 
 
 def _simulated(experiment: Experiment) -> TableData:

@@ -2,15 +2,20 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite, nan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault, clash, must
+from engram.tasks import CLASSIFICATION
+from federation.data.schema.cells import row_name
+from federation.data.schema.columns import INPUTS, Column, Schema
+from federation.data.schema.written import read_schema
 from federation.errors import DataError, brief, few_names
 from federation.settings.data import DataSettings
 
@@ -96,22 +101,26 @@ class Columns(NamedTuple):
         target: The target's name.
         task: The name of the column that says whose a row is; it may be missing.
         inputs: Names of the columns of inputs; all others if there are none.
-        missing: What is done where a value of the others is missing; see the setting.
+        schema: What is written of its columns.
         values: Those of columns of text.
-        missing_values: Texts that stand for a missing value.
         by_name: Whether columns of inputs are in the order of their names, and not in the file's,
             unless ``inputs`` gives one: files of other sites may have another.
-        defaults: By name of a column that tables may lack, the value that stands for it there.
+        strict: Whether a column of which a schema cannot be sure is refused.
+        is_known: Whether it is said what the target is.
+        drop: Columns that are no inputs.
+        whose: Whether a column must say whose a row is, if ``task`` is not the default.
     """
 
     target: str = "y"
     task: str = "task"
     inputs: tuple[str, ...] = ()
-    missing: Literal["refuse", "median", "indicator"] = "refuse"
+    schema: Schema = Schema()
     values: Values = Values()
-    missing_values: tuple[str, ...] = ()
     by_name: bool = False
-    defaults: Mapping[str, str] = MappingProxyType({})
+    strict: bool = True
+    is_known: bool = True
+    drop: tuple[str, ...] = ()
+    whose: bool = True
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -135,43 +144,87 @@ class Columns(NamedTuple):
             raise DataError(
                 clash("input-columns", settings.input_columns, wanted, "optional-columns")
             )
+        values = Values.parse(settings.categories, needed=alone)
+        written = read_schema(settings.schema) if settings.schema else Schema()
+        target = settings.target_column
+        columns = written.by_name
+        for name, declared in values.declared.items():
+            known, is_target = columns.get(name, Column(name)), name == target
+            # Numbers of classes may have names, too.
+            kind = known.kind if is_target else "category"
+            columns[name] = replace(known, kind=kind, values=declared)
+        for name, value in defaults.items():
+            columns[name] = replace(columns.get(name, Column(name)), default=value)
+        missing = (*written.file.missing, *listed(settings.missing_values, "|"))
+        schema = replace(
+            written,
+            columns=tuple(columns.values()),
+            missing=settings.missing,
+            file=replace(written.file, missing=missing),
+        )
         return cls(
-            settings.target_column,
+            target,
             settings.task_column,
             inputs,
-            settings.missing,
-            Values.parse(settings.categories, needed=alone),
-            listed(settings.missing_values, "|"),
+            schema,
+            values,
             by_name=alone,
-            defaults=defaults,
+            whose=not alone,
+            strict=settings.strict,
+            is_known=alone or bool(settings.num_classes) or _task(settings) != CLASSIFICATION.name,
         )
 
-    def default_of(
-        self, path: Path, name: str, values: tuple[str, ...] | None
-    ) -> float | str | None:
-        """Returns the value that stands for a column where a table lacks it; None if none may.
+    def of_inputs(self, path: Path, columns: Sequence[Column]) -> Schema:
+        """Returns the schema of columns of inputs, of whose kinds those that are none are left out.
 
         Args:
-            path: Where the table is, for messages.
-            name: The column's name.
-            values: Those that it may have, of a column of text.
+            path: Where they are, for messages.
+            columns: The columns.
 
         Raises:
-            DataError: The value that is set is none of its values, or no number.
+            DataError: Values had to be declared, or are too many; or what stands for a column that
+                a table lacks is none of its values, or no number; it names all these columns.
         """
-        if name not in self.defaults:
-            return None
-        given = self.defaults[name]
-        if values is not None and given in values:
-            return given
-        try:
-            number = float(given) if values is None else nan
-        except ValueError:
-            number = nan
-        if not isfinite(number):
-            wanted = "a number" if values is None else f"one of {few_names(values)}"
-            raise DataError(f"{path}: {must(f'optional-columns, of {name}', given, wanted)}")
-        return number
+        found, faults = list[Column](), list[Fault]()
+        for column in columns:
+            kind = column.kind or ("category" if column.values else "number")
+            if kind == "whole" and not self.schema.column(column.name).kind:
+                kind = "number"  # other sites' may be others
+            if kind not in INPUTS or column.role != "input":
+                continue
+            text = ""
+            if kind == "category" and self.values.needed and not self._is_declared(column.name):
+                text = (
+                    f"{column.name} is text, whose values other nodes may hold others of: declare "
+                    f"them for the run, as categories={column.name}=A|B|..."
+                )
+            elif len(column.values) > _MOST:
+                got = f"at most {_MOST} values, got {len(column.values)}"
+                text = f"{column.name} must have {got}"
+            default: float | str | None = column.default
+            if default is not None and not (kind == "category" and default in column.values):
+                try:
+                    default = float(default) if kind != "category" else nan
+                except ValueError:
+                    default = nan
+                if not isfinite(default):
+                    values = few_names(column.values)
+                    wanted = f"one of {values}" if kind == "category" else "a number"
+                    text = must(f"optional-columns, of {column.name}", column.default, wanted)
+            faults += [Fault((), f"{path}: {text}")] if text else []
+            found.append(replace(column, kind=kind, default=default))
+        if faults:
+            raise DataError(*faults)
+        return replace(self.schema, columns=tuple(found))
+
+    def _is_declared(self, name: str) -> bool:
+        return name in self.schema.by_name and bool(self.schema.by_name[name].values)
+
+    @property
+    def defaults(self) -> dict[str, float | str]:
+        """By name of a column that tables may lack, the value that stands for it there."""
+        each = {name: self.schema.column(name).default for name in self.inputs}
+        return {name: value for name, value in each.items() if value is not None}
 
     def check_task(self, path: Path, names: Collection[str]) -> None:
         """Refuses rows that lack the column of their clients, where they are several clients'.
@@ -179,19 +232,19 @@ class Columns(NamedTuple):
         Raises:
             DataError: There is no such column, unless it is the default.
         """
-        if self.task != Columns().task and not self.values.needed and self.task not in names:
+        if self.task != Columns().task and self.whose and self.task not in names:
             held = few_names(names) or "nothing"
             raise DataError(f"{path} must have {self.task}, as task-column says; it has {held}")
+
+
+def _task(settings: DataSettings) -> str:
+    task: str = getattr(settings, "task", CLASSIFICATION.name)
+    return task
 
 
 def name_order(name: str) -> list[str | int]:
     """Returns a key to sort names by, in which x2 comes before x10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
-
-
-def row_name(label: Any) -> str:
-    """Returns a row's name in messages: its number in the table, or in its client's."""
-    return f"row {label[1]} of {label[0]}" if isinstance(label, tuple) else f"row {label}"
 
 
 def listed(text: str, separator: str) -> tuple[str, ...]:

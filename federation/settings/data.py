@@ -1,9 +1,13 @@
 """Data, and their partition among clients."""
 
-from typing import Annotated, Literal
+import warnings
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
+from engram.tasks import REGRESSION
+from federation.data.schema.written import read_schema, to_toml
 from federation.data.source import Source
 from federation.settings.fields import Float, Int, Settings
 
@@ -12,7 +16,43 @@ def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
     return value if isinstance(value, Source) else Source(read(value))
 
 
-class DataSettings(Settings):
+def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by key with the contents of the schema, and what its roles say of others.
+
+    Raises:
+        Refused: The schema cannot be read, or an entry is unknown or impossible.
+    """
+    text = config.get("schema")
+    if not isinstance(text, str) or not text:
+        return dict(config)
+    schema = read_schema(text)
+    target = schema.of_role("target")
+    said = {"target-column": target, "task-column": schema.of_role("client")}
+    if schema.column(target).kind == "number":
+        said["task"] = REGRESSION.name
+    said = {key: value for key, value in said.items() if value}
+    return {**said, **config, "schema": to_toml(schema)}
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic's models had a method of this name
+
+    class TableSettings(Settings):
+        """How tables with named columns are read."""
+
+        schema: str = Field(  # type: ignore[assignment]  # likewise
+            "",
+            description="tables with named columns: lines of a schema, as columns.visit = {kind "
+            '= "date"}, or a file of them',
+        )
+        strict: bool = Field(
+            True,
+            description="tables with named columns: whether a column that may be several things is "
+            "refused; otherwise the proposal is taken",
+        )
+
+
+class DataSettings(TableSettings):
     """Data, and their partition among clients."""
 
     dataset: Annotated[str, WrapValidator(_source)] = Field(

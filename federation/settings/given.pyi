@@ -11,6 +11,12 @@ MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "apfl", "cfl", "ditt
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
 
+    schema: str
+    """tables with named columns: lines of a schema, as columns.visit = {kind = "date"}, or a
+    file of them."""
+    strict: bool
+    """tables with named columns: whether a column that may be several things is refused;
+    otherwise the proposal is taken."""
     dataset: str
     """digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100,
     cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own npz:PATH,

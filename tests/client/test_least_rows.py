@@ -153,7 +153,7 @@ def test_sums_of_columns_are_of_enough_rows_and_of_no_site_whose_updates_leave_i
 @pytest.mark.parametrize("asked", [{}, {"training": "a" * 16}])
 def test_sums_of_columns_wait_for_approval(tmp_path, asked):
     path = tmp_path / "rows.csv"
-    path.write_text("a,y\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    path.write_text("a,y\n" + "".join(f"{n / 2},{n % 2}\n" for n in range(40)))
     (tmp_path / "policy.toml").write_text("approval = true\n")
     message = Message(
         RecordDict({CONFIG: ConfigRecord(asked)}), dst_node_id=7, message_type=ROSTER_QUERY

@@ -65,8 +65,8 @@ def test_all_nearly_numeric_columns_are_refused_with_their_cells(tmp_path, kind)
         age=text(plain["age"], r3="?", r41="n.d."), dose=text(plain["dose"].round(3), r0="low")
     )
     cells = (
-        "columns must be of numbers, or of text: age has '?' in row 3, 'n.d.' in row 41 among "
-        "numbers; dose has 'low' in row 0 among numbers: correct these cells"
+        "column age has '?' in row 3, 'n.d.' in row 41 among numbers: write columns.age = {missing "
+        '= ["?", "n.d."]}, or columns.age = {kind = "category"}; column dose has \'low\' in row 0'
     )
     with pytest.raises(DataError, match=re.escape(cells)):
         loaded(kind, table, tmp_path)
@@ -124,7 +124,7 @@ def test_most_cells_decide_whether_a_column_is_nearly_numeric(tmp_path, column, 
 def test_classes_that_are_nearly_numbers_are_refused(tmp_path):
     table = wards().assign(died=text(wards()["died"], r6="?"))
     for kind in ("csv", "parquet"):
-        with pytest.raises(DataError, match=r"died has '\?' in row 6 among numbers: number all"):
+        with pytest.raises(DataError, match=r"died has '\?' in row 6 among numbers: write col"):
             loaded(kind, table, tmp_path)
     assert loaded("csv", table, tmp_path, categories="died=0|1|?").outputs == 3
     with pytest.raises(DataError, match="died is missing in row 6"):
@@ -144,7 +144,7 @@ def test_a_nodes_own_file_is_read_alike(tmp_path):
 def test_tables_of_numbers_name_all_that_is_none(tmp_path):
     table = wards(age=text(wards()["age"], r3="?", r5="x"), dose=["b", *range(1, ROWS)])
     table.to_csv(tmp_path / "wards.csv", index=False)
-    message = r"age has '\?' in row 3, 'x' in row 5 among numbers; dose has 'b' in row 0 among"
+    message = r"age has '\?' in row 3, 'x' in row 5 among numbers: .* dose has 'b' in row 0 among"
     with pytest.raises(DataError, match=message):
         read_table(Source(f"csv:{tmp_path}/wards.csv"), Columns("died", "ward"))
 

@@ -8,8 +8,9 @@ import tomllib
 import pytest
 
 from federation.credentials import read_federation
-from federation.data.frames import read_frame
 from federation.data.npz import read_npz
+from federation.data.schema.columns import File
+from federation.data.schema.csv_files import read_csv
 from federation.errors import DataError, Refused
 from federation.files import parse_toml, read_file, read_json
 from federation.fingerprint import source_root
@@ -34,7 +35,11 @@ def strange(request, tmp_path):
     return path
 
 
-READERS = [read_npz, read_frame, read_settings, read_json, read_certificate, read_federation]
+def read_table(path):
+    return read_csv(path, File())
+
+
+READERS = [read_npz, read_table, read_settings, read_json, read_certificate, read_federation]
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -44,7 +49,7 @@ def test_what_is_no_file_is_refused_without_waiting(strange, read):
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" * 5000, "nul\0", "\ud800"])
-@pytest.mark.parametrize("read", [read_npz, read_frame, read_settings, read_json, read_certificate])
+@pytest.mark.parametrize("read", [read_npz, read_table, read_settings, read_json, read_certificate])
 def test_impossible_names_are_refused(tmp_path, read, name):
     with pytest.raises(Refused) as caught:
         read(tmp_path / name)
@@ -54,7 +59,7 @@ def test_impossible_names_are_refused(tmp_path, read, name):
 
 def test_a_table_is_not_fetched(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_frame(tmp_path / "http://127.0.0.1:1/x.csv")
+        read_table(tmp_path / "http://127.0.0.1:1/x.csv")
 
 
 def test_files_of_settings_are_small(tmp_path):

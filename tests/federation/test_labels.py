@@ -15,7 +15,7 @@ from federation.experiment import Experiment
 from tests.support import write_npz
 
 NUMBERS = np.arange(24) % 3
-X = np.arange(24.0)[:, None]  # a row tells which it is
+X = np.arange(24)[:, None] + 0.25  # a row tells which it is
 GIVEN = {"num_clients": 2, "clients_per_round": 1, "partition": "natural", "batch_size": 2}
 GIVEN |= {"method": "fedavg", "validation_fraction": 0, "test_fraction": 0.25}
 

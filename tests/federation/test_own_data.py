@@ -278,7 +278,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
     (tmp_path / "a.csv").write_text(TABLE)
     settings = WARDS | {"missing": "median"}
     with pytest.raises(DataError, match=r"died is text.*categories=died=A\|B"):
-        read(f"csv:{tmp_path}/a.csv", client=1, **settings)
+        read(f"csv:{tmp_path}/a.csv", client=1, categories="color=red|blue|green", **settings)
     known = "color=red|blue|green|pink; died=no|yes|unknown"
     data = read(f"csv:{tmp_path}/a.csv", client=1, categories=known, **settings)
     assert (data.kind.inputs, data.outputs) == ("float32[5]", 3)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from federation.data.ranges import SIZE, Range, far_away, inputs_in, ranges_of
-from federation.schema import Column, Schema
+from federation.data.schema.columns import Column, Schema
 
 HEIGHT = [Range("height", 1.5, 1.9)]
 
@@ -84,7 +84,7 @@ def test_images_are_one_input_and_may_be_darker_or_brighter():
 
 
 def test_columns_of_text_and_missing_values_are_left_out():
-    columns = Column("age"), Column("sex", ("f", "m")), Column("dose")
+    columns = Column("age"), Column("sex", "category", ("f", "m")), Column("dose")
     x = np.array([[30, 0, 1, 0, 0, 5, 0], [0, 1, 0, 1, 0, 6, 0], [50, 0, 0, 1, 0, 0, 1.0]])
     found = among(x, Schema(columns, "indicator"))
     assert {name: values.tolist() for name, values in found.items()} == {

@@ -10,13 +10,13 @@ import pytest
 import engram
 from federation.data.dealing import federated_data, own_data
 from federation.data.encoding import encode, filled, fit, usual
+from federation.data.schema.columns import Column, Schema
 from federation.data.source import Source
 from federation.data.tables import table_data
 from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.methods import METHODS
-from federation.schema import Column, Schema
 from simulations.exports.predicting import predict
 from tests.support import small
 
@@ -157,7 +157,7 @@ def test_codes_are_read_as_they_are_written(tmp_path):
     (tmp_path / "a.csv").write_text("code,y\n" + "01,0\n02,1\n02,0\n01,1\n" * 5)
     e = Experiment(method="fedavg", categories="code=01|02", num_classes=2, protocol="standard")
     data = own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
-    assert data.schema == Schema((Column("code", ("01", "02")),))
+    assert data.schema == Schema((Column("code", "category", ("01", "02")),))
     assert (data.train.x.sum(0) + data.test.x.sum(0)).tolist() == [10, 10]
 
 

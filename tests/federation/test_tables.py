@@ -97,7 +97,7 @@ def test_a_target_of_text_that_is_not_of_two_values_is_refused(tmp_path):
         read("no", None, "yes", "no", "no", "no")
     with pytest.raises(DataError, match="died is text, whose values other nodes may hold others"):
         read("no", "yes", "yes", "no", "no", "no", needed=True)
-    with pytest.raises(DataError, match="died must hold numbers, got 'no' in row 5"):
+    with pytest.raises(DataError, match="died has 'no' in row 5 among numbers"):
         read(0, 1, 1, 0, 1, "no")
 
 
@@ -139,7 +139,7 @@ def test_columns_that_are_left_out(tmp_path):
 
 def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
     data = pd.concat([frame()] * 10, ignore_index=True)
-    data["age"] = np.arange(60)
+    data["age"] = np.arange(60) / 2
     dataset = csv(tmp_path / "a.csv", data)
     e = small(
         method="molar",
@@ -191,7 +191,7 @@ def test_a_client_of_few_rows_keeps_one_to_learn_from(tmp_path):
 def test_rows_longer_than_the_header_are_no_table(tmp_path):
     # Else pandas takes the first columns for an index, and the others for what they are not.
     (tmp_path / "a.csv").write_text("x,y,task\n1,2,3,4\n1,2,3,4\n")
-    with pytest.raises(DataError, match="its first row is longer than its header"):
+    with pytest.raises(DataError, match="its line 2 has 4 cells, and its first one 3"):
         read_table(Source(f"csv:{tmp_path}/a.csv"), Columns("y", "task"))
 
 
@@ -199,7 +199,7 @@ def test_rows_longer_than_the_header_are_no_table(tmp_path):
     ("change", "message"),
     [
         (lambda d: d.drop(columns="pressure"), "has no column 'pressure'; it has age, dose"),
-        (lambda d: d.assign(dose=[*"12", "9" * 400, *"345"]), "dose has <int.* in row 2 among"),
+        (lambda d: d.assign(dose=[*"12", "9" * 400, *"345"]), "dose is infinite in row 2"),
         (lambda d: d.assign(dose=[*"12", "high", *"345"]), "dose has 'high' in row 2 among"),
         (lambda d: d.rename(columns={"hospital": "h"}), "have a task column, 'hospital', that"),
         (
@@ -220,7 +220,7 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"no\.csv cannot be read: No such file"):
         read_table(Source(f"csv:{tmp_path / 'no.csv'}"), Columns("y", "task"))
     (tmp_path / "empty.csv").touch()
-    with pytest.raises(DataError, match=r"empty\.csv is no table"):
+    with pytest.raises(DataError, match=r"empty\.csv is empty"):
         read_table(Source(f"csv:{tmp_path / 'empty.csv'}"), Columns("y", "task"))
     with pytest.raises(
         DataError, match="dataset must be csv:PATH, npz:PATH, or simulated: sparse-l"

@@ -12,11 +12,12 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
+from federation.data.schema.columns import Column, Schema
 from federation.errors import Refused
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.hosting import NodeConfig, hosted_clients
 from federation.roster import describe_node, read_entry
-from federation.schema import Column, Kind, Schema
+from federation.schema import Kind
 from federation.streams import Stream, generator, torch_generator
 from federation.wire import to_params, to_record
 from tests.support import assert_same
@@ -96,7 +97,9 @@ def test_roster_entries_survive_the_wire():
     assert not entry.own_data
     named = Kind("float32[3]", 2, classes=("cat", "dog"))
     assert read_entry(describe_node({}, named)).kind == Kind.from_row(named.to_json()) == named
-    table = named._replace(schema=Schema((Column("age"), Column("sex", ("f", "m"))), "median"))
+    table = named._replace(
+        schema=Schema((Column("age"), Column("sex", "category", ("f", "m"))), "median")
+    )
     assert read_entry(describe_node({}, table)).kind == Kind.from_row(table.to_json()) == table
     with pytest.raises(ValueError, match="a schema must have 4 inputs, got 3"):
         read_entry(describe_node({}, table._replace(inputs="float32[4]")))

@@ -54,7 +54,7 @@ def test_all_faults_of_all_sites_are_named_at_once_and_once_mended_the_run_train
         "value of age that the schema lacks: correct one of them",
     ]
     assert [finding.stops for finding in told] == [False, True]
-    assert "west.csv: age has '?' in row 3: correct it" in warnings_of_engram.text
+    assert "west.csv: column age has '?' in row 3 among numbers" in warnings_of_engram.text
     assert settings == {
         "input-columns": "age,bp,crea,sex,smoker",
         "categories": "outcome=home|icu|ward; sex=f|m; smoker=former|never|current",

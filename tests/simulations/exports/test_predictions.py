@@ -87,7 +87,7 @@ def test_what_is_wrong_with_rows_is_told_at_once(model, tmp_path):
     with pytest.raises(DataError, match=message):
         predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
     rows.assign(age=["1", "2", "old", "4"], sex="x").to_csv("rows.csv", index=False)
-    both = r"column age must hold numbers, got 'old' in row 2: .*; .*sex must be one of f, m"
+    both = r"column age must hold numbers, got 'old' in row 2; .*sex must hold f, m"
     with pytest.raises(DataError, match=both):
         predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
     np.savez("rows.npz", x=np.zeros((3, 2)))
@@ -206,7 +206,7 @@ def test_declared_missing_values_are_missing_in_new_rows_too(tmp_path):
     assert odd["probability ill"].tolist() == plain["probability ill"].tolist()
     rows.iloc[1, list(rows).index("age")] = "old"
     rows.to_csv("wrong.csv", index=False)
-    with pytest.raises(Refused, match="column age must hold numbers, got 'old' in row 1: the mod"):
+    with pytest.raises(Refused, match="column age must hold numbers, got 'old' in row 1"):
         predict(model, tmp_path / "wrong.csv", tmp_path / "none.csv")
 
 

@@ -1,0 +1,95 @@
+"""Text files as programs write them: read as pandas reads them when it is told how, or refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation.data.schema.columns import File
+from federation.data.schema.csv_files import read_csv
+from federation.errors import DataError
+
+TABLE = pd.DataFrame(
+    {
+        "age": ["63.5", "70", ""],
+        "ward": ["Gynäkologie", 'he said "no"', "two\nlines"],
+        "site": ["a", "b;c", "d,e"],
+    }
+)
+
+
+def read(path, **known):
+    return read_csv(path, File(**known)).to_pandas()
+
+
+@pytest.mark.parametrize(
+    ("how", "known"),
+    [
+        ({}, {}),
+        ({"sep": ";"}, {}),
+        ({"sep": "\t"}, {}),
+        ({"sep": "|"}, {}),
+        ({"encoding": "utf-8-sig"}, {}),
+        ({"encoding": "utf-16"}, {}),
+        ({"encoding": "cp1252", "sep": ";"}, {"encoding": "cp1252"}),
+        ({"lineterminator": "\r\n"}, {}),
+        ({"sep": "#"}, {"separator": "#"}),
+        ({"header": False}, {"names": tuple(TABLE)}),
+    ],
+)
+def test_dialects_are_found_or_told(tmp_path, how, known):
+    TABLE.to_csv(path := tmp_path / "t.csv", index=False, **how)
+    found = read(path, **known)
+    assert found.map(lambda c: c.replace("\r\n", "\n")).equals(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("a,b\n1,2\n3\n", "line 3 has 1 cells"),
+        ("a,a\n1,2\n", "several columns a"),
+        ("1.5,2.5\n1,2\n3,4\n", "file.names"),
+        ("Export,,,\na,b,c,d\n1,2,3,4\n", "file.skip = 1"),
+        ("a;b,c\n1;2,3\n", "file.separator"),
+        ("a,b\n1,Gyn\xe4\n", "file.encoding"),
+    ],
+)
+def test_what_may_be_read_in_several_ways_is_asked(tmp_path, text, words):
+    (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=words):
+        read(path)
+
+
+def test_a_title_is_skipped_where_that_is_told(tmp_path):
+    (path := tmp_path / "t.csv").write_text("Export of today,\na,b\n1,2\n")
+    assert read(path, skip=1).to_dict("list") == {"a": ["1"], "b": ["2"]}
+
+
+def test_columns_of_numbers_are_read_as_such(tmp_path):
+    numbers = np.random.default_rng(0).normal(size=(500, 3))
+    pd.DataFrame(numbers, columns=list("abc")).to_csv(path := tmp_path / "t.csv", index=False)
+    found = read_csv(path, File(), "abc").to_pandas()
+    np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact
+
+
+CELL = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\x85\u2028\u2029"),
+    max_size=8,
+)
+
+
+@given(
+    st.lists(st.lists(CELL, min_size=2, max_size=2), min_size=1, max_size=6),
+    st.sampled_from([",", ";", "\t", "|"]),
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+)
+def test_what_pandas_writes_is_read_where_the_dialect_is_told(
+    tmp_path_factory, rows, sep, encoding
+):
+    path = tmp_path_factory.mktemp("h") / "t.csv"
+    frame = pd.DataFrame(rows, columns=["one", "two"])
+    frame.to_csv(path, index=False, sep=sep, encoding=encoding, quoting=1)
+    found = read_csv(path, File(separator=sep)).to_pandas()
+    assert found.to_numpy().tolist() == rows

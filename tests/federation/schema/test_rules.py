@@ -1,0 +1,174 @@
+"""Which columns are asked about, and what is proposed; numbers of the rules are the manual's."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from federation.data.schema.columns import Column, Schema
+from federation.data.schema.fitting import fit
+from federation.data.schema.written import read_schema
+
+rng = np.random.default_rng(0)
+N = 200
+Z = rng.normal(size=N)
+DAYS = [
+    datetime.date(2024, 1, 1) + datetime.timedelta(days=int(d)) for d in rng.integers(0, 300, N)
+]
+
+ASKED = {
+    "51 texts": ([f"v{k % 51}" for k in range(N)], "category"),
+    "11 texts in 20 rows": ([f"v{k % 11}" for k in range(20)], "category"),
+    "names": ([f"P{k:05}" for k in range(N)], "identifier"),
+    "row numbers": ([str(k) for k in rng.permutation(N)], "identifier"),
+    "row numbers, typed": (rng.permutation(N) + 7, "identifier"),
+    "numbers of six digits": ([str(k) for k in rng.integers(100_000, 1_000_000, N)], "identifier"),
+    "ISO days": ([str(day) for day in DAYS], "ignored"),
+    "days": ([f"{day:%d.%m.%Y}" for day in DAYS], "ignored"),
+    "days as numbers": ([f"{day:%Y%m%d}" for day in DAYS], "ignored"),
+    "days, typed": (pd.to_datetime(pd.Series(DAYS)), "ignored"),
+    "months": ([f"{day:%d %b %Y}" for day in DAYS], "ignored"),
+    "times": ([f"{k % 24}:{k % 60:02}" for k in range(N)], "ignored"),
+    "both": ([f"{day}T10:00:00Z" for day in DAYS], "ignored"),
+    "sentences": ([f"came with pain no {k} on the left" for k in range(N)], "ignored"),
+    "one number in most rows is text": (["?"] * 150 + [str(z) for z in Z[:50]], "?"),
+    "lab values": (["<5" if z < 0 else f"{z:.3f}" for z in Z], "<5"),
+}
+NUMBERS = {
+    "percent": ([f"{50 + 10 * z:.2f} %" for z in Z], 50 + 10 * Z, 'unit = "%"'),
+    "currency": ([f"${500 + 90 * z:.2f}" for z in Z], 500 + 90 * Z, 'unit = "$"'),
+    "decimal comma": ([f"{z:.2f}".replace(".", ",") for z in Z], Z, 'decimal = ","'),
+    "thousands": ([f"{5000 + 900 * z:,.2f}" for z in Z], 5000 + 900 * Z, 'thousands = ","'),
+    "unit": ([f"{50 + 9 * z:.2f} kg" for z in Z], 50 + 9 * Z, 'unit = "kg"'),
+    "German thousands": (
+        [f"{5e3 + 900 * z:,.2f}".translate(str.maketrans(",.", ".,")) + " €" for z in Z],
+        5e3 + 900 * Z,
+        'unit = "€", decimal = ",", thousands = "."',
+    ),
+}
+SAFE = {
+    "numbers": [f"{z:.3f}" for z in Z],
+    "negative, exponents": [f"{z:.2e}" for z in Z],
+    "few whole numbers": [str(k) for k in rng.integers(0, 90, N)],
+    "50 texts": [f"v{k % 50}" for k in range(N)],
+    "ten texts in ten rows": [f"v{k}" for k in range(10)],
+    "codes with zeros": [f"{k % 9:02}" for k in range(N)],
+    "truth values": ["True", "False"] * (N // 2),
+    "classes with a number": [f"Class{k % 2}" for k in range(N)],
+    "a 999 among its like": [str(k) for k in rng.integers(0, 2000, N - 2)] + ["999", "999"],
+    "one 999": [str(k) for k in rng.integers(0, 9, N - 1)] + ["999"],
+    "five digits": [str(k) for k in rng.integers(10_000, 99_999, N)],
+}
+
+
+def fitted(cells, written="", **known):
+    frame = pd.DataFrame({"v": list(cells) if not isinstance(cells, pd.Series) else cells})
+    return fit(frame, read_schema(written) if written else Schema(), **known)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_column_that_may_be_several_things_is_asked_about(name):
+    cells, proposal = ASKED[name]
+    (question,) = fitted(cells).questions
+    assert question.column == "v"
+    assert question.cells or any(repr(cell) in question.looks for cell in cells)
+    assert set(question.cells) <= {*map(str, cells)}
+    assert proposal in question.choices[0]
+    for choice in question.choices:  # each is a schema, and an answer
+        assert not fitted(cells, choice).questions, choice
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_taken_off_numbers_is_named(name):
+    cells, _, line = NUMBERS[name]
+    (question,) = fitted(cells).questions
+    assert f"columns.v = {{{line}}}" in question.choices
+    found = fitted(cells, f"columns.v = {{{line}}}")
+    assert not found.questions
+    assert found.schema.by_name["v"].kind == "number"
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_a_column_that_is_one_thing_is_not_asked_about(name):
+    assert not fitted(SAFE[name]).questions
+
+
+def test_a_comma_may_be_either_mark():
+    (question,) = fitted([f"{k % 7},{k % 900 + 100}" for k in range(N)]).questions
+    assert question.choices == (
+        'columns.v = {decimal = ","}',
+        'columns.v = {thousands = ","}',
+    )
+
+
+@pytest.mark.parametrize(("code", "low", "high"), [(-99, 0, 30), (999, 20, 90), (-9, 0, 2)])
+def test_two_cells_far_from_all_others_may_be_codes(code, low, high):
+    cells = rng.integers(low, high, N).astype(str)
+    cells[3] = str(code)
+    assert not fitted(cells).questions
+    cells[5] = str(code)
+    (question,) = fitted(cells).questions
+    assert question.choices[0] == f'columns.v = {{missing = ["{code}"]}}'
+    near = rng.integers(code - 5, code + 5, N).astype(str)
+    assert not fitted(near).questions
+
+
+def test_values_that_differ_in_blanks_are_asked_about_and_others_stripped():
+    (question,) = fitted(["yes", "no", "yes ", "no"] * 20).questions
+    assert (
+        'codes = {"yes " = "yes"}' in question.choices[0] or '"yes " = "yes"' in question.choices[0]
+    )
+    found = fitted(["yes ", " no"] * 20)
+    assert not found.questions
+    assert found.schema.by_name["v"].values == ("no", "yes")
+
+
+def test_row_numbers_that_programs_write_are_no_inputs():
+    frame = pd.DataFrame({"Unnamed: 0": range(N), "__index_level_0__": range(N), "": range(N)})
+    found = fit(frame, Schema())
+    assert not found.questions
+    assert {column.kind for column in found.schema.columns} == {"ignored"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "asks"),
+    [
+        (range(N), True),
+        ([0, 1] * 100, False),
+        ([1, 2] * 100, False),
+        ([-1, 1] * 100, False),
+        ([k % 20 for k in range(N)], False),
+        ([k % 21 for k in range(N)], True),
+        ([0, 1, 3, 5] * 50, True),
+        (Z, False),
+        (["a", "b", "c", "d"] * 50, False),
+    ],
+)
+def test_a_target_of_many_or_of_odd_whole_numbers_is_asked_about(cells, asks):
+    assert bool(fitted(cells, target="v").questions) == asks
+    assert not fitted(cells, target="v", is_written=True).questions
+
+
+def test_a_column_that_is_the_target_again_is_asked_about():
+    y = ["ill", "well"] * 100
+    frame = pd.DataFrame({"code": [{"ill": "J10", "well": "Z00"}[v] for v in y], "y": y})
+    frame["sex"] = ["m", "f", "f", "m"] * 50
+    (question,) = fit(frame, Schema(), target="y").questions
+    assert question.column == "code"
+
+
+def test_what_says_nothing_is_counted_and_no_value():
+    found = fitted(["NA", "ZA", "BW", "None"] * 10)
+    assert found.schema.by_name["v"].values == ("BW", "ZA")
+    assert "20 cells" in found.notes[0]
+    declared = fitted(["NA", "ZA", "BW"] * 10, 'columns.v = {values = ["NA", "ZA", "BW"]}')
+    assert declared.schema.by_name["v"].values == ("NA", "ZA", "BW")
+    assert not declared.notes
+
+
+def test_missing_codes_are_of_one_column():
+    frame = pd.DataFrame({"smoker": ["0", "1", "9"] * 20, "children": ["0", "3", "9"] * 20})
+    found = fit(frame, Schema((Column("smoker", kind="category", missing=("9",)),)))
+    assert found.schema.by_name["smoker"].values == ("0", "1")
+    assert found.schema.by_name["children"].kind == "whole"

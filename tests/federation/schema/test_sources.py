@@ -1,0 +1,97 @@
+"""Kinds of columns x formats x one process or a node: each right, or refused with the way."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from federation.data.datasets import arrays_of
+from federation.data.dealing import federated_data, own_data
+from federation.data.in_memory import hold
+from federation.data.source import Source
+from federation.errors import DataError
+from federation.experiment import Experiment
+from tests.federation.schema.test_rules import ASKED, NUMBERS, N
+
+rng = np.random.default_rng(1)
+SETTINGS = {"method": "fedavg", "protocol": "standard", "num_clients": 2, "clients_per_round": 2}
+SETTINGS |= {"partition": "natural", "target_column": "died", "task_column": "ward"}
+FORMATS = ("csv", "parquet", "frames", "node")
+COLUMNS = {name: cells for name, (cells, _) in ASKED.items() if len(cells) == N}
+COLUMNS |= {name: cells for name, (cells, *_) in NUMBERS.items()}
+
+
+def loaded(kind, cells, folder, **settings):
+    table = pd.DataFrame({"v": list(cells), "z": rng.normal(size=N)})
+    table["died"], table["ward"] = rng.integers(0, 2, N), np.array(["a", "b"])[np.arange(N) % 2]
+    e = Experiment(**SETTINGS, data_dir=str(folder), **settings)
+    if kind == "node":
+        table.drop(columns="ward").to_csv(folder / "t.csv", index=False)
+        return own_data(e, Source(f"csv:{folder}/t.csv"), 0), table
+    if kind == "csv":
+        table.to_csv(folder / "t.csv", index=False)
+        dataset = f"csv:{folder}/t.csv"
+    elif kind == "parquet":
+        Dataset.from_pandas(table).to_parquet(str(folder / "t.parquet"))
+        dataset = f"parquet:{folder}/t.parquet"
+    else:
+        dataset = hold(arrays_of((table.drop(columns="died"), table["died"])))
+    return federated_data(e.model_copy(update={"dataset": Source.of(dataset)})), table
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_kind_is_asked_about_wherever_it_is(name, kind, tmp_path):
+    with pytest.raises(DataError, match=r"column v .* write columns\.v = ") as caught:
+        loaded(kind, COLUMNS[name], tmp_path)
+    assert "\n" not in str(caught.value)
+    assert {column for fault in caught.value.faults for column in fault.columns} == {"v"}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_read_once_it_is_said_how(name, kind, tmp_path):
+    cells, numbers, line = NUMBERS[name]
+    data, _ = loaded(kind, cells, tmp_path, schema=f"columns.v = {{{line}}}")
+    assert data.schema.inputs == ("v", "z")
+    rows = data.train.given if kind != "node" else None
+    x, wanted = np.asarray(data.train.x[:, 0]), np.asarray(numbers)
+    if rows is not None:
+        np.testing.assert_allclose(x, wanted[rows], atol=0.00501, rtol=1e-6)
+    else:
+        held = np.sort(np.concatenate([x, np.asarray(data.test.x[:, 0])]))
+        np.testing.assert_allclose(held, np.sort(wanted), atol=0.00501, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("what", ["identifier", "ignored"])
+def test_what_is_no_input_does_not_reach_a_model(what, kind, tmp_path):
+    cells = [f"P{k:05}" for k in range(N)]
+    data, _ = loaded(kind, cells, tmp_path, schema=f'columns.v = {{kind = "{what}"}}')
+    assert data.schema.inputs == ("z",)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_dates_are_days_since_one_that_is_named(kind, tmp_path):
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, N), unit="D")
+    line = 'columns.v = {kind = "date", since = "2020-01-01"}'
+    data, _ = loaded(kind, days.strftime("%Y-%m-%d"), tmp_path, schema=line)
+    wanted = np.sort((days - pd.Timestamp("2020-01-01")).days)
+    held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
+    np.testing.assert_array_equal(np.sort(held), wanted)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_codes_mean_what_the_schema_says(kind, tmp_path):
+    cells = rng.choice(["1", "2"], N)
+    line = 'columns.v = {kind = "category", values = {"1" = "M", "2" = "F"}}'
+    data, _ = loaded(kind, cells, tmp_path, schema=line)
+    assert data.schema.inputs == ("v=F", "v=M", "z")
+    held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
+    assert held.sum() == (cells == "2").sum()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frames"])
+def test_proposals_are_taken_where_that_is_asked(kind, tmp_path):
+    data, _ = loaded(kind, [f"P{k:05}" for k in range(N)], tmp_path, strict=False)
+    assert data.schema.inputs == ("z",)
