@@ -23,17 +23,6 @@ from federation.noise import Noise, secret_noise
 from federation.streams import Stream
 from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, WITHHELD, read_list
 
-__all__ = [
-    "Covers",
-    "RowCovers",
-    "covered_roster",
-    "covered_scores",
-    "covered_training",
-    "covers_of",
-    "scores_of",
-    "withheld_scores",
-]
-
 _REASON: Final = "too few rows, or others than it can use: its site knows more"
 
 

@@ -12,18 +12,6 @@ from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.settings.run import RunSettings
 
-__all__ = [
-    "is_scored",
-    "looks",
-    "noise_multiplier",
-    "noise_of",
-    "reach",
-    "row_rate",
-    "row_releases",
-    "sampled_epsilon",
-    "sampling_rate",
-]
-
 _MOST: Final = 1e6
 """Largest noise multiplier that is solved for; with more, models are noise alone."""
 

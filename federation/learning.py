@@ -31,16 +31,6 @@ from federation.streams import Stream, torch_generator
 if TYPE_CHECKING:
     from federation.experiment import Experiment
 
-__all__ = [
-    "check_fit",
-    "check_kept",
-    "check_server",
-    "client_axes",
-    "server_side",
-    "set_aside",
-    "shapes_on",
-]
-
 _COPIES: Final = 2  # of what a client works on, at least: a gradient, and the next
 _LARGE: Final = 2**24  # bytes of a tensor that are worth a file
 _ALIGNED: Final = 64  # bytes, a multiple of which tensors in it begin at

@@ -45,8 +45,6 @@ from federation.schema import Column, Kind, Schema
 from federation.streams import Stream, generator
 from federation.wire import CLIENTS, METRICS
 
-__all__ = ["BanditSites"]
-
 _log = getLogger("flwr.engram")
 
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets

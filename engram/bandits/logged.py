@@ -13,8 +13,6 @@ from engram.arrays import Ints
 from engram.bandits.policy import ROUND, Array, PolicyServer, ServerState, generator
 from engram.checks import require
 
-__all__ = ["Logged", "Replayed", "logged", "replay"]
-
 S = TypeVar("S")
 
 

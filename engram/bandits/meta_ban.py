@@ -27,8 +27,6 @@ from engram.bandits.training import per_run, trained
 from engram.checks import require
 from engram.process import own_modes
 
-__all__ = ["MetaBan", "MetaBanState", "meta_ban"]
-
 MetaGradient = Literal["adapt", "eq6", "alg4"]
 
 

@@ -11,8 +11,6 @@ from engram.bandits.policy import CHOOSE, INIT, UPDATE, Array, BatchedPolicy, ge
 from engram.checks import require
 from engram.process import own_modes
 
-__all__ = ["PlayedRuns", "RoundContext", "play_policy"]
-
 S = TypeVar("S")
 
 
