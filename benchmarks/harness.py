@@ -27,6 +27,8 @@ def in_turns(
 ) -> dict[K, float]:
     """Times contenders in turns, so that each ratio is of times from the same minutes.
 
+    Their order rotates, so that none always follows the same one, whose threads may still spin.
+
     Args:
         contenders: Functions of the number of the turn, which counts from 0.
         turns: Number of turns that are timed.
@@ -37,10 +39,12 @@ def in_turns(
         Each contender's milliseconds: the median over the timed turns.
     """
     times: dict[K, list[float]] = {name: [] for name in contenders}
+    names = [*contenders]
     for turn in range(warm_up + turns):
-        for name, run in contenders.items():
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
             begun = clock()
-            run(turn)
+            contenders[name](turn)
             times[name].append(1000 * (clock() - begun))
     return {name: statistics.median(spent[warm_up:]) for name, spent in times.items()}
 

@@ -14,7 +14,6 @@ from rich.console import Console
 from torch.nn import functional
 
 from benchmarks.harness import in_turns, numbers_table
-from engram.meta.single_node import in_memory
 from engram.types import Batch
 from simulations.studies.meta_learning.episodes import EpisodeSampler
 from simulations.studies.meta_learning.methods import METHODS, RuleArguments
@@ -48,9 +47,7 @@ def time_meta(
 
 
 def _arguments(problem: Sinewave, hessian: str) -> RuleArguments:
-    return RuleArguments(
-        problem.loss, None, problem.tasks, _TASKS, _ROWS, ALPHA, hessian, in_memory
-    )
+    return RuleArguments(problem.loss, None, problem.tasks, _TASKS, _ROWS, ALPHA, hessian)
 
 
 def ours(method: str, runs: int, hessian: str) -> Callable[[int], Any]:

@@ -38,15 +38,15 @@ def time_federations(sizes: list[tuple[int, int]], *, rounds: int = 10) -> list[
     x, y = _rows(rng)
     platforms, found = [], []
     for clients, each_round in sizes:
-        before = forget_peak("cpu")
+        before = forget_peak()
         held = Split(x, y, list(rng.integers(0, _ROWS, (clients, _EACH))))
         e = experiment(
             WORKLOADS["W1"], method="fedavg", num_clients=clients, clients_per_round=each_round
         )
         platforms.append(Platform(e, FederatedData(held, held, 10)))
-        registered = forget_peak("cpu")
+        registered = forget_peak()
         platforms[-1].round(1)
-        found.append({"registered-mib": registered - before, "peak-mib": peak("cpu") - registered})
+        found.append({"registered-mib": registered - before, "peak-mib": peak() - registered})
     contenders = {
         i: lambda turn, platform=platform: platform.round(turn + 2)
         for i, platform in enumerate(platforms)
@@ -76,14 +76,14 @@ def whole_run(clients: int, each_round: int, *, rounds: int = 10) -> dict[str, f
     rng = np.random.default_rng(0)
     held = Split(*_rows(rng), list(rng.integers(0, _ROWS, (clients, _EACH))))
     data = FederatedData(held, held, 10)
-    before, begun = forget_peak("cpu"), time.perf_counter()
+    before, begun = forget_peak(), time.perf_counter()
     with TemporaryDirectory(prefix="engram-") as made:
         simulate(
             e,
             Path(made) / "run",
             opens=lambda opening: LocalHost(Trainer(opening.experiment, data, opening.store)),
         )
-    return {"seconds": time.perf_counter() - begun, "peak-mib": peak("cpu") - before}
+    return {"seconds": time.perf_counter() - begun, "peak-mib": peak() - before}
 
 
 def _rows(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:

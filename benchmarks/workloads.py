@@ -1,6 +1,5 @@
 """Workloads to be timed: federations with random rows, and their rounds on the platform."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +24,6 @@ from server.roster import query_roster
 from simulations.direct import train_directly
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
-from strategies.rounds import draw_cohort
 
 
 class Workload(NamedTuple):
@@ -113,22 +111,3 @@ class Platform:
         slots = unflat(self._strategy.state | self._slots, method.server.start)
         common, own = method.server.send(slots, everyone)
         return score(self.trainer, common, everyone, server_round=server_round, own=own)
-
-    def bare(self) -> Callable[[int], None]:
-        """Returns a function that runs a round of only the trainer, always from the same slots."""
-        e, merge = self._experiment, self._strategy.rounds.merge
-        most = (1 if merge.by == "clients" else 2**31) if merge.combines else None
-
-        def train(server_round: int) -> None:
-            cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
-            common, own = merge.method.server.send(merge.method.server.start, cohort)
-            self.trainer.train(
-                common,
-                [cohort],
-                server_round=server_round,
-                durable=server_round - 1,
-                own=own,
-                combine=most,
-            )
-
-        return train

@@ -20,8 +20,6 @@ from federation.errors import Refused
 from federation.files import read_json, replace_file
 from federation.settings.fields import key_of
 
-__all__ = ["in_force", "is_looser", "keep_policy", "kept_file"]
-
 _log = getLogger("flwr.engram")
 
 _KEPT: Final = "policy.json"  # in a node's state

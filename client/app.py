@@ -53,7 +53,7 @@ from federation.calibration import is_scored
 from federation.clock import now
 from federation.columns import Column
 from federation.described import read_schema
-from federation.errors import AWAITED, DataError, EngramError, Refused, one_line
+from federation.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
 from federation.experiment import FIRST, Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.learning import server_side
@@ -67,7 +67,6 @@ from federation.wire import (
     COLUMNS,
     MODEL,
     OWN_DATA,
-    REFUSED,
     ROSTER,
     ROSTER_QUERY,
     SECONDS,
@@ -75,8 +74,6 @@ from federation.wire import (
     config_of,
     units_of,
 )
-
-__all__ = ["app"]
 
 _log = getLogger("flwr.engram")
 

@@ -7,8 +7,6 @@ from typing import Any
 from federation.errors import DataError, Refused, few_names
 from federation.hosting import NodeConfig
 
-__all__ = ["kept_here", "own_settings"]
-
 _log = getLogger("flwr.engram")
 
 

@@ -18,8 +18,6 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from federation.errors import Refused
 from federation.files import parse_json, read_file, sync
 
-__all__ = ["NOTHING", "Chain", "Chained", "Fields"]
-
 _log = getLogger("flwr.engram")
 
 Fields = Mapping[str, Any]

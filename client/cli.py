@@ -29,8 +29,6 @@ from federation.proxies import direct
 from federation.settings.fields import wrong_values
 from federation.settings.machine import MachineSettings
 
-__all__ = ["app"]
-
 _FEW = 8  # most numbers shown in a line
 
 _log = logging.getLogger("flwr.engram")

@@ -7,8 +7,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
-__all__ = ["LEVEL", "of_draws", "of_mean", "of_proportion"]
-
 LEVEL: Final = 0.95
 _DRAWS: Final = 1000  # of the bootstrap
 _AT_ONCE: Final = 2**22  # numbers

@@ -19,20 +19,9 @@ from federation.columns import COMMON, TUNED, Column
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.network import NetworkMethod
-from federation.noise import Noise, secret_noise
+from federation.noise import secret_noise
 from federation.streams import Stream
 from federation.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, WITHHELD, read_list
-
-__all__ = [
-    "Covers",
-    "RowCovers",
-    "covered_roster",
-    "covered_scores",
-    "covered_training",
-    "covers_of",
-    "scores_of",
-    "withheld_scores",
-]
 
 _REASON: Final = "too few rows, or others than it can use: its site knows more"
 
@@ -42,23 +31,59 @@ class Covers(NamedTuple):
 
     Attributes:
         columns: The columns of its scores.
-        multiplier: Its noise multiplier.
+        multiplier: Its noise multiplier; > 0.
     """
 
     columns: Sequence[Column]
     multiplier: float
 
     def roster(self, content: RecordDict) -> RecordDict:
-        """Returns ``covered_roster``."""
-        return covered_roster(content)
+        """Returns a node's description without its clients' numbers of rows."""
+        entry = dict(content.config_records[ROSTER])
+        entry["examples"] = [1] * len(read_list(content.config_records[ROSTER], "clients", int))
+        for key in ("left-out-reasons", "unscored-reasons"):
+            entry[key] = [_REASON] * len(read_list(content.config_records[ROSTER], key, str))
+        return RecordDict({ROSTER: ConfigRecord(entry)})
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns ``covered_training``."""
-        return covered_training(content)
+        """Returns an answer to a round of training whose update has noise, without all else."""
+        details = dict(content.config_records[CLIENTS])
+        clients = len(read_list(content.config_records[CLIENTS], "ids", int))
+        details |= {"examples": [1] * clients, "losses": []}
+        details.pop(SECONDS, None)
+        return RecordDict(
+            {
+                **content.array_records,
+                METRICS: MetricRecord({"num-examples": clients}),
+                CLIENTS: ConfigRecord(details),
+            }
+        )
 
     def scores(self, content: RecordDict) -> RecordDict:
-        """Returns ``covered_scores``, with secret noise."""
-        return covered_scores(content, self.columns, self.multiplier)
+        """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
+
+        For its deviation see ``noise_of``. A missing score is the middle of its range before.
+        """
+        before, withheld = content.config_records[CLIENTS], withheld_scores(content, self.columns)
+        details = dict(withheld.config_records[CLIENTS])
+        del details[WITHHELD]
+        clients = read_list(before, "ids", int)
+        there = [column for column in self.columns if column.name in details]
+        deviations = noise_of(there, self.multiplier)
+        bounded = [column for column in there if column.name in deviations]
+        scores: dict[str, list[float]] = {}
+        drawn = secret_noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
+        for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
+            low, high = column.metric.low, column.metric.high
+            values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
+            values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
+            scores[column.name] = (values + deviations[column.name] * normal).tolist()
+        return RecordDict(
+            {
+                METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),
+                CLIENTS: ConfigRecord({**details, NOISE: self.multiplier, **scores}),
+            }
+        )
 
     def check_scores(self) -> None:
         """Refuses evaluations of which nothing would be sent.
@@ -100,68 +125,6 @@ def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
 def scores_of(e: Experiment) -> Sequence[Column]:
     """Returns the columns that scores of a network may have; none of other models."""
     return e.network.columns(e, (COMMON, TUNED)) if isinstance(e.own, NetworkMethod) else []
-
-
-def covered_roster(content: RecordDict) -> RecordDict:
-    """Returns a node's description without its clients' numbers of rows."""
-    entry = dict(content.config_records[ROSTER])
-    entry["examples"] = [1] * len(read_list(content.config_records[ROSTER], "clients", int))
-    for key in ("left-out-reasons", "unscored-reasons"):
-        entry[key] = [_REASON] * len(read_list(content.config_records[ROSTER], key, str))
-    return RecordDict({ROSTER: ConfigRecord(entry)})
-
-
-def covered_training(content: RecordDict) -> RecordDict:
-    """Returns an answer to a round of training whose update has noise, without all else."""
-    details = dict(content.config_records[CLIENTS])
-    clients = len(read_list(content.config_records[CLIENTS], "ids", int))
-    details |= {"examples": [1] * clients, "losses": []}
-    details.pop(SECONDS, None)
-    return RecordDict(
-        {
-            **content.array_records,
-            METRICS: MetricRecord({"num-examples": clients}),
-            CLIENTS: ConfigRecord(details),
-        }
-    )
-
-
-def covered_scores(
-    content: RecordDict,
-    columns: Sequence[Column],
-    multiplier: float,
-    noise: Noise = secret_noise,
-) -> RecordDict:
-    """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
-
-    For its deviation see ``noise_of``. A score that is missing is the middle of its range before.
-
-    Args:
-        content: The answer.
-        columns: The columns that it may have.
-        multiplier: The noise multiplier; > 0.
-        noise: Source of the noise.
-    """
-    before, withheld = content.config_records[CLIENTS], withheld_scores(content, columns)
-    details = dict(withheld.config_records[CLIENTS])
-    del details[WITHHELD]
-    clients = read_list(before, "ids", int)
-    there = [column for column in columns if column.name in details]
-    deviations = noise_of(there, multiplier)
-    bounded = [column for column in there if column.name in deviations]
-    scores: dict[str, list[float]] = {}
-    drawn = noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
-    for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
-        low, high = column.metric.low, column.metric.high
-        values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
-        values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
-        scores[column.name] = (values + deviations[column.name] * normal).tolist()
-    return RecordDict(
-        {
-            METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),
-            CLIENTS: ConfigRecord({**details, NOISE: multiplier, **scores}),
-        }
-    )
 
 
 def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDict:

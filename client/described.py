@@ -24,8 +24,6 @@ from federation.roster import describe_node
 from federation.schema import Kind
 from federation.wire import COLUMNS, ROSTER_QUERY, config_of
 
-__all__ = ["described"]
-
 _TOLD: Final = "described"  # in a node's state: the last figures
 
 

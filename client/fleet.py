@@ -42,17 +42,6 @@ from federation.flower import (
 from federation.keys import read_node_key
 from federation.machine import available
 
-__all__ = [
-    "ClockRefused",
-    "Fleet",
-    "KeyRefused",
-    "RunInfo",
-    "RunOver",
-    "Unreachable",
-    "Untrusted",
-    "Unusable",
-]
-
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
 CALL = 20.0  # seconds that a call may take
 _TRANSFER = 300.0  # seconds that a call with a part of a model may take

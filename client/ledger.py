@@ -33,8 +33,6 @@ from federation.clock import now
 from federation.errors import Refused
 from federation.files import read_file, replace_file
 
-__all__ = ["LEDGER", "Books", "Ledger", "Spent"]
-
 LEDGER: Final = "ledger"
 """The ledger's folder in a node's state."""
 

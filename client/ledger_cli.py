@@ -17,8 +17,6 @@ from client.site_cli import state_of
 from federation.console import console
 from federation.errors import Refused, RunStopped, one_line, say
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 _TRAINED: Final = {"train": "trained", "evaluate": "scored"}

@@ -21,7 +21,7 @@ from client.requests import Request, asked_clients
 from client.sums import Summed, Sums
 from engram.checks import must
 from engram.core.slots import unflat
-from federation.errors import EngramError, Refused, few, one_line
+from federation.errors import REFUSED, EngramError, Refused, few, one_line
 from federation.registry import REGISTRY
 from federation.secure.client import (
     Advertised,
@@ -52,16 +52,7 @@ from federation.secure.wire import (
     session_of,
     to_entries,
 )
-from federation.wire import (
-    ARRAYS,
-    CLIENTS,
-    METRICS,
-    REFUSED,
-    config_of,
-    read_list,
-    to_params,
-    to_record,
-)
+from federation.wire import ARRAYS, CLIENTS, METRICS, config_of, read_list, to_params, to_record
 
 S = TypeVar("S")
 

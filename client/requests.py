@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from engram.checks import must
-from federation.errors import EngramError, few, one_line
+from federation.errors import REFUSED, EngramError, few, one_line
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint, source_root
-from federation.wire import REFUSED, SETTINGS, config_of, read_int, read_list
+from federation.wire import SETTINGS, config_of, read_int, read_list
 
 _T = TypeVar("_T")
 

@@ -11,8 +11,6 @@ from client.requests import round_of
 from federation.errors import AWAITED, REFUSED, EngramError, few, one_line
 from federation.wire import CLIENTS, COLUMNS, METRICS, MODEL, config_of
 
-__all__ = ["Exchanged", "fields_of", "in_words", "metrics_of", "noted"]
-
 _log = getLogger("flwr.engram")
 
 _DONE: Final = {MessageType.TRAIN: "trained", MessageType.EVALUATE: "scored"}

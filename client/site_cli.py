@@ -13,8 +13,6 @@ from client.audit import AUDIT, Audit
 from federation.credentials import read_node
 from federation.errors import Refused, RunStopped, say
 
-__all__ = ["app", "asked_by", "described", "state_of"]
-
 app = typer.Typer()
 
 _OF: Final = {"train": "training", "evaluate": "scores", "query.secure": "stages of secure sums"}

@@ -17,8 +17,6 @@ from federation.experiment import Experiment
 from federation.hosting import NodeConfig
 from federation.wire import CLIENTS, config_of
 
-__all__ = ["Account", "cost_of", "digest_of"]
-
 _BLOCK: Final = 2**20  # bytes that are read at once
 
 

@@ -14,8 +14,6 @@ from federation.credentials import NodeCredentials, read_node
 from federation.files import is_locked
 from federation.registry import fingerprint, own_registry
 
-__all__ = ["SiteStatus", "site_status"]
-
 _LAST = 5  # rounds that are shown
 
 

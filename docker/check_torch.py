@@ -5,8 +5,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["complaint"]
-
 
 def complaint(wanted: str, packages: Path) -> str | None:
     """Returns what is wrong with the PyTorch in a folder of packages, or None.

@@ -11,8 +11,6 @@ from federation.described import DescribedColumn, DescribedTable
 from federation.errors import few_names, one_line
 from federation.settings.data import DataSettings
 
-__all__ = ["Finding", "findings", "proposed", "summary"]
-
 _APART: Final = 2.0  # times one median that another at least is, of numbers in another unit
 
 Tables = Mapping[str, DescribedTable]

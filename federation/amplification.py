@@ -26,8 +26,6 @@ from engram.checks import require
 from engram.privacy import epsilon, epsilon_of
 from federation.errors import Refused
 
-__all__ = ["composed_epsilon", "poisson_epsilon", "subset_epsilon"]
-
 _ORDERS: Final = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512)
 _LARGEST: Final = 50.0  # epsilons that are worth a distribution, whose size grows with them
 _GRID: Final = 5e-4  # of Renyi's epsilon: epsilon is at most half a percent too large

@@ -22,8 +22,6 @@ from federation.streams import Stream, torch_generator
 if TYPE_CHECKING:
     from federation.experiment import Experiment
 
-__all__ = ["Uplink", "draws", "is_whole", "layout_down", "shrinks", "written"]
-
 
 class Uplink(NamedTuple):
     """The bytes of what a client sends.

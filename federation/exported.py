@@ -40,17 +40,6 @@ from federation.schema import Kind
 from federation.stored import of_kind
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
-__all__ = [
-    "FORMATS",
-    "Exported",
-    "Form",
-    "Format",
-    "check_format",
-    "load_model",
-    "read_exported",
-    "runner",
-]
-
 Format = Literal["safetensors", "torch", "onnx"]
 Form = Literal["network", "shifted", "mixture", "recalling", "layers"]
 """Form of a model: the run's network; it with a bias before its last layer; several of them; it

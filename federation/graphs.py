@@ -26,8 +26,6 @@ from federation.errors import Refused, one_line
 from federation.machine import available
 from federation.safe_path import SAFE
 
-__all__ = ["USUAL", "Limits", "Runs", "run_apart", "session"]
-
 Arrays = dict[str, npt.NDArray[Any]]
 Runs = Callable[[Arrays], npt.NDArray[Any]]
 """``inputs by name -> outputs``: what runs a graph."""

@@ -6,8 +6,6 @@ from federation.aggregation import spent
 from federation.calibration import looks, noise_multiplier, reach, sampling_rate
 from federation.experiment import Experiment
 
-__all__ = ["adjacency", "guarantee", "is_weak"]
-
 _MOST: Final = 10.0
 """Largest epsilon that protects to a reasonable degree: tier 2 of Ponomareva et al., JAIR 2023."""
 

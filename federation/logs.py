@@ -15,8 +15,6 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-__all__ = ["VARIABLE", "VERDICT", "Said", "begin_log", "read_said", "uvicorn_log"]
-
 VARIABLE: Final = "ENGRAM_LOG"
 """Environment variable; ``json`` for lines of JSON. Processes hand it to those that they start."""
 

@@ -18,8 +18,6 @@ from federation.graphs import Runs, session
 from federation.schema import Kind
 from federation.shapes import example
 
-__all__ = ["check_onnx", "on_tensors", "to_onnx"]
-
 OUTPUTS: Final = "outputs"
 _ROWS: Final = 3  # of the example; a program of one row may be for one row alone
 _CLOSE: Final = 1e-4  # outputs may differ by so much, beside their size

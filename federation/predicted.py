@@ -13,18 +13,6 @@ from engram.models.base import Inputs, Outputs
 from federation.errors import Refused
 from federation.machine import check_room
 
-__all__ = [
-    "PREDICTED",
-    "USUAL",
-    "Interval",
-    "columns_of",
-    "coverage",
-    "ends_of",
-    "intervals_of",
-    "outputs_of",
-    "targets_as_columns",
-]
-
 USUAL: Final = 0.9
 """The probability of intervals, unless another is asked for."""
 

@@ -22,20 +22,6 @@ from federation.errors import Refused, one_line
 from federation.files import read_json
 from federation.settings.fields import Scalar, expect, in_words, key_of
 
-__all__ = [
-    "Clients",
-    "Count",
-    "Figure",
-    "Name",
-    "Seed",
-    "Settings",
-    "Stored",
-    "fits",
-    "of_kind",
-    "read_stored",
-    "readable",
-]
-
 _LARGEST: Final = 1e150  # of a figure: its square is finite
 
 

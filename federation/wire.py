@@ -12,48 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
 from engram.units import Standard, Units
-from federation.errors import BUSY, REFUSED, EngramError, brief
+from federation.errors import EngramError, brief
 from federation.mapped import view_of
-
-__all__ = [
-    "APPROVAL",
-    "ARRAYS",
-    "BUSY",
-    "CLIENTS",
-    "CODE",
-    "COLUMNS",
-    "CONFIG",
-    "DIVERGED",
-    "HELD_OUT",
-    "METRICS",
-    "MODEL",
-    "NOISE",
-    "OWN",
-    "OWN_DATA",
-    "REFUSED",
-    "ROSTER",
-    "ROSTER_QUERY",
-    "SECONDS",
-    "SECURE_QUERY",
-    "SETTINGS",
-    "TRAINING",
-    "VERSION",
-    "WAYS",
-    "WITHHELD",
-    "config_of",
-    "floats_of",
-    "floats_record",
-    "parts_of",
-    "read_array",
-    "read_float",
-    "read_floats",
-    "read_int",
-    "read_list",
-    "to_params",
-    "to_record",
-    "units_entries",
-    "units_of",
-]
 
 _T = TypeVar("_T", int, float, str)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import AWAITED, UNFINISHED, UNUSABLE, few, one_line
+from federation.errors import AWAITED, BUSY, REFUSED, UNFINISHED, UNUSABLE, few, one_line
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.flower import names
 from federation.roster import NodeEntry, read_entry
-from federation.wire import BUSY, COLUMNS, CONFIG, REFUSED, ROSTER_QUERY, SETTINGS, TRAINING
+from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
 from server.asked import has_code
 from server.grid import PatientGrid
 from strategies.reading import Rejected, first_answers, read_reply

@@ -18,8 +18,6 @@ from server.membership import membership_of
 from server.opened import opened
 from server.roster import attendance_of
 
-__all__ = ["CHECK", "READER", "SURVEY", "Survey", "survey"]
-
 SURVEY: Final = "survey.json"
 """The file with the answers."""
 

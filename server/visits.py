@@ -24,8 +24,6 @@ from server.opened import opened
 from server.roster import attendance_of
 from strategies.reading import Rejected, first_answers, read_reply
 
-__all__ = ["MODELS", "SCORES", "Given", "Visited", "given_model", "visit"]
-
 MODELS: Final = "models.json"
 """The file that names the models' folders."""
 

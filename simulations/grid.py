@@ -9,9 +9,9 @@ from flwr.serverapp import Grid
 
 from client.hosts import Exchanging, Host
 from client.requests import Request
-from federation.errors import EngramError
+from federation.errors import REFUSED, EngramError
 from federation.flower import Run, local_run, name_message
-from federation.wire import REFUSED, ROSTER_QUERY, SECURE_QUERY
+from federation.wire import ROSTER_QUERY, SECURE_QUERY
 
 _log = getLogger("flwr.engram")
 _CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp

@@ -24,7 +24,7 @@ from engram.units import Units
 from federation.data.dealing import federated_data, own_data
 from federation.data.federated import FederatedData
 from federation.data.standards import told, warn_of_scales
-from federation.errors import EngramError, Refused, brief
+from federation.errors import REFUSED, EngramError, Refused, brief
 from federation.methods.network import NetworkMethod
 from federation.roster import describe_node
 from federation.trained import Trained
@@ -35,7 +35,6 @@ from federation.wire import (
     DIVERGED,
     METRICS,
     OWN,
-    REFUSED,
     VERSION,
     config_of,
     to_params,

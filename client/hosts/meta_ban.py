@@ -45,8 +45,6 @@ from federation.roster import describe_node
 from federation.schema import Kind
 from federation.wire import ARRAYS, CLIENTS, config_of, read_int, read_list
 
-__all__ = ["UserSites"]
-
 Numbers = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 

@@ -34,8 +34,6 @@ from federation.schema import Kind
 from federation.streams import Stream
 from federation.wire import CLIENTS, METRICS
 
-__all__ = ["TableSites"]
-
 Array = npt.NDArray[np.float64]
 
 _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal

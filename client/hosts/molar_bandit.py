@@ -46,8 +46,6 @@ from federation.schema import Kind
 from federation.streams import Stream, generator
 from federation.wire import CLIENTS, METRICS
 
-__all__ = ["BanditSites"]
-
 _log = getLogger("flwr.engram")
 
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets

@@ -11,8 +11,6 @@ from typing import Final, Protocol
 
 from engram.types import Params
 
-__all__ = ["ON_UPDATES", "Forge", "forge_of"]
-
 
 class Forge(Protocol):
     """An attack on updates."""

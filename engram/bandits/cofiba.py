@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.blas import dsymv
 
-from engram.arrays import Ints
+from engram.arrays import Array, Ints
 from engram.bandits import graph
 from engram.bandits.graph import Graph
-from engram.bandits.policy import Array, Policy, best
+from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
 from engram.bandits.user_stats import UserStats, empty
 from engram.checks import require

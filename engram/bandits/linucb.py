@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.policy import Array, Policy, best
+from engram.arrays import Array
+from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, fresh, observed, optimistic
 
 

@@ -9,11 +9,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram.arrays import Ints
-from engram.bandits.policy import ROUND, Array, PolicyServer, ServerState, generator
+from engram.arrays import Array, Ints
+from engram.bandits.policy import ROUND, PolicyServer, ServerState, generator
 from engram.checks import require
-
-__all__ = ["Logged", "Replayed", "logged", "replay"]
 
 S = TypeVar("S")
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Bools, Ints
+from engram.arrays import Array, Bools, Ints
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
-from engram.bandits.policy import Array, best_of_each
+from engram.bandits.policy import best_of_each
 from engram.bandits.replay import Drawn, Rngs, draw, uniforms
 
 Exploration = Literal["gradient-norm", "paper"]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.policy import Array, Policy
+from engram.arrays import Array
+from engram.bandits.policy import Policy
 from engram.checks import require
 from engram.molar.bandits.policies import molar_bandit
 from engram.molar.bandits.site import History, TaskState

@@ -5,13 +5,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from engram.arrays import Ints
+from engram.arrays import Array, Ints
 from engram.bandits.environments.environment import Environment, Round
-from engram.bandits.policy import CHOOSE, INIT, UPDATE, Array, BatchedPolicy, generator
+from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, generator
 from engram.checks import require
 from engram.process import own_modes
-
-__all__ = ["PlayedRuns", "RoundContext", "play_policy"]
 
 S = TypeVar("S")
 

@@ -17,21 +17,6 @@ from torch import Tensor
 from engram.arrays import Array, Ints
 from engram.checks import require
 
-__all__ = [
-    "Array",
-    "BatchedPolicy",
-    "Policy",
-    "PolicyServer",
-    "ServerState",
-    "batched",
-    "best",
-    "best_of_each",
-    "diverged",
-    "generator",
-    "policy_server",
-    "single_run",
-]
-
 Name = int | str
 S = TypeVar("S")
 

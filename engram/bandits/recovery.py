@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Bools
-from engram.bandits.policy import Array
+from engram.arrays import Array, Bools
 from engram.checks import require
 
 

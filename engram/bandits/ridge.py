@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg.blas import dsymm, dsymv, dsyr
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from engram.bandits.policy import Array
+from engram.arrays import Array
 from engram.checks import require
 
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from engram.arrays import Array
 from engram.bandits.linucb import LinearState, ridge_policy
-from engram.bandits.policy import Array, Policy, best
+from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, optimistic
 from engram.checks import require
 

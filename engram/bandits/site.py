@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from engram.arrays import Ints
+from engram.arrays import Array, Ints
 from engram.bandits.networks import Weights, gradients
 from engram.bandits.persistent import Persistent
-from engram.bandits.policy import Array
 from engram.bandits.replay import (
     Drawn,
     ReplayBuffer,

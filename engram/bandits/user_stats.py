@@ -8,8 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from engram.arrays import Ints
-from engram.bandits.policy import Array
+from engram.arrays import Array, Ints
 from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
 
 Cluster = frozenset[int]

@@ -14,8 +14,6 @@ from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Params, Scale
 
-__all__ = ["bsgd", "bspiderboost"]
-
 
 class Differences(NamedTuple):
     """BSpiderBoost's state."""

@@ -14,12 +14,10 @@ from torch import Tensor
 from engram.checks import require
 from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.meta_gradient import meta_gradient
-from engram.meta.single_node import Allocator, Draw, Episode, MetaRule, check_sampling, in_memory
+from engram.meta.single_node import Draw, Episode, MetaRule, check_sampling
 from engram.stacks import expand, gather, mean_of_tasks, scatter
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params, Scale
-
-__all__ = ["StepSizes", "adaptive_steps", "constant_steps", "moml_v1", "moml_v2"]
 
 
 class Remembering(NamedTuple):
@@ -40,7 +38,6 @@ def moml_v1(
     beta: Scale,
     eta: Scale,
     hessian: str = "exact",
-    allocate: Allocator = in_memory,
 ) -> MetaRule[Remembering]:
     """Builds MOML v1 (Alg. 1).
 
@@ -63,7 +60,6 @@ def moml_v1(
             MAML.
         eta: Meta step size; > 0.
         hessian: One of ``curvature.HESSIANS``.
-        allocate: Allocates the memories, in RAM or memory-mapped; see ``Allocator``.
 
     Raises:
         ValueError: If a value is out of range.
@@ -77,7 +73,7 @@ def moml_v1(
     def init(w: Params) -> Remembering:
         first = next(iter(w.values()))
         known = torch.zeros(len(first), tasks, dtype=torch.bool, device=first.device)
-        return Remembering(w, _allocated(allocate, w, tasks), known)
+        return Remembering(w, _zeros(w, tasks), known)
 
     def step(state: Remembering, episodes: tuple[Episode, ...]) -> Remembering:
         ((drawn, (first, *others)),) = episodes
@@ -189,7 +185,6 @@ def moml_v2(
     alpha: float,
     steps: StepSizes,
     hessian: str = "exact",
-    allocate: Allocator = in_memory,
 ) -> MetaRule[Tracking]:
     """Builds MOML v2 (Alg. 2).
 
@@ -217,7 +212,6 @@ def moml_v2(
         alpha: Adaptation step size; >= 0.
         steps: ``constant_steps`` or ``adaptive_steps``.
         hessian: One of ``curvature.HESSIANS``.
-        allocate: See ``moml_v1``.
 
     Raises:
         ValueError: If a value is out of range.
@@ -234,7 +228,7 @@ def moml_v2(
     def init(w: Params) -> Tracking:
         first = next(iter(w.values()))
         ones = first.new_ones(len(first))
-        return Tracking(w, w, _allocated(allocate, w, tasks), ones, ones * steps.before)
+        return Tracking(w, w, _zeros(w, tasks), ones, ones * steps.before)
 
     def step(state: Tracking, episodes: tuple[Episode, ...]) -> Tracking:
         (moved, (first,)), (drawn, others), *seen = episodes
@@ -263,7 +257,6 @@ def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
     return torch.ones_like(shrink)
 
 
-def _allocated(allocate: Allocator, w: Params, tasks: int) -> Params:
-    return {
-        name: allocate(name, (len(leaf), tasks, *leaf.shape[1:]), leaf) for name, leaf in w.items()
-    }
+def _zeros(w: Params, tasks: int) -> Params:
+    """Returns zeros with an axis of tasks after that of runs."""
+    return {name: leaf.new_zeros(len(leaf), tasks, *leaf.shape[1:]) for name, leaf in w.items()}

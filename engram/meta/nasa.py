@@ -15,8 +15,6 @@ from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled, interpolate
 from engram.types import Params, Scale
 
-__all__ = ["nasa"]
-
 
 class Averaging(NamedTuple):
     """NASA's state."""
@@ -79,6 +77,4 @@ def nasa(
         z = delta if state.z is None else interpolate(state.z, delta, gamma)
         return Averaging(add_scaled(state.w, -eta, z), u, z)
 
-    return MetaRule(
-        lambda w: Averaging(w, None, None), step, ((draw,),), memories=tasks, resident=True
-    )
+    return MetaRule(lambda w: Averaging(w, None, None), step, ((draw,),), memories=tasks)

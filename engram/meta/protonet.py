@@ -15,8 +15,6 @@ from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params, Scale
 
-__all__ = ["protonet", "prototypical_logits", "prototypical_loss"]
-
 Embed = Callable[[Params, Tensor], Tensor]  # (params, inputs (k, ...)) -> points (k, e)
 
 

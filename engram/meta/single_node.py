@@ -16,20 +16,6 @@ from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled, interpolate
 from engram.types import Batch, Params, Scale
 
-__all__ = [
-    "Allocator",
-    "Draw",
-    "Episode",
-    "HasModel",
-    "MetaRule",
-    "OnlyModel",
-    "check_sampling",
-    "in_memory",
-    "local_moml",
-    "maml",
-    "reptile",
-]
-
 
 class Draw(NamedTuple):
     """The samples that a step requests.
@@ -82,27 +68,16 @@ class MetaRule(NamedTuple, Generic[S]):
             them; so do not use the state passed in again.
         cycle: The draws of successive iterations, repeated; an iteration gets one episode per draw.
         memories: Number of memories of a run: n or 0.
-        resident: Whether an iteration computes with all memories, and so needs them in memory.
     """
 
     init: Callable[[Params], S]
     step: Callable[[S, tuple[Episode, ...]], S]
     cycle: tuple[tuple[Draw, ...], ...]
     memories: int
-    resident: bool = False
 
     def draws(self, t: int) -> tuple[Draw, ...]:
         """Returns what iteration t (from 0) draws."""
         return self.cycle[t % len(self.cycle)]
-
-
-Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
-
-
-def in_memory(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Allocates memories as zeros in RAM; the default ``Allocator``."""
-    del name
-    return like.new_zeros(shape)
 
 
 def check_sampling(tasks_per_step: int, batch_size: int, tasks: int | None = None) -> None:

@@ -13,8 +13,6 @@ import numpy as np
 from engram.arrays import Array
 from engram.checks import require
 
-__all__ = ["Clipped", "Learner", "checked", "clipped", "positive"]
-
 S = TypeVar("S")
 
 _ROUNDING = 1e-9  # by which a gradient may exceed its bound

@@ -6,21 +6,9 @@ import numpy as np
 
 from engram.arrays import Array, Ints
 from engram.checks import require
-from engram.online.bases import vectorized
 from engram.online.games import Game
 from engram.online.learner import Learner
 from engram.online.loss_streams import LossStream
-
-__all__ = [
-    "PlayedStream",
-    "game_regrets",
-    "least_totals",
-    "log_spaced",
-    "play_game",
-    "play_stream",
-    "regrets",
-    "vectorized",
-]
 
 
 class PlayedStream(NamedTuple):

@@ -23,8 +23,6 @@ from engram.online.learner import Learner, checked, positive
 from engram.online.surrogates import curvatures, surrogate_gradients
 from engram.online.weights import weigh
 
-__all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
-
 Feedback = Literal["one-gradient", "multi-gradient"]
 Kind = Literal["practical", "theory"]
 

@@ -42,8 +42,6 @@ from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.learned import Learned
 
-__all__ = ["members", "training_clients"]
-
 _TRIES: Final = 1000
 
 Tell = Callable[[int, str], None]

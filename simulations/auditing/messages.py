@@ -26,8 +26,6 @@ from federation.streams import Stream, torch_generator
 from simulations.learned import Learned
 from strategies.rounds import draw_cohort
 
-__all__ = ["MOST", "Seen", "messages"]
-
 MOST: Final = 64
 """Rows of a message that are looked for by their gradient; of more, nothing would be found."""
 

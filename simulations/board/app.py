@@ -18,8 +18,6 @@ from simulations.board.one_run import one_run
 from simulations.board.shelf import Shelf
 from simulations.board.trials import trials
 
-__all__ = ["board"]
-
 Query = Mapping[str, Sequence[str]]
 
 _log = getLogger("flwr.engram")

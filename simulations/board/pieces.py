@@ -13,19 +13,6 @@ from plotly.graph_objects import Figure
 
 from simulations.pages.content import BAR, PageTable
 
-__all__ = [
-    "address",
-    "choices",
-    "escaped",
-    "facts",
-    "graph",
-    "grid",
-    "linked",
-    "number",
-    "plain",
-    "plain_table",
-]
-
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+!|~-])")
 _GRID: Final = {
     "animateRows": False,

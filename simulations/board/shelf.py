@@ -14,8 +14,6 @@ from server.record import RunRecord
 from simulations.comparison import PLAN, SEARCHED, Runs, is_evaluated, runs_of
 from simulations.entries import Entry, entry_of
 
-__all__ = ["Shelf", "Shelved", "differing"]
-
 _PARTS: Final = ("config.json", "metrics.jsonl", "results.json", PROGRESS, PLAN, SEARCHED)
 _APART: Final = frozenset({"seed", "resume", "method", "dataset"})  # shown in columns of their own
 _KEPT: Final = 256  # runs whose files are kept in memory

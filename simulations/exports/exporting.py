@@ -27,8 +27,6 @@ from simulations.exports.evidence import of_coefficients, of_network
 from simulations.exports.tables import coefficients_of
 from simulations.learned import Learned
 
-__all__ = ["Written", "exported_into", "free_folder", "of_table", "package_of", "written"]
-
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 
 

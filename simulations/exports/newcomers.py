@@ -51,8 +51,6 @@ from simulations.exports.exporting import (
 from simulations.exports.tables import FOLDS, UNLABELED, transferred
 from simulations.learned import Learned
 
-__all__ = ["adapted", "adapted_into", "cross_validated", "newcomer_of"]
-
 Fit = Callable[[RowNumbers], nn.Module]
 """``rows -> module``: a model that has learned from these of the newcomer's rows."""
 

@@ -27,8 +27,6 @@ class Option(NamedTuple):
     # ``package.module:NAME``. For a tuple of these, the empty tuple stands for all.
     among: Collection[Any] | str | None = None
     positional: bool = False  # whether it is an argument, without a flag
-    # Whether it is part of a folder's plan. Other options may be given anew with ``--resume``.
-    kept: bool = True
 
     @property
     def allowed(self) -> Collection[Any] | None:

@@ -18,7 +18,7 @@ from federation.settings.fields import wrong_values
 from simulations.comparison import STUDY, read_study
 from simulations.options import as_allowed, find_run, new_folder
 from simulations.pool import Pool, Row
-from simulations.studies.settings import StudySettings, option_of
+from simulations.studies.settings import StudySettings
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
 
@@ -87,7 +87,10 @@ def run_study(
             settings = study.settings(**given)
             folder = stack.enter_context(new_folder(out, study.name + settings.detail))
         else:
-            settings, folder = _resumed(study, given, out, resume)
+            if given or out is not None:
+                raise Refused("--resume goes on with a reproduction as begun: give nothing else")
+            folder = find_run(resume)
+            settings = read_plan(folder, study)
         report = _work(study, settings, folder, resume is not None, processes, ray)
         _show(report, folder, as_json)
 
@@ -117,16 +120,6 @@ def _work(
         pool = Pool(folder, begin=begin, new_line=new_line, processes=processes, ray=ray)
         found = body.work(settings, pool)
     return body.report(settings, found)
-
-
-def _resumed(
-    study: Study, given: Mapping[str, Any], out: Path | None, resume: str
-) -> tuple[StudySettings, Path]:
-    kept = {each.name for each in dataclasses.fields(study.settings) if option_of(each).kept}
-    if kept & given.keys() or out is not None:
-        raise Refused("--resume goes on with a reproduction as it was begun: give nothing else")
-    folder = find_run(resume)
-    return dataclasses.replace(read_plan(folder, study), **given), folder
 
 
 def _show(report: Report, folder: Path, as_json: bool) -> None:
@@ -162,9 +155,8 @@ def write_plan(folder: Path, name: str, settings: StudySettings) -> None:
     """
     plan: Row = {"experiment": name, "format": _FORMAT}
     for each in dataclasses.fields(settings):
-        if option_of(each).kept:
-            value = getattr(settings, each.name)
-            plan[each.name] = str(value.absolute()) if isinstance(value, Path) else value
+        value = getattr(settings, each.name)
+        plan[each.name] = str(value.absolute()) if isinstance(value, Path) else value
     try:
         with (folder / STUDY).open("x", encoding="utf-8") as file:
             json.dump(plan, file, indent=2)

@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
     from client.hosts import Engine
 
-__all__ = [
-    "CONTROL",
-    "Found",
-    "begin",
-    "draw_ranks",
-    "found_in",
-    "rank_table",
-    "run",
-    "score_table",
-]
-
 CONTROL: Final = "local"
 """The method that others are compared with: without it, nobody says whether a federation pays."""
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-__all__ = ["Rank", "ranks"]
-
 _CONFIDENCE = 0.95
 
 

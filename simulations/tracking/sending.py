@@ -21,8 +21,6 @@ from server.record import RunRecord
 from simulations.extras import need
 from simulations.tracking.base import About, Ending, Tracker
 
-__all__ = ["TRACKERS", "check_sendable", "check_tracker", "follow", "send"]
-
 _log = getLogger("flwr.engram")
 
 _SENT: Final = "tracked.json"

@@ -1,7 +1,6 @@
 """The benchmarks run, and what they print is numbers. How large these are is not for a test."""
 
 import io
-import json
 import math
 import runpy
 import sys
@@ -14,7 +13,6 @@ from rich.console import Console
 from benchmarks import meta, modules, peers, tuning
 from benchmarks.chaos import DisturbedRun, plan
 from benchmarks.harness import numbers_table
-from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
 from benchmarks.scale import time_federations
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
@@ -34,19 +32,12 @@ def benchmark_rounds(monkeypatch):
     return call
 
 
-def test_rounds_prints_finite_ratios(benchmark_rounds, capsys):
+def test_rounds_prints_each_contender(benchmark_rounds, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
-        benchmark_rounds("--workload W1 --method fedavg,local-moml --rounds 1 --json")
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["machine"]["gflops"] > 0
-    rows = {row["name"]: row for row in printed["workloads"]["W1"]["rows"]}
-    assert {"fedavg", "local-moml, first-order", "local-moml, exact", "torch loop"} <= rows.keys()
-    for row in rows.values():
-        assert 0 < row["min-ms"] <= row["ms"]
-        assert row["ratios"]["torch loop"] > 0
-        assert all(math.isfinite(ratio) for ratio in row["ratios"].values())
-    assert 0 < rows["fedavg"]["of-roofline"] < 2
-    assert rows["fedavg"]["gflop"] < rows["local-moml, exact"]["gflop"]
+        benchmark_rounds("--workload W1 --method fedavg,local-moml --rounds 1")
+    printed = capsys.readouterr().out
+    for name in ("fedavg", "local-moml, first-order", "local-moml, exact", "torch loop"):
+        assert name in printed
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
@@ -54,9 +45,10 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
         raise peers.PeerMissing("pip install it")
 
     monkeypatch.setitem(peers.PEERS, "FedJAX", missing)
-    found = time_workload("W1", rounds=1, device="cpu", roofline=measure("cpu"), methods=["fedavg"])
-    assert [row["name"] for row in found["rows"]] == ["fedavg", "torch loop"]
-    assert found["notes"] == ["FedJAX is left out: pip install it"]
+    ms, notes = time_workload("W1", rounds=1, device="cpu", methods=["fedavg"])
+    assert list(ms) == ["fedavg", "torch loop"]
+    assert min(ms.values()) > 0
+    assert notes == ["FedJAX is left out: pip install it"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +206,7 @@ def test_tuning_compares_the_same_runs():
 
 
 def test_tables_cut_nothing_off_where_there_is_little_room():
-    table = numbers_table("", "x FedJAX", "milliseconds", "of roofline")
+    table = numbers_table("", "x FedJAX", "milliseconds", "ratio")
     table.add_row("local-moml, first-order", "123456.7", "1", "2")
     console = Console(width=34, file=io.StringIO(), legacy_windows=False)
     console.print(table)

@@ -20,7 +20,7 @@ from engram.core.slots import flat
 from engram.units import Units
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.source import FILES
-from federation.errors import Refused
+from federation.errors import REFUSED, Refused
 from federation.fingerprint import fingerprint, source_root
 from federation.flower import local_run, name_message, node_context
 from federation.roster import read_entry
@@ -30,7 +30,6 @@ from federation.wire import (
     ARRAYS,
     CLIENTS,
     CONFIG,
-    REFUSED,
     ROSTER_QUERY,
     to_params,
     to_record,

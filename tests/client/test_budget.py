@@ -14,11 +14,12 @@ from client.training.chunks import ClientFailed
 from client.training.trainer import Trainer
 from engram.core.slots import flat
 from engram.core.walkers import Walker
+from federation.errors import REFUSED
 from federation.flower import local_run
 from federation.leaving import leave_covered
 from federation.noise import simulated_noise
 from federation.roster import read_entry
-from federation.wire import CLIENTS, CONFIG, METRICS, MODEL, REFUSED, ROSTER_QUERY
+from federation.wire import CLIENTS, CONFIG, METRICS, MODEL, ROSTER_QUERY
 from tests.client.budgets import (
     LOCAL,
     ask,

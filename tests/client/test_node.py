@@ -19,10 +19,10 @@ from client.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, U
 from client.node import only_one, run_node
 from client.worker import COUNTED, Work, Worker, WorkerDied
 from federation.counters import Counters
-from federation.errors import Refused
+from federation.errors import REFUSED, Refused
 from federation.flower import ErrorCode, local_run, name_message, pack, unpack
 from federation.roster import read_entry
-from federation.wire import CONFIG, REFUSED, ROSTER_QUERY
+from federation.wire import CONFIG, ROSTER_QUERY
 from tests.support import small
 
 STATION = {"partition-id": 0, "num-partitions": 2}

@@ -13,13 +13,13 @@ from client.app import app
 from client.audit import Audit
 from client.policy import Policy, is_open, policy_file, read_policy
 from engram.core.slots import flat
-from federation.errors import Refused
+from federation.errors import REFUSED, Refused
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
 from federation.flower import local_run, name_message, node_context
 from federation.roster import read_entry
 from federation.schema import Kind
-from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, to_record
+from federation.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.support import initial_model, small, trainer
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

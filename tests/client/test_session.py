@@ -16,8 +16,9 @@ from client.fleet import RunInfo, RunOver, Unreachable, Unusable
 from client.policy import read_policy
 from client.session import Session
 from client.worker import WorkerDied
+from federation.errors import BUSY, REFUSED
 from federation.flower import Parcel, local_run, name_message, pack, unpack
-from federation.wire import BUSY, CONFIG, REFUSED
+from federation.wire import CONFIG
 
 WALL = 1_700_000_000.0  # seconds; the time at which every test begins
 

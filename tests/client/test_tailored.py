@@ -7,16 +7,9 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from client.hosts.local import LocalHost
 from client.requests import Request
 from engram.core.slots import flat, over_slots, unflat
+from federation.errors import REFUSED
 from federation.flower import local_run
-from federation.wire import (
-    ARRAYS,
-    CLIENTS,
-    CONFIG,
-    OWN,
-    REFUSED,
-    to_params,
-    to_record,
-)
+from federation.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.front import load_run

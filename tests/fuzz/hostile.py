@@ -22,9 +22,10 @@ from client.app import app
 from client.audit import AUDIT, Audit
 from client.training.sampler import Sampler
 from engram.core.slots import flat
+from federation.errors import REFUSED
 from federation.flower import local_run, name_message, node_context
 from federation.methods import METHODS
-from federation.wire import CONFIG, DIVERGED, REFUSED, ROSTER_QUERY, to_record
+from federation.wire import CONFIG, DIVERGED, ROSTER_QUERY, to_record
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.folders import small as quick
 from tests.fuzz.settings import setting

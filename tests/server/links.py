@@ -8,9 +8,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Rec
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, is_bundled, unbundle
-from federation.errors import UNFINISHED
+from federation.errors import BUSY, UNFINISHED
 from federation.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
-from federation.wire import ARRAYS, BUSY, CLIENTS, CONFIG, ROSTER_QUERY
+from federation.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
 from server.grid import PatientGrid
 
 

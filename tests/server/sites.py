@@ -10,8 +10,8 @@ from client.hosts.molar import TableSites
 from client.memory import RamStore
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from federation.data.tables import table_data
+from federation.errors import REFUSED
 from federation.estimates import SITES
-from federation.wire import REFUSED
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from tests.support import small

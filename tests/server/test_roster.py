@@ -5,10 +5,9 @@ import re
 import pytest
 from flwr.app import Error, RecordDict
 
-from federation.errors import AWAITED, RunStopped
+from federation.errors import AWAITED, BUSY, REFUSED, RunStopped
 from federation.fingerprint import fingerprint, source_root
 from federation.schema import Kind
-from federation.wire import BUSY, REFUSED
 from server import answers, roster
 from server.roster import Attendance, Waiting, query_roster
 from tests.server.rosters import (

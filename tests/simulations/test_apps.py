@@ -12,12 +12,12 @@ from ray import cloudpickle
 from torch import nn
 
 import engram
-from federation.errors import Refused
+from federation.errors import REFUSED, Refused
 from federation.fingerprint import source_root
 from federation.flower import local_run, node_context
 from federation.plugins import plugins
 from federation.roster import read_entry
-from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, SETTINGS
+from federation.wire import CONFIG, ROSTER_QUERY, SETTINGS
 from tests.federation.test_plugins import write
 from tests.support import small, write_plug_in
 

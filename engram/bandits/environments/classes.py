@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.bandits.environments.environment import (
     Environment,
     Round,
@@ -13,7 +14,6 @@ from engram.bandits.environments.environment import (
     drawing,
     setting,
 )
-from engram.bandits.policy import Array
 from engram.checks import require
 
 ArmLayout = Literal["shift", "block"]

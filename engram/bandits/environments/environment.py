@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.policy import ROUND, SETTING, Array, generator
+from engram.arrays import Array
+from engram.bandits.policy import ROUND, SETTING, generator
 from engram.checks import require
 
 

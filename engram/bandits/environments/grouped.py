@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Bools, Ints
+from engram.arrays import Array, Bools, Ints
 from engram.bandits.environments.environment import (
     Environment,
     Round,
@@ -13,7 +13,6 @@ from engram.bandits.environments.environment import (
     drawing,
     setting,
 )
-from engram.bandits.policy import Array
 from engram.checks import require
 from engram.online.loss_streams import directions
 

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from engram.arrays import Ints
+from engram.arrays import Array, Ints
 from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
-from engram.bandits.policy import Array
 from engram.checks import require
 
 

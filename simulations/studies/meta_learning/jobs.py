@@ -2,20 +2,18 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from federation.machine import check_room
 from simulations.pool import Pool, Progress, Row
-from simulations.studies.meta_learning.memmap import check_memories, mib
 from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Steps
 from simulations.studies.meta_learning.settings import MetaLearningSettings
 from simulations.studies.meta_learning.sweep import Sweep, SweepRun, check_sweep, run_sweep
 from simulations.studies.summaries import grouped
-from simulations.terminal import err
 
 MATCHED: Final = "maml-matched"
 """The row of MAML with MOML v1's step size, which then differs from MOML v1 only in the memory."""
@@ -45,15 +43,10 @@ def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]
 
     def do(sweeps: Mapping[str, Sweep]) -> list[Row]:
         left = pool.left(sweeps).values()
-        needs = [check_sweep(_problem(case.make), sweep) for sweep in left]
-        at_once = sorted(needs, key=lambda need: need.size)[-pool.at_once :]
-        check_memories(at_once, settings.memory_dir)
-        for resident in (False, True):
-            size = sum(need.size for need in at_once if need.resident == resident)
-            if size:
-                place = "memory" if resident else settings.memory_dir or "memory"
-                err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
-        run = functools.partial(_run, case.make, settings.memory_dir)
+        sizes = sorted(check_sweep(_problem(case.make), sweep) for sweep in left)
+        at_once = sum(sizes[-pool.at_once :])
+        check_room("a model for each task and run", at_once, "name fewer --processes or --seeds")
+        run = functools.partial(_run, case.make)
         return pool.run({name: functools.partial(run, sweep) for name, sweep in sweeps.items()})
 
     steps = choose(do(tuning_sweeps(settings, case))) if settings.tune else case.steps
@@ -65,11 +58,9 @@ def _problem(make: Callable[[], Problem]) -> Problem:
     return make()
 
 
-def _run(
-    make: Callable[[], Problem], memory_dir: Path | None, sweep: Sweep, report: Progress
-) -> list[Row]:
+def _run(make: Callable[[], Problem], sweep: Sweep, report: Progress) -> list[Row]:
     problem = _problem(make)
-    trace = run_sweep(problem, sweep, memory_dir=memory_dir, report=report)
+    trace = run_sweep(problem, sweep, report=report)
     found = problem.measure(trace.w, sweep.runs[0].method)
     return [
         {

@@ -11,7 +11,6 @@ from engram.meta.moml import constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.protonet import protonet
 from engram.meta.single_node import MetaRule, local_moml, maml, reptile
-from simulations.studies.meta_learning.memmap import Allocator
 
 
 class RuleArguments(NamedTuple):
@@ -25,7 +24,6 @@ class RuleArguments(NamedTuple):
     batch_size: int  # K, rows of a batch
     alpha: float  # adaptation step size
     hessian: str  # one of ``curvature.HESSIANS``
-    allocator: Allocator  # makes the tensors that memories are kept in
 
     @property
     def few(self) -> dict[str, Any]:
@@ -63,14 +61,12 @@ _H: Final = 5
 
 
 def _moml_v1(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
-    return moml_v1(
-        s.loss, tasks=s.tasks, **s.few, **s.maml, beta=beta, eta=eta, allocate=s.allocator
-    )
+    return moml_v1(s.loss, tasks=s.tasks, **s.few, **s.maml, beta=beta, eta=eta)
 
 
 def _moml_v2(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     steps = constant_steps(beta=beta, eta=eta)
-    return moml_v2(s.loss, tasks=s.tasks, **s.few, **s.maml, steps=steps, allocate=s.allocator)
+    return moml_v2(s.loss, tasks=s.tasks, **s.few, **s.maml, steps=steps)
 
 
 def _local_moml(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:

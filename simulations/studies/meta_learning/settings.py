@@ -44,9 +44,6 @@ class MetaLearningSettings(StudySettings):
     )
     tune: bool = option(False, help="Choose eta and beta on a grid, by the training tasks.")
     published: bool = option(False, help="The authors' eta and beta, and first-order gradients.")
-    memory_dir: Path | None = option(
-        None, metavar="DIR", kept=False, help="Keep memories in files there, if they do not fit."
-    )
 
     def problems(self) -> Iterator[str]:
         """Names options that are not compatible."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from engram.meta.single_node import Episode, MetaRule, in_memory
+from engram.meta.single_node import Episode, MetaRule
 from engram.types import Params
 from federation.errors import Refused
 from simulations.studies.meta_learning.episodes import EpisodeSampler
-from simulations.studies.meta_learning.memmap import Allocator, Need, mapped
 from simulations.studies.meta_learning.methods import (
     METHODS,
     MetaLearner,
@@ -65,41 +63,33 @@ class Trace(NamedTuple):
     seconds: float  # core seconds that an iteration of one run took, without measuring errors
 
 
-def check_sweep(problem: Problem, sweep: Sweep) -> Need:
-    """Checks a sweep before it is started; returns the memory that it needs.
+def check_sweep(problem: Problem, sweep: Sweep) -> int:
+    """Checks a sweep before it is started; returns the bytes of its tasks' memories.
 
     Raises:
         Refused: A value lies outside its range, or an iteration draws more tasks than there are.
     """
-    rule, _ = _rules(problem, sweep, in_memory)
+    rule, _ = _rules(problem, sweep)
     most = max(draw.tasks or 0 for draws in rule.cycle for draw in draws)
     if most > problem.tasks:
         raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
-    what = (
-        f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} parameters "
-        f"for each of {len(sweep.runs)} runs"
-    )
-    size = 4 * rule.memories * len(sweep.runs) * problem.layout.size
-    return Need(what, size, rule.resident)
+    return 4 * rule.memories * len(sweep.runs) * problem.layout.size
 
 
 def run_sweep(
     problem: Problem,
     sweep: Sweep,
     *,
-    memory_dir: Path | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trace:
     """Runs a sweep. A run whose error is no longer finite is stopped.
 
-    Memories are kept in files in ``memory_dir``, if given. ``report`` is called now and then with
-    the number of iterations done and their total.
+    ``report`` is called now and then with the number of iterations done and their total.
 
     Raises:
-        Refused: A value lies outside its range, or the memories do not fit.
+        Refused: A value lies outside its range.
     """
-    allocator = in_memory if memory_dir is None else mapped(memory_dir)
-    fast, slow = _rules(problem, sweep, allocator)
+    fast, slow = _rules(problem, sweep)
     total = _affordable(fast, problem.tasks, sweep)
     looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
     sampler = EpisodeSampler([run.seed for run in sweep.runs], problem.tasks, fast.draws)
@@ -121,11 +111,11 @@ def run_sweep(
             errors.append(np.full(len(sweep.runs), np.inf))
             errors[-1][alive] = found
             well = np.flatnonzero(np.isfinite(found))
-            if 0 < len(well) < len(alive) and memory_dir is None:
+            if 0 < len(well) < len(alive):
                 alive = [alive[i] for i in well]
                 state = _of(state, torch.from_numpy(well))
                 some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
-                fast, slow = _rules(problem, some, allocator)
+                fast, slow = _rules(problem, some)
                 sampler = EpisodeSampler([run.seed for run in some.runs], problem.tasks, fast.draws)
         report(t + 1, total)
         since = time.thread_time()
@@ -149,9 +139,7 @@ def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
     }
 
 
-def _rules(
-    problem: Problem, sweep: Sweep, allocator: Allocator
-) -> tuple[MetaRule[Any], MetaRule[Any]]:
+def _rules(problem: Problem, sweep: Sweep) -> tuple[MetaRule[Any], MetaRule[Any]]:
     """Returns the rule of the first three quarters of iterations, and that of the last."""
     arguments = RuleArguments(
         loss=problem.loss,
@@ -161,7 +149,6 @@ def _rules(
         batch_size=sweep.batch_size,
         alpha=sweep.alpha,
         hessian=sweep.hessian,
-        allocator=allocator,
     )
     beta = torch.tensor([run.beta for run in sweep.runs])
     eta = torch.tensor([run.eta for run in sweep.runs])

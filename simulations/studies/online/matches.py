@@ -12,7 +12,7 @@ import numpy as np
 
 from engram.arrays import Array, Ints
 from engram.online import games, loss_streams
-from engram.online.bases import descent_pool
+from engram.online.bases import descent_pool, vectorized
 from engram.online.domains import Domain
 from engram.online.games import Game
 from engram.online.learner import Learner
@@ -26,7 +26,6 @@ from engram.online.play import (
     play_game,
     play_stream,
     regrets,
-    vectorized,
 )
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc

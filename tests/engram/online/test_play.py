@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.online import games, loss_streams
-from engram.online.bases import descent_pool
+from engram.online.bases import descent_pool, vectorized
 from engram.online.descent import ogd
 from engram.online.domains import ball
 from engram.online.learner import Learner
@@ -15,7 +15,6 @@ from engram.online.play import (
     play_game,
     play_stream,
     regrets,
-    vectorized,
 )
 from engram.online.universal import universal_ensemble
 

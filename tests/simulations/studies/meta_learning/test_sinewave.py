@@ -165,7 +165,6 @@ def test_a_run_that_diverged_is_said_so():
         (["--tune", "--published"], "--tune and --published exclude each other"),
         (["--published", "--hessian", "exact"], "--published is first-order"),
         (["protonet"], "method must be one of maml, bsgd"),
-        (["--memory-dir", "/nowhere"], "--memory-dir must be an existing folder, got /nowhere"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
@@ -209,11 +208,3 @@ def test_damaged_folders_are_refused(tmp_path):
     (out / "plan.json").write_text("{}")
     with pytest.raises(Refused, match=r"plan.json is damaged"):
         CliRunner().invoke(app, resume, catch_exceptions=False)
-
-
-def test_the_command_says_what_memories_need(tmp_path):
-    arguments = ["moml-v1", "maml", "-k", "1", "--iterations", "2", "--seeds", "2"]
-    result = invoke(tmp_path / "run", *arguments, "--memory-dir", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    need = 25 * 1761 * 4 * 2 / 2**20
-    assert f"tasks' models take {need:.1f} MiB in {tmp_path}\n" in result.stderr

@@ -7,13 +7,10 @@ import pytest
 import torch
 from torch.func import grad
 
-from engram.meta.single_node import Draw, Episode, in_memory
+from engram.meta.single_node import Draw, Episode
 from engram.models import build_model, squared_error
 from engram.tree import add_scaled
-from federation.errors import Refused
-from simulations.studies.meta_learning import memmap
 from simulations.studies.meta_learning.episodes import EpisodeSampler
-from simulations.studies.meta_learning.memmap import check_memories, mapped
 from simulations.studies.meta_learning.methods import METHODS, RuleArguments
 from simulations.studies.meta_learning.sinewave_tasks import UNSEEN, Sinewave
 from simulations.studies.meta_learning.sweep import Sweep, SweepRun, check_sweep, run_sweep
@@ -160,7 +157,7 @@ def test_all_methods_see_as_many_rows(waves, method, hessian):
 
 @pytest.mark.parametrize("method", ["moml-v1", "bspiderboost"])
 def test_eta_falls_to_a_tenth_in_the_last_quarter_but_for_bspiderboost(waves, method):
-    arguments = RuleArguments(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
+    arguments = RuleArguments(waves.loss, None, 25, 3, 2, 0.01, "exact")
     one, total = torch.ones(1), 8 if method == "moml-v1" else 6
     fast, slow = (METHODS[method].build(arguments, one, eta * one) for eta in (0.02, 0.002))
     sampler = EpisodeSampler([0], 25, fast.draws)
@@ -179,34 +176,13 @@ def test_eta_falls_to_a_tenth_in_the_last_quarter_but_for_bspiderboost(waves, me
     torch.testing.assert_close(found.w, state.w, rtol=0, atol=1e-7)
 
 
-def test_memories_in_files_are_the_same(waves, tmp_path):
-    for method in ("moml-v1", "moml-v2"):
-        kept = run_sweep(waves, sweep(run(method)), memory_dir=tmp_path)
-        torch.testing.assert_close(kept.w, run_sweep(waves, sweep(run(method))).w, rtol=0, atol=0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_memories_that_do_not_fit_are_refused(waves, monkeypatch, tmp_path):
-    monkeypatch.setattr(memmap, "available", lambda device: 300_000)
-    v1, averages, none = (check_sweep(waves, sweep(run(m))) for m in ("moml-v1", "nasa", "bsgd"))
-    assert (v1.size, averages.size, none.size) == (25 * 1761 * 4, 25 * 1761 * 4, 0)
-    check_memories([v1, none], None)
-    message = r"moml-v1 keeps 25 models of 1761 .* 0.3 MiB, and 0.3 MiB are free: name a --memory"
-    with pytest.raises(Refused, match=message):
-        check_memories([v1, v1], None)
-    check_memories([v1, v1, averages], tmp_path)
-    with pytest.raises(Refused, match=r"nasa keeps 25 models .* MiB are free$"):
-        check_memories([averages, averages], tmp_path)  # which computes with all of them
-
-
-def test_a_disk_without_room_is_refused(tmp_path):
-    with pytest.raises(Refused, match=r"has no room of 4096.0 GiB for memories \(flat\)"):
-        mapped(tmp_path)("flat", (1, 2**20, 2**20), torch.zeros(1))
-    assert list(tmp_path.iterdir()) == []
+def test_memories_are_counted(waves):
+    sizes = [check_sweep(waves, sweep(run(m))) for m in ("moml-v1", "nasa", "bsgd")]
+    assert sizes == [25 * 1761 * 4, 25 * 1761 * 4, 0]
 
 
 def test_a_row_of_classes_is_needed_to_match_prototypes(waves):
-    arguments = RuleArguments(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
+    arguments = RuleArguments(waves.loss, None, 25, 3, 2, 0.01, "exact")
     with pytest.raises(ValueError, match="protonet needs classes"):
         METHODS["protonet"].build(arguments, torch.ones(1), torch.ones(1))
 
