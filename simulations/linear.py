@@ -19,7 +19,7 @@ from client.training.measures import measure
 from engram.metrics import Metric
 from engram.process import filtering
 from engram.tasks import TASKS
-from engram.units import Moments, Standard
+from engram.units import Moments
 from federation.data.federated import FederatedData, Split
 from federation.data.lazy import RowNumbers
 
@@ -45,22 +45,29 @@ def fit(
     if alike(data.train, rows):
         return constant(task, data, rows)
     x, targets = _taken(data.train, rows)
-    seen: _Predicts = partial(_standardized, Moments.of(x).standard())
+    standard = Moments.of(x).standard()
+    basis: Array | None = None
+
+    def seen(x: Array) -> Array:
+        found: Array = standard.standardized(torch.from_numpy(x)).numpy()
+        return found if basis is None else found @ basis
+
     if 2 * x.shape[0] < x.shape[1]:
         # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
         basis = np.linalg.qr(seen(x).T)[0]
-        seen = _after(seen, lambda x: x @ basis)
     fits = _logistic if task == "classification" else _ridge
-    inputs, y, fitted = seen(x), targets.numpy(), list[_Predicts]()
     strengths = _STRENGTHS[:1] if held_out is None else _STRENGTHS
-    for model in fits(inputs, y, strengths, data.outputs):
+    fitted = list[_Predicts]()
+    for model in fits(seen(x), targets.numpy(), strengths, data.outputs):
         fitted.append(model)
         if time.process_time() >= ends:
             break
     if held_out is None or data.validation is None:
-        return _after(seen, fitted[0])
-    x, targets = _taken(data.validation, held_out)
-    return _after(seen, _best(task, fitted, seen(x), targets))
+        best = fitted[0]
+    else:
+        x, targets = _taken(data.validation, held_out)
+        best = _best(task, fitted, seen(x), targets)
+    return lambda x: best(seen(x))
 
 
 def constant(task: str, data: FederatedData, rows: RowNumbers) -> _Predicts:
@@ -105,12 +112,11 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Array, torch.Tensor]:
 def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> Iterator[_Predicts]:
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
 
-    seen = np.unique(y)
     model = LogisticRegression(max_iter=200, warm_start=True)
 
     def predicts(model: LogisticRegression, x: Array) -> Array:
         shares = np.full((len(x), classes), _LEAST)
-        shares[:, seen] = np.maximum(model.predict_proba(x), _LEAST)
+        shares[:, model.classes_] = np.maximum(model.predict_proba(x), _LEAST)
         return np.asarray(np.log(shares))
 
     for strength in strengths:
@@ -129,14 +135,6 @@ def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iter
     for strength in strengths:
         model = Ridge(alpha=strength * len(y)).fit(x, y.reshape(len(y), -1))
         yield partial(predicts, model)
-
-
-def _standardized(standard: Standard, x: Array) -> Array:
-    return standard.standardized(torch.from_numpy(x)).numpy()
-
-
-def _after(seen: _Predicts, model: _Predicts) -> _Predicts:
-    return lambda x: model(seen(x))
 
 
 def _best(task: str, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:

@@ -28,18 +28,6 @@ from simulations.comparison import REFERENCES
 from simulations.pool import Tell, one_thread
 from simulations.terminal import progress_lines
 
-__all__ = [
-    "CONSTANT",
-    "LINEAR",
-    "NAMES",
-    "POOLED",
-    "References",
-    "read_notes",
-    "read_references",
-    "references",
-    "write_references",
-]
-
 CONSTANT, LINEAR, POOLED = NAMES = tuple(REFERENCES.values())
 _FILE: Final = "references.json"
 _MOST: Final = 2 * 10**6  # numbers of the rows that the pooled model learns from
@@ -89,11 +77,7 @@ def references(
     tested = {client: query_rows(e, data.test, client) for client in _clients(e, data)}
     digest = _digest(e, data, tested)
     if digest not in known:
-        outputs, notes = _linear(e, data, tested, which, tell)
-        if CONSTANT in which:
-            own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
-            predicted = {c: linear.predicted(own[c], data.test, tested[c]) for c in tested}
-            outputs = {CONSTANT: predicted, **outputs}
+        outputs, notes = _fitted(e, data, tested, which, tell)
         scores = {name: _scored(e, data, tested, found) for name, found in outputs.items()}
         known[digest] = References(scores, notes)
     return known[digest]
@@ -136,15 +120,17 @@ def _scored(
     return found
 
 
-def _linear(
+def _fitted(
     e: Experiment, data: FederatedData, tested: _Rows, which: Collection[str], tell: Tell
 ) -> tuple[dict[str, _Outputs], dict[str, str]]:
-    """Returns outputs of linear models on test rows, by reference and client; and notes."""
-    outputs: dict[str, _Outputs] = {name: {} for name in (LINEAR, POOLED) if name in which}
+    """Returns outputs on test rows, by reference and client; and notes."""
+    outputs, notes = dict[str, _Outputs](), dict[str, str]()
+    if CONSTANT in which:
+        own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
+        outputs[CONSTANT] = {c: linear.predicted(own[c], data.test, tested[c]) for c in tested}
     if not linear.in_memory(data.train):
         why = "none for inputs that are not one array of numbers in memory"
-        return {}, dict.fromkeys(outputs, why)
-    notes = dict[str, str]()
+        return outputs, {name: why for name in (LINEAR, POOLED) if name in which}
     if LINEAR in which:
         outputs[LINEAR] = _own(e, data, tested, tell)
         if (count := len(outputs[LINEAR])) < len(tested):
