@@ -458,6 +458,7 @@ def train_round(
     server_round: int,
     model: Params,
     config: Mapping[str, Any],
+    before: Callable[[], None] | None = None,
     *,
     timeout: float,
 ) -> Round:
@@ -471,6 +472,7 @@ def train_round(
         config: Sent to every client: the training's name; ``durable``, the round of the oldest
             checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was
             trained before it was resumed; and ``losses``, whether training losses are wanted.
+        before: Called once the cohort is drawn, before anybody is asked.
         timeout: Seconds to wait for replies.
 
     Raises:
@@ -478,6 +480,8 @@ def train_round(
     """
     sent, settings = to_record(model), ConfigRecord({**config})
     messages = strategy.configure_train(server_round, sent, settings, grid)
+    if before is not None:
+        before()
     replies = grid.send_and_receive(messages, timeout=timeout)
     merged, metrics = strategy.aggregate_train(server_round, replies)
     if merged is None:
