@@ -9,8 +9,6 @@ from scipy.stats import t
 
 from client.confidence import LEVEL
 
-__all__ = ["ALPHAS", "AT", "floor_of", "of_clients", "of_seeds"]
-
 _DRAWS: Final = 5000  # of the distribution of the largest |t|
 _SHARE: Final = 0.6  # of the mean of pairs' variances, below which none is taken to be
 _MOST: Final = 3.0  # times the upper quartile, at which variances are cut for this mean

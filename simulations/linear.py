@@ -1,4 +1,4 @@
-"""Linear models of clients' rows, each client's own and the pooled one, fitted as jobs of a pool.
+"""Linear models of rows: each client's own, or the pooled one.
 
 For classes a linear model is a logistic regression with a ridge penalty on standardized inputs; for
 values, ridge regression. The penalty's strength is chosen on validation rows, if there are any.
@@ -7,10 +7,9 @@ values, ridge regression. The penalty's strength is chosen on validation rows, i
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,51 +19,55 @@ from client.training.measures import measure
 from engram.metrics import Metric
 from engram.process import filtering
 from engram.tasks import TASKS
-from engram.units import Moments, Standard
+from engram.units import Moments
 from federation.data.federated import FederatedData, Split
 from federation.data.lazy import RowNumbers
-from simulations.pool import Progress, Row
 
 _STRENGTHS: Final = (0.1, 1e-2, 1e-3, 1.0)  # of ridge, for each row; chosen on validation rows
 _LEAST: Final = 1e-6  # share of a class that a client has not seen
 
 Array = npt.NDArray[Any]
-Rows = Mapping[int, RowNumbers]
 _Predicts = Callable[[Array], Array]
 
 
-class Fit(NamedTuple):
-    """A linear model to fit: its training and validation rows, and the clients that it is for."""
-
-    rows: RowNumbers
-    held_out: RowNumbers | None
-    clients: Sequence[int]
-
-
 def fit(
-    task: str,
-    data: FederatedData,
-    tested: Rows,
-    fits: Sequence[Fit],
-    seconds: float,
-    file: Path,
-    tell: Progress,
-) -> list[Row]:
-    """Fits linear models, and writes their outputs on clients' test rows to a file, by client.
+    task: str, data: FederatedData, rows: RowNumbers, held_out: RowNumbers | None, ends: float
+) -> _Predicts:
+    """Fits a linear model to rows; where their targets are all alike, it is a constant.
 
-    After so many seconds of processor time, no further model or strength is tried; the only model
-    has one strength at least. A model whose targets are all alike is a constant.
+    Args:
+        task: The task, ``classification`` or ``regression``.
+        data: All rows.
+        rows: Numbers of the training rows.
+        held_out: Those of the validation rows; None without any.
+        ends: Processor time after which no further strength is tried, seconds.
     """
-    outputs, ends = dict[int, torch.Tensor](), time.process_time() + seconds
-    for done, each in enumerate(fits, 1):
-        if len(fits) > 1 and time.process_time() >= ends:
+    if alike(data.train, rows):
+        return constant(task, data, rows)
+    x, targets = _taken(data.train, rows)
+    standard = Moments.of(x).standard()
+    basis: Array | None = None
+
+    def seen(x: Array) -> Array:
+        found: Array = standard.standardized(torch.from_numpy(x)).numpy()
+        return found if basis is None else found @ basis
+
+    if 2 * x.shape[0] < x.shape[1]:
+        # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
+        basis = np.linalg.qr(seen(x).T)[0]
+    fits = _logistic if task == "classification" else _ridge
+    strengths = _STRENGTHS[:1] if held_out is None else _STRENGTHS
+    fitted = list[_Predicts]()
+    for model in fits(seen(x), targets.numpy(), strengths, data.outputs):
+        fitted.append(model)
+        if time.process_time() >= ends:
             break
-        predicts = _fitted(task, data, each.rows, each.held_out, ends)
-        for client in each.clients:
-            outputs[client] = predicted(predicts, data.test, tested[client])
-        tell(done, len(fits))
-    torch.save(outputs, file)
-    return []
+    if held_out is None or data.validation is None:
+        best = fitted[0]
+    else:
+        x, targets = _taken(data.validation, held_out)
+        best = _best(task, fitted, seen(x), targets)
+    return lambda x: best(seen(x))
 
 
 def constant(task: str, data: FederatedData, rows: RowNumbers) -> _Predicts:
@@ -106,39 +109,14 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Array, torch.Tensor]:
     return x.flatten(1).double().numpy(), y
 
 
-def _fitted(
-    task: str, data: FederatedData, rows: RowNumbers, held_out: RowNumbers | None, ends: float
-) -> _Predicts:
-    if alike(data.train, rows):
-        return constant(task, data, rows)
-    x, targets = _taken(data.train, rows)
-    seen: _Predicts = partial(_standardized, Moments.of(x).standard())
-    if 2 * x.shape[0] < x.shape[1]:
-        # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
-        basis = np.linalg.qr(seen(x).T)[0]
-        seen = _after(seen, lambda x: x @ basis)
-    fits = _logistic if task == "classification" else _ridge
-    inputs, y, fitted = seen(x), targets.numpy(), list[_Predicts]()
-    strengths = _STRENGTHS[:1] if held_out is None else _STRENGTHS
-    for model in fits(inputs, y, strengths, data.outputs):
-        fitted.append(model)
-        if time.process_time() >= ends:
-            break
-    if held_out is None or data.validation is None:
-        return _after(seen, fitted[0])
-    x, targets = _taken(data.validation, held_out)
-    return _after(seen, _best(task, fitted, seen(x), targets))
-
-
 def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> Iterator[_Predicts]:
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
 
-    seen = np.unique(y)
     model = LogisticRegression(max_iter=200, warm_start=True)
 
     def predicts(model: LogisticRegression, x: Array) -> Array:
         shares = np.full((len(x), classes), _LEAST)
-        shares[:, seen] = np.maximum(model.predict_proba(x), _LEAST)
+        shares[:, model.classes_] = np.maximum(model.predict_proba(x), _LEAST)
         return np.asarray(np.log(shares))
 
     for strength in strengths:
@@ -157,14 +135,6 @@ def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iter
     for strength in strengths:
         model = Ridge(alpha=strength * len(y)).fit(x, y.reshape(len(y), -1))
         yield partial(predicts, model)
-
-
-def _standardized(standard: Standard, x: Array) -> Array:
-    return standard.standardized(torch.from_numpy(x)).numpy()
-
-
-def _after(seen: _Predicts, model: _Predicts) -> _Predicts:
-    return lambda x: model(seen(x))
 
 
 def _best(task: str, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:

@@ -107,7 +107,7 @@ class Pool:
     def _here(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
         """Runs jobs in this process, and yields each one's rows when it is done."""
         for name, job in left.items():
-            with _one_thread():
+            with one_thread():
                 rows = job(functools.partial(self._tell, name))
             yield name, rows
 
@@ -194,7 +194,7 @@ class Pool:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Limits a job to one process of one thread, since jobs already use all cores."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(on_one_core())
@@ -297,7 +297,7 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
             with contextlib.suppress(OSError):  # another machine, or a full disk
                 (news / name).write_text(f"{done} {total} {found}".rstrip())
 
-    with _one_thread():
+    with one_thread():
         return name, job(report)
 
 

@@ -6,10 +6,7 @@ They are computed where a comparison has the data, and kept in its folder.
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from client.training.rows import query_rows
-from engram.process import on_threads
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, Split
 from federation.data.lazy import RowNumbers
@@ -29,28 +25,15 @@ from federation.streams import scored, unseen
 from server.record import RunRecord
 from simulations import linear
 from simulations.comparison import REFERENCES
-from simulations.pool import Job, Pool, Tell
+from simulations.pool import Tell, one_thread
 from simulations.terminal import progress_lines
-
-__all__ = [
-    "CONSTANT",
-    "LINEAR",
-    "NAMES",
-    "POOLED",
-    "References",
-    "read_notes",
-    "read_references",
-    "references",
-    "write_references",
-]
 
 CONSTANT, LINEAR, POOLED = NAMES = tuple(REFERENCES.values())
 _FILE: Final = "references.json"
 _MOST: Final = 2 * 10**6  # numbers of the rows that the pooled model learns from
 _SECONDS: Final = 60.0  # of processor time, for the linear models of a seed, own and pooled each
-_CLIENTS: Final = 16  # whose own models one job fits
-_HERE: Final = 5.0  # seconds of jobs in this process, before others are worth their start
 
+_Rows = Mapping[int, RowNumbers]
 _Outputs = dict[int, torch.Tensor]
 
 
@@ -66,7 +49,7 @@ class References(NamedTuple):
     notes: dict[str, str]
 
 
-@on_threads(1)  # of torch, whose small tensors gain nothing by more
+@one_thread()  # small arrays gain nothing by more
 def references(
     experiment: Experiment,
     which: Collection[str] = NAMES,
@@ -94,11 +77,7 @@ def references(
     tested = {client: query_rows(e, data.test, client) for client in _clients(e, data)}
     digest = _digest(e, data, tested)
     if digest not in known:
-        outputs, notes = _linear(e, data, tested, which, tell)
-        if CONSTANT in which:
-            own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
-            predicted = {c: linear.predicted(own[c], data.test, tested[c]) for c in tested}
-            outputs = {CONSTANT: predicted, **outputs}
+        outputs, notes = _fitted(e, data, tested, which, tell)
         scores = {name: _scored(e, data, tested, found) for name, found in outputs.items()}
         known[digest] = References(scores, notes)
     return known[digest]
@@ -115,7 +94,7 @@ def _training(e: Experiment, data: FederatedData) -> list[int]:
     return [c for c in range(e.num_clients) if c not in away]
 
 
-def _digest(e: Experiment, data: FederatedData, tested: linear.Rows) -> str:
+def _digest(e: Experiment, data: FederatedData, tested: _Rows) -> str:
     """Returns a digest of all rows, whose they are, and what they are for, in whatever order."""
     from joblib import hash as digest  # noqa: PLC0415 - slow to import
 
@@ -129,7 +108,7 @@ def _digest(e: Experiment, data: FederatedData, tested: linear.Rows) -> str:
 
 
 def _scored(
-    e: Experiment, data: FederatedData, tested: linear.Rows, outputs: _Outputs
+    e: Experiment, data: FederatedData, tested: _Rows, outputs: _Outputs
 ) -> dict[str, list[float | None]]:
     """Returns each metric of each client by outputs on its rows; None where there are none."""
     y = {client: data.test.y[torch.from_numpy(tested[client])] for client in outputs}
@@ -141,40 +120,42 @@ def _scored(
     return found
 
 
-def _linear(
-    e: Experiment, data: FederatedData, tested: linear.Rows, which: Collection[str], tell: Tell
+def _fitted(
+    e: Experiment, data: FederatedData, tested: _Rows, which: Collection[str], tell: Tell
 ) -> tuple[dict[str, _Outputs], dict[str, str]]:
-    """Returns outputs of linear models on test rows, by reference and client; and notes."""
-    outputs: dict[str, _Outputs] = {name: {} for name in (LINEAR, POOLED) if name in which}
+    """Returns outputs on test rows, by reference and client; and notes."""
+    outputs, notes = dict[str, _Outputs](), dict[str, str]()
+    if CONSTANT in which:
+        own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
+        outputs[CONSTANT] = {c: linear.predicted(own[c], data.test, tested[c]) for c in tested}
     if not linear.in_memory(data.train):
         why = "none for inputs that are not one array of numbers in memory"
-        return {}, dict.fromkeys(outputs, why)
-    notes, fits, jobs = dict[str, str](), dict[str, list[linear.Fit]](), dict[str, Job]()
+        return outputs, {name: why for name in (LINEAR, POOLED) if name in which}
     if LINEAR in which:
-        held_out = data.validation.rows if data.validation else [None] * e.num_clients
-        own = [linear.Fit(data.train.rows[c], held_out[c], [c]) for c in tested]
-        starts = range(0, len(own), _CLIENTS)
-        fits = {f"{LINEAR}; {first}": own[first : first + _CLIENTS] for first in starts}
+        outputs[LINEAR] = _own(e, data, tested, tell)
+        if (count := len(outputs[LINEAR])) < len(tested):
+            notes[LINEAR] = f"of {count} of {len(tested)} clients: its {_SECONDS:g} s were over"
     if POOLED in which:
-        pooled, notes = _pooled(e, data, [*tested])
-        fits |= {POOLED: [pooled]} if pooled else {}
-    with TemporaryDirectory(prefix="engram-") as folder:
-        for name, some in fits.items():
-            seconds = _SECONDS * (1 if name == POOLED else len(some) / len(tested))
-            given = e.task, data, tested, some, seconds, Path(folder) / name
-            jobs[name] = partial(linear.fit, *given)
-        _run(jobs, tell)
-        for name in jobs:
-            outputs[name.partition(";")[0]] |= torch.load(Path(folder) / name)
-    if LINEAR in which and (count := len(outputs[LINEAR])) < len(tested):
-        notes[LINEAR] = f"of {count} of {len(tested)} clients: its {_SECONDS:g} s were over"
+        outputs[POOLED], words = _pooled(e, data, tested)
+        notes |= {POOLED: words} if words else {}
     return outputs, notes
 
 
-def _pooled(
-    e: Experiment, data: FederatedData, tested: list[int]
-) -> tuple[linear.Fit | None, dict[str, str]]:
-    """Returns the model of all clients' rows, or of a part of them; and a note, if of a part."""
+def _own(e: Experiment, data: FederatedData, tested: _Rows, tell: Tell) -> _Outputs:
+    """Returns outputs of clients' own models, until time is over."""
+    outputs, ends = _Outputs(), time.process_time() + _SECONDS
+    for client, rows in tested.items():
+        if time.process_time() >= ends:
+            break
+        held_out = data.validation.rows[client] if data.validation else None
+        model = linear.fit(e.task, data, data.train.rows[client], held_out, ends)
+        outputs[client] = linear.predicted(model, data.test, rows)
+        tell(len(outputs), "")
+    return outputs
+
+
+def _pooled(e: Experiment, data: FederatedData, tested: _Rows) -> tuple[_Outputs, str]:
+    """Returns outputs of the model of all clients' rows, or of a part; and a note, if of a part."""
     clients = _training(e, data)
     rng = np.random.default_rng([e.seed, len(clients)])
     most = max(1, _MOST // data.train.numbers)
@@ -184,28 +165,12 @@ def _pooled(
 
     rows, total = some(data.train), sum(len(data.train.rows[c]) for c in clients)
     if linear.alike(data.train, rows):
-        return None, {POOLED: "none, since all targets are alike"}
-    words = f"of {len(rows):,} of {total:,} rows, drawn at random"
+        return {}, "none, since all targets are alike"
     held_out = None if data.validation is None else some(data.validation)
-    return linear.Fit(rows, held_out, tested), {POOLED: words} if len(rows) < total else {}
-
-
-def _run(jobs: Mapping[str, Job], tell: Tell) -> None:
-    """Runs jobs in this process; after a while, those that are left beside each other."""
-    counts, left, ends = dict[str, int](), dict(jobs), time.monotonic() + _HERE
-
-    def begin(title: str, _: int) -> Tell:
-        def count(done: int, words: str) -> None:
-            counts[title] = done
-            tell(sum(counts.values()), words)
-
-        return count
-
-    here = Pool(None, new_line=begin, processes=1)
-    while left and time.monotonic() < ends:
-        name = next(iter(left))
-        here.run({name: left.pop(name)})
-    Pool(None, new_line=begin).run(left)
+    model = linear.fit(e.task, data, rows, held_out, time.process_time() + _SECONDS)
+    outputs = {c: linear.predicted(model, data.test, own) for c, own in tested.items()}
+    part = f"of {len(rows):,} of {total:,} rows, drawn at random"
+    return outputs, part if len(rows) < total else ""
 
 
 class _References(Stored):
@@ -236,8 +201,7 @@ def write_references(
     """
     names, known = [REFERENCES[name] for name in which], dict[str, References]()
     found = dict[str, References]()
-    shown = progress_lines("models", lambda: f"go on with: {again}")
-    with shown if again else nullcontext(lambda title, total: lambda done, words: None) as begin:
+    with progress_lines("models", lambda: f"go on with: {again}", shown=bool(again)) as begin:
         for seed, e in {e.seed: e for e in experiments}.items() if names else ():
             tell = begin(f"references seed {seed}", e.num_clients + 1)
             found[str(seed)] = references(e, names, tell, known)

@@ -1,4 +1,4 @@
-"""Files of bandit data: images, ratings, and logged rounds."""
+"""Files of bandit data: images and ratings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,44 +9,33 @@ import numpy.typing as npt
 
 from engram.bandits.environments.classes import LabeledRows
 from engram.bandits.environments.ratings import Rated, rated
-from engram.bandits.logged import Logged, logged
 from engram.checks import must
 from federation.data.cells import check_there, numbers
 from federation.data.frames import read_frame
 from federation.data.lazy import Lazy
 from federation.data.loading import load
-from federation.data.npz import read_npz
 from federation.data.source import PERMUTED, Source
 from federation.errors import DataError
 from federation.machine import check_rows
 from federation.streams import Stream, generator
 
 
-def read_classes(source: Source, *, data_dir: Path, seed: int = 0, dim: int = 0) -> LabeledRows:
+def read_classes(source: Source, *, data_dir: Path) -> LabeledRows:
     """Reads a data set for ``engram.bandits.environments.classes``, all its rows.
 
     Args:
         source: The data set; of ``permuted-NAME``, the pixels of all images of NAME are in an order
-            of its own, the same for all.
+            of its own, the same for all and in all runs.
         data_dir: As in ``load``.
-        seed: Of that order, and of the projection; what they are is the same in all runs.
-        dim: Projects inputs to so many features, by a Gaussian random matrix that is the same for
-            all data sets with as many features; 0 for those that there are.
 
     Raises:
-        DataError: As ``load`` says; rows are more than one array; or ``dim`` is not in 0, ..., d.
+        DataError: As ``load`` says; or rows are more than one array.
     """
-    parts = load(source.unpermuted, data_dir=data_dir, test_fraction=0.0, seed=seed)
+    parts = load(source.unpermuted, data_dir=data_dir, test_fraction=0.0, seed=0)
     x = np.concatenate([_whole(source, part) for part in (parts.x_train, parts.x_test)])
     x = x.reshape(len(x), -1)
     if source.kind == PERMUTED:
-        x = x[:, generator(seed, Stream.PARTITION).permutation(x.shape[1])]
-    if not 0 <= dim <= x.shape[1]:
-        raise DataError(f"{source} has {x.shape[1]} features: dim must not exceed it, got {dim}")
-    if dim:
-        from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - slow to import, not always needed
-
-        x = GaussianRandomProjection(dim, random_state=seed).fit_transform(x.astype(np.float64))
+        x = x[:, generator(0, Stream.PARTITION).permutation(x.shape[1])]
     y = np.concatenate([parts.y_train, parts.y_test])
     if y.ndim != 1:
         raise DataError(must("dataset", source, "of one class a row, for a bandit of classes"))
@@ -110,21 +99,3 @@ def _names(column: Any) -> npt.NDArray[Any]:
     if column.dtype.kind in "iuf":
         return np.asarray(column.to_numpy())
     return np.asarray(column.astype(str).to_numpy(dtype=object))
-
-
-def read_logged(path: Path) -> Logged:
-    """Reads logged rounds from an ``.npz`` file.
-
-    It holds ``users``, ``arms``, ``chosen``, ``rewards`` and ``propensities``, as in ``Logged``.
-
-    Raises:
-        DataError: If the file cannot be read, or does not hold logged rounds.
-    """
-    arrays = read_npz(path)
-    missing = [name for name in Logged._fields if name not in arrays]
-    if missing:
-        raise DataError(f"{path} must hold {', '.join(Logged._fields)}; it lacks {missing[0]}")
-    try:
-        return logged(*(arrays[name] for name in Logged._fields))
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from error

@@ -34,14 +34,6 @@ from federation.streams import Stream, torch_generator
 if TYPE_CHECKING:
     from federation.experiment import Experiment
 
-__all__ = [
-    "FederatedData",
-    "Split",
-    "model_for",
-    "seen_as",
-    "with_known_tokens",
-]
-
 
 class Split(NamedTuple):
     """Training rows or test rows.

@@ -30,12 +30,11 @@ def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> Source:
     for name, array in kept.items():
         if is_frame(array):
             digest.update(f"{name} {[*array.dtypes.astype(str).items()]} ".encode() + hashed(array))
-            continue
-        if isinstance(array, Lazy):
+        elif isinstance(array, Lazy):
             digest.update(f"{name} {len(array)} ".encode() + _some(array))
-            continue
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        else:
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
     return Source(f"{MEMORY}:{digest.hexdigest()[:16]}", kept)
 
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 from federation.errors import DataError, Names, few
 from federation.experiment import Experiment
 
-__all__ = ["Shortage", "check_shortage", "in_groups", "shortage"]
-
 Size = tuple[int, ...]  # a client, and its numbers of training, validation and test rows
 
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from federation.data.arrivals import drawn_environment
-from federation.data.bandits import read_classes, read_logged, read_ratings
+from federation.data.bandits import read_classes, read_ratings
 from federation.data.source import Source
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -79,20 +79,6 @@ def test_rows_that_are_no_images_are_refused(tmp_path, prefix):
             drawn_environment(e)
 
 
-def test_projected_features(tmp_path):
-    found, again = (read_classes(Source("digits"), data_dir=tmp_path, dim=20) for _ in range(2))
-    assert found.x.shape == (1797, 20)
-    assert np.array_equal(found.x, again.x)
-    whole = read_classes(Source("digits"), data_dir=tmp_path).x.astype(float)
-    # One matrix, with lengths about as they were.
-    matrix = np.linalg.lstsq(whole, found.x)[0]
-    np.testing.assert_allclose(whole @ matrix, found.x, atol=1e-4)
-    ratio = np.linalg.norm(found.x, axis=1) / np.linalg.norm(whole, axis=1)
-    assert 0.6 < ratio.mean() < 1.5
-    with pytest.raises(DataError, match="digits has 64 features: dim must not exceed it, got 65"):
-        read_classes(Source("digits"), data_dir=tmp_path, dim=65)
-
-
 # --- Ratings -----------------------------------------------------------------------------------
 
 
@@ -156,36 +142,3 @@ def test_ratings_that_cannot_be(tmp_path, message):
 def test_no_file_of_ratings(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_ratings(tmp_path / "none.csv")
-
-
-# --- Logged rounds -----------------------------------------------------------------------------
-
-
-ROUNDS = {
-    "users": np.array(["ann", "ben"]),
-    "arms": np.ones((2, 3, 4)),
-    "chosen": np.array([0, 2]),
-    "rewards": np.array([0.0, 1.0]),
-    "propensities": np.array([0.5, 0.5]),
-}
-
-
-def test_logged_rounds(tmp_path):
-    write_npz(tmp_path / "a.npz", **ROUNDS)
-    found = read_logged(tmp_path / "a.npz")
-    assert found.users == ("ann", "ben")
-    assert found.chosen.tolist() == [0, 2]
-
-
-BAD_ROUNDS = {
-    "must hold users, arms, chosen, rewards, propensities; it lacks chosen": {"chosen": None},
-    r"a.npz: chosen\[1\] must be in 0, ..., 2, got 3": {"chosen": np.array([0, 3])},
-}
-
-
-@pytest.mark.parametrize("message", BAD_ROUNDS)
-def test_logged_rounds_that_cannot_be(tmp_path, message):
-    given = {**ROUNDS, **BAD_ROUNDS[message]}
-    write_npz(tmp_path / "a.npz", **{name: a for name, a in given.items() if a is not None})
-    with pytest.raises(DataError, match=message):
-        read_logged(tmp_path / "a.npz")

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from federation.data.bandits import read_classes, read_logged, read_ratings
+from federation.data.bandits import read_classes, read_ratings
 from federation.data.dealing import own_data
 from federation.data.few_shot import load_few_shot
 from federation.data.source import Source
@@ -267,18 +267,7 @@ def table_npz(rng: random.Random, here: Path) -> list[str] | None:
         arrays["task_names"] = np.array(["p", "q", "r", "s"])
     if rng.random() < 0.2:
         arrays |= {"y": draw.normal(size=(60, 2)), "y_names": np.array(["y", rng.choice("yz")])}
-    logged = rng.random() < 0.15
-    if logged:
-        arrays = {
-            "users": np.arange(9) % 2,
-            "arms": draw.normal(size=(9, 3, 2)),
-            "rewards": np.ones(9),
-        }
-        arrays |= {"chosen": np.zeros(9, int), "propensities": np.full(9, 0.5)}
     _write_npz(rng, here / "mine.npz", arrays)
-    if logged:
-        read_logged(here / "mine.npz")
-        return None
     return _used_table(rng, here, "npz:mine.npz")
 
 
@@ -383,7 +372,7 @@ def ratings_csv(rng: random.Random, here: Path) -> None:
     if name == "omniglot28.npz":
         load_few_shot("omniglot", here)
     elif rng.random() < 0.5:
-        read_classes(Source("npz:mine.npz"), data_dir=here, dim=rng.choice((0, 1, 4)))
+        read_classes(Source("npz:mine.npz"), data_dir=here)
     else:
         settings = SMALL | {"dataset": "npz:mine.npz"}
         e = Experiment.from_config({key: settings[key] for key in ("dataset", "num-clients")})
