@@ -159,7 +159,12 @@ def check_all(title: str, checks: Sequence[Callable[[], object]], progress: bool
 
 
 def run_all(
-    work: Mapping[Path, Experiment], execute: Execute, resume: str, *, at_once: bool = False
+    work: Mapping[Path, Experiment],
+    execute: Execute,
+    resume: str,
+    *,
+    at_once: bool = False,
+    shown: bool = True,
 ) -> list[str]:
     """Runs experiments, each in its folder, and shows their progress.
 
@@ -170,6 +175,7 @@ def run_all(
         execute: Runs one of them, and calls its last argument with each round's metrics.
         resume: The command that resumes the work after an interruption.
         at_once: Do not delay interruptions to the end of a round, if other processes run it.
+        shown: As for ``progress_lines``.
 
     Returns:
         Which of several have stopped, and why.
@@ -186,7 +192,7 @@ def run_all(
         begun = any((folder / "config.json").is_file() for folder in work)
         return f"go on with: {resume}" if begun else "nothing has been written"
 
-    with progress_lines("rounds", hint, at_once=at_once) as begin:
+    with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
         for folder, experiment in work.items():
             tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
 

@@ -73,7 +73,7 @@ def begin(
         for name, federation in chosen.items():
             settings = written(name, federation, folder / name)
             each = settings_of_each(methods, {**settings, **overrides})
-            begin_comparison(folder / name, "vectorized", each, seeds, trials)
+            begin_comparison(folder / name, "vectorized", each, seeds, (trials, None))
     except BaseException:
         for name in chosen:
             shutil.rmtree(folder / name, ignore_errors=True)
