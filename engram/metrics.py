@@ -78,6 +78,16 @@ class Metric(NamedTuple):
     declared: bool = True
 
     @property
+    def sign(self) -> int:
+        """1 where higher values are better, else -1."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def scale(self) -> int:
+        """The factor by which people are shown values."""
+        return 100 if self.percent else 1
+
+    @property
     def worst(self) -> float:
         """The end of the range that nobody wants."""
         return self.low if self.better == "higher" else self.high

@@ -15,7 +15,8 @@ from simulations.arguments import arguments
 from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan, record_plan
 from simulations.references import write_references
 from simulations.terminal import Execute, check_all, run_all
-from simulations.tuning.command import Tuning, new_tuning, run_tuning, with_best
+from simulations.tuning.command import new_tuning, run_tuning, with_best
+from simulations.tuning.folder import Tuning
 
 if TYPE_CHECKING:
     from client.hosts import Engine

@@ -11,7 +11,6 @@ from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods import METHODS, family
-from federation.methods.base import Method
 from federation.methods.network import NetworkMethod
 from federation.settings.fields import Scalar
 from federation.stored import Name, Seed, Settings, Stored, read_stored
@@ -50,8 +49,7 @@ def contestants(methods: Sequence[str]) -> list[str]:
     check_trained("compare", methods)
     chosen = list(methods) or family(NetworkMethod.plug_in, compared=True)
     trained = family(NetworkMethod.plug_in)
-    references = [name for name in trained if getattr(METHODS[name], "reference", False)]
-    return [*(name for name in references if name not in chosen), *chosen]
+    return [*(name for name in trained if is_reference(name) and name not in chosen), *chosen]
 
 
 def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Experiment]:
@@ -82,9 +80,9 @@ def record_plan(
     replace_file(folder / PLAN, json.dumps(plan_file, indent=2).encode())
 
 
-def method_of(label: str) -> type[Method]:
-    """Returns the method of a label of ``Runs``."""
-    return METHODS[label.partition(",")[0]]
+def is_reference(label: str) -> bool:
+    """Whether the method of a label of ``Runs`` is one that every comparison has."""
+    return getattr(METHODS[label.partition(",")[0]], "reference", False)
 
 
 class _Plan(Stored):

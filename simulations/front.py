@@ -31,7 +31,7 @@ from simulations.exports.newcomers import adapted_into
 from simulations.given import settings_of
 from simulations.learned import Learned
 from simulations.options import begun, data_name, find_run, new_folder, read_experiment
-from simulations.reports import PLOTS
+from simulations.reports import plots_of
 from simulations.reports.local import report_table
 from simulations.results import results_of
 from simulations.rows import picked
@@ -325,9 +325,8 @@ class Run:
         own = self.experiment.own
         if isinstance(own, NetworkMethod):
             return drawn({own.name: [self._record]}, metric)
-        draw = PLOTS[own.plug_in]
-        plots = draw(self._record, self.results) if draw else {}
-        if not plots:
+        _ = self.results  # refused before it is finished
+        if not (plots := plots_of(self._record)):
             raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")
         name = metric or next(iter(plots))
         if name not in plots:

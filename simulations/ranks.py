@@ -67,4 +67,4 @@ def _scores(comparison: "Comparison", metric: str) -> "tuple[pd.Series[float], i
     name = metric or next(iter(known))
     if name not in known:
         raise Refused(must("metric", name, f"one of {', '.join(known)}"))
-    return comparison.table[name].astype(float), 1 if known[name].better == "higher" else -1
+    return comparison.table[name].astype(float), known[name].sign

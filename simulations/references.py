@@ -31,18 +31,6 @@ from simulations.comparison import REFERENCES
 from simulations.pool import Job, Pool, Tell
 from simulations.terminal import progress_lines
 
-__all__ = [
-    "CONSTANT",
-    "LINEAR",
-    "NAMES",
-    "POOLED",
-    "References",
-    "read_notes",
-    "read_references",
-    "references",
-    "write_references",
-]
-
 CONSTANT, LINEAR, POOLED = NAMES = tuple(REFERENCES.values())
 _FILE: Final = "references.json"
 _MOST: Final = 2 * 10**6  # numbers of the rows that the pooled model learns from

@@ -11,14 +11,7 @@ from simulations.claims import Claims, claims_of, in_words
 from simulations.comparison import Runs
 from simulations.differences import Scores
 from simulations.references import NAMES, read_notes, read_references
-from simulations.rows import (
-    UNTRAINED,
-    comparable,
-    ends,
-    others,
-    report_rows,
-    untrained,
-)
+from simulations.rows import UNTRAINED, comparable, ends, others, report_rows, untrained
 
 
 class Results(NamedTuple):
@@ -61,8 +54,7 @@ class Results(NamedTuple):
         known = {
             name: mean for name, mean in means.items() if mean is not None and not np.isnan(mean)
         }
-        sign = 1 if metric.better == "higher" else -1
-        order = sorted(known, key=lambda name: -sign * known[name])
+        order = sorted(known, key=lambda name: -metric.sign * known[name])
         told = ", ".join(f"{name} {metric.in_words(known[name], 1)}{unit}" for name in order)
         return f"The mean {metric.name} over clients, on test rows: {told}."
 

@@ -28,21 +28,6 @@ from simulations.cli import LOOKING
 from simulations.comparison import PLAN, read_plan, runs_of
 from simulations.console import err, out
 
-__all__ = [
-    "Execute",
-    "Report",
-    "Tell",
-    "check_all",
-    "err",
-    "interruptible",
-    "out",
-    "progress_lines",
-    "run_all",
-    "show_found",
-    "shows",
-    "tell_next",
-]
-
 _LINES: Final = 12  # latest pieces of work that are always shown
 
 Report = Callable[[dict[str, Any]], None]

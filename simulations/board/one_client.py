@@ -19,7 +19,6 @@ from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
 from simulations.colors import looks_of
 from simulations.comparison import trains_network
-from simulations.pages.figures import unit
 from strategies.evaluation import center
 
 
@@ -117,7 +116,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     figure.add_trace(
         Scatter(
             x=took,
-            y=[low * unit(main)] * len(took),
+            y=[low * main.scale] * len(took),
             mode="markers",
             marker=marks,
             name="trained",
@@ -127,7 +126,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     percent = " (%)" if main.percent else ""
     figure.update_layout(xaxis_title="communication round", yaxis_title=f"{main.name}{percent}")
     for trace in figure.data[:-1]:
-        trace.y = [unit(main) * y for y in trace.y]
+        trace.y = [main.scale * y for y in trace.y]
     return figure
 
 

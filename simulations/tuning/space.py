@@ -23,8 +23,6 @@ from federation.settings.protection import ProtectionSettings
 from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
 
-__all__ = ["ADAPT_LR", "Dimension", "Space", "declared_ranges", "fine_tuning_steps", "space_of"]
-
 ADAPT_LR: Final = "adapt-lr"
 """The step size of fine-tuning."""
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from simulations.console import err
 from simulations.pool import Pool, Progress, Row
 from simulations.studies.meta_learning.memmap import check_memories, mib
 from simulations.studies.meta_learning.methods import METHODS
@@ -15,7 +16,6 @@ from simulations.studies.meta_learning.published import Steps
 from simulations.studies.meta_learning.settings import MetaLearningSettings
 from simulations.studies.meta_learning.sweep import Sweep, SweepRun, check_sweep, run_sweep
 from simulations.studies.summaries import grouped
-from simulations.terminal import err
 
 MATCHED: Final = "maml-matched"
 """The row of MAML with MOML v1's step size, which then differs from MOML v1 only in the memory."""
