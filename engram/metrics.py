@@ -118,6 +118,10 @@ class Metric(NamedTuple):
             return "-"
         return f"{100 * value:.{decimals}f}" if self.percent else f"{value:.4g}"
 
+    def with_unit(self, value: float | None, decimals: int = 2) -> str:
+        """Returns a value in words, with its unit."""
+        return f"{self.in_words(value, decimals)}{' %' if self.percent else ''}"
+
 
 METRICS: Registry[Metric] = Registry()
 """Every metric, by its name."""

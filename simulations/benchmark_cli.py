@@ -134,9 +134,8 @@ def show_benchmark(folder: Path, as_json: bool) -> None:
         score_table(found).to_csv(folder / "scores.csv", index_label="method")
     for one in found:
         best = max(one.scores, key=lambda name: one.metric.sign * one.scores[name])
-        value = one.metric.in_words(one.scores[best])
-        percent = " %" if one.metric.percent else ""
-        words = f"{one.metric.center} {one.metric.name} {value}{percent} of {best}"
+        value = one.metric.with_unit(one.scores[best])
+        words = f"{one.metric.center} {one.metric.name} {value} of {best}"
         line = f"{one.name}, {one.clients} clients: best {words}"
         console.print(line, soft_wrap=True, highlight=False)
     names = [BENCHMARK, "ranks.png", "scores.csv", *(f"{one.name}/" for one in found)]

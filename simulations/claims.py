@@ -239,8 +239,7 @@ def _among_methods(claims: Claims, *, wins: bool) -> str:
 
 def _named(claims: Claims, name: str) -> str:
     """Returns a row's name, and its mean."""
-    unit = " %" if claims.metric.percent else ""
-    return f"{name} ({claims.metric.name} {claims.metric.in_words(claims.means[name], 1)}{unit})"
+    return f"{name} ({claims.metric.name} {claims.metric.with_unit(claims.means[name], 1)})"
 
 
 def _amount(metric: Metric, value: float) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from client.hosts import Engine
-from engram.checks import must
 from engram.process import own_modes
 from federation.data.source import Source
 from federation.errors import Refused, told_with
@@ -21,7 +20,7 @@ from simulations.front import Run, drawn, executes, shown
 from simulations.given import settings_of_several
 from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.published import latex, pairs, per_client, summary
-from simulations.results import Results, metrics_of, results_of
+from simulations.results import Results, metric_called, metrics_of, results_of
 from simulations.rows import report_rows, shown_rounds
 from simulations.several import named_methods
 from simulations.terminal import interruptible, shows
@@ -102,7 +101,7 @@ class Comparison:
         Args:
             metric: Its name; by default the first.
         """
-        (results,) = self._results(metric or self._metrics[0])
+        (results,) = self._results(metric)
         return per_client(self._records, results)
 
     def significance(self, metric: str = "") -> "pd.DataFrame":
@@ -114,7 +113,7 @@ class Comparison:
         Args:
             metric: Its name; by default the first.
         """
-        (results,) = self._results(metric or self._metrics[0])
+        (results,) = self._results(metric)
         return pairs(results)
 
     def to_csv(self, path: str | Path) -> Path:
@@ -136,19 +135,13 @@ class Comparison:
             _written(Path(path), table)
         return table
 
-    @property
-    def _metrics(self) -> list[str]:
-        return [metric.name for metric in metrics_of(self._records)]
-
-    def _results(self, name: str = "") -> list[Results]:
-        """Returns the results by one metric, or by all."""
-        runs = self._records
-        if not runs:
+    def _results(self, name: str | None = None) -> list[Results]:
+        """Returns the results by a metric, "" for the first, or by all."""
+        if not (runs := self._records):
             raise Refused(f"{self.folder} has no run that has been evaluated")
-        if name and name not in self._metrics:
-            raise Refused(must("metric", name, f"one of {', '.join(self._metrics)}"))
         with readable(self.folder):
-            chosen = [metric for metric in metrics_of(runs) if name in ("", metric.name)]
+            metrics = metrics_of(runs)
+            chosen = metrics if name is None else [metric_called(name, metrics)]
             return results_of(self.folder, runs, chosen)
 
     @property

@@ -1,5 +1,6 @@
 """Comparisons of methods in this process: begun in a folder, and gone on with from what it has."""
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,8 +12,10 @@ from client.memory import RamStore
 from federation.data.source import Source
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.files import replace_file
 from simulations.arguments import arguments
-from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan, record_plan
+from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan
+from simulations.options import make_folder
 from simulations.references import write_references
 from simulations.terminal import Execute, check_all, run_all
 from simulations.tuning.command import new_tuning, run_tuning, with_best
@@ -53,7 +56,10 @@ def begin_comparison(
     if tuned is not None:
         trials, of_each = tuned[0], tuned[1] or seeds
         tuning = new_tuning(each, [], trials, of_each, after=seeds, progress=progress)
-    record_plan(folder, engine, plan, references)
+    make_folder(folder)
+    runs = {name: experiment.to_config() for name, experiment in plan.items()}
+    written = {"engine": engine, "references": [*references], "runs": runs}
+    replace_file(folder / PLAN, json.dumps(written, indent=2).encode())
     if tuning is not None:
         tuning.save(folder / TUNING)
 

@@ -33,7 +33,7 @@ from simulations.learned import Learned
 from simulations.options import begun, data_name, find_run, new_folder, read_experiment
 from simulations.reports import plots_of
 from simulations.reports.local import report_table
-from simulations.results import results_of
+from simulations.results import metric_called, results_of
 from simulations.rows import picked
 from simulations.terminal import Execute, Report, interruptible, run_all, shows
 from strategies.selection import selected_by
@@ -441,11 +441,7 @@ def shown(folder: Path, runs: Runs) -> str:
 
 def drawn(runs: Runs, name: str) -> "Figure":
     """Draws a metric of runs, by default the first."""
-    metrics = {metric.name: metric for metric in next(iter(runs.values()))[0].metrics}
-    name = name or next(iter(metrics))
-    if name not in metrics:
-        raise Refused(must("metric", name, f"one of {', '.join(metrics)}"))
-    return plots.draw_metric(runs, metrics[name])
+    return plots.draw_metric(runs, metric_called(name, next(iter(runs.values()))[0].metrics))
 
 
 def load_run(run: str | Path, data: "Data | None" = None) -> Run:

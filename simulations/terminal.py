@@ -11,13 +11,7 @@ from sysconfig import get_path
 from types import FrameType
 from typing import Any, Final
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from federation.errors import RunStopped
 from federation.experiment import Experiment

@@ -72,7 +72,7 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
         for title, which in ((f"{main.name}, last round", ""), ("of the common model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
             if value is not None:
-                told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
+                told[title] = main.with_unit(value, 1)
     return told
 
 

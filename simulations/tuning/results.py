@@ -74,11 +74,8 @@ def in_one_file(
 
 def told(trial: Trial, metric: Metric) -> str:
     """Returns a trial's score, in words."""
-    unit = " %" if metric.percent else ""
-    return (
-        f"validation {metric.name} {metric.in_words(trial.value)}{unit} after round {trial.round}, "
-        f"trial {trial.number}"
-    )
+    score = f"validation {metric.name} {metric.with_unit(trial.value)}"
+    return f"{score} after round {trial.round}, trial {trial.number}"
 
 
 def table_of(method: str, trials: Sequence[Trial], plan: Search) -> Table:

@@ -248,4 +248,4 @@ class _Batch:
             return "all diverged"
         metric = self._metric
         best = max(values, key=lambda value: metric.sign * value)
-        return f"{metric.name} {metric.in_words(best)}{' %' if metric.percent else ''}"
+        return f"{metric.name} {metric.with_unit(best)}"
