@@ -117,10 +117,11 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
     ``finished`` says whether all rounds are done.
     """
-    base, ended = alone(runs), comparable(runs)
+    base, ended = alone(runs) or "", comparable(runs)
+    by_themselves, others = ended.get(base, ()), ended.keys() - {base}
     return [
         _row(label, which, runs[name])
-        | _of_clients(runs[name], which, ended[base] if base in ended and name in ended else ())
+        | _of_clients(runs[name], which, by_themselves if name in others else ())
         for name, label, which in models_of(runs)
     ]
 
@@ -155,7 +156,7 @@ def _of_clients(
         found[f"{metric.name}-clients"] = int(known.sum())
         if known.sum() < min(LEAST_CLIENTS, _members(records)):
             found |= {metric.name: None, f"{metric.name}-std": None}
-        if base and base is not records and all(_has(record, metric.name) for record in base):
+        if base and all(_has(record, metric.name) for record in base):
             own = client_scores(base, metric.name)
             if share := share_worse(scores, own, metric.sign):
                 key = metric.name + WORSE
