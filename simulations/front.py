@@ -413,9 +413,12 @@ def _run_into(
     experiment: Experiment, folder: Path, engine: Engine, progress: bool, opens: Opens
 ) -> Run:
     """Runs an experiment in its folder, on the clients that ``opens`` opens."""
-    again = f"engram.simulate(..., resume={str(folder)!r})"
-    with interruptible():
-        run_all({folder: experiment}, executes(engine, opens), again, shown=shows(progress))
+    if shows(progress):
+        again = f"engram.simulate(..., resume={str(folder)!r})"
+        with interruptible():
+            run_all({folder: experiment}, executes(engine, opens), again)
+    else:
+        run_in_process(experiment, folder, engine=engine, opens=opens)
     return Run(folder, experiment.source)
 
 
