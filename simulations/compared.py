@@ -198,7 +198,7 @@ def compare(
     first = read_experiment(next(iter(each.values())))
     with interruptible(), new_folder(given.out, f"compare-{data_name(first)}") as folder:
         to_do = given.seeds, given.tuned, given.references
-        begin_comparison(folder, engine, each, *to_do, progress=shown)
+        begin_comparison(folder, given.engine or "vectorized", each, *to_do, progress=shown)
         source = None if data is None else first.source
         again = "" if data is None else f"engram.load_comparison({str(folder)!r})"
         stopped = go_on(folder, executes, again, processes=1, source=source, progress=shown)

@@ -47,9 +47,11 @@ def draw_gains(
     size = (4.6 * wide + 1, (1.5 + 0.45 * len(others)) * high)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(high, wide, sharey=True, squeeze=False).ravel()
-    names = [label for _, label, _ in others]
+    names, points = [label for _, label, _ in others], " (points)" if metric.percent else ""
     for axes, (_, reference, _) in zip(panels, references, strict=True):
-        _set_up(axes, reference, metric)
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set(title=f"over {reference}", xlabel=f"gain in {metric.name}{points}")
+        axes.grid(axis="x", alpha=0.3)
         rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
         for line, name in enumerate(names):
             gaps = [a - b for a, b in zip(scores[name], scores[reference], strict=True)]
@@ -70,15 +72,6 @@ def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
     lines = models_of(runs)
     references = [line for line in lines if is_reference(line[0]) and not line[2]]
     return references, [line for line in lines if line not in references]
-
-
-def _set_up(axes: Axes, reference: str, metric: Metric) -> None:
-    axes.axvline(0, color="black", lw=0.8)
-    axes.set(
-        title=f"over {reference}",
-        xlabel=f"gain in {metric.name}{' (points)' if metric.percent else ''}",
-    )
-    axes.grid(axis="x", alpha=0.3)
 
 
 def _draw_line(

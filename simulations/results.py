@@ -94,14 +94,10 @@ def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Resu
         none = (np.nan,) * (len(ends(metric)) + 1)
         missing = {name: none for name in notes if name not in known}
         each = missing | others(runs, metric, known)
-        beside = {name: each[name] for name in sorted(each, key=_place)}
+        beside = {name: each[name] for name in (*NAMES, *each) if name in each}
         claims = claims_of(runs, rows, metric, known)
         found.append(Results(metric, rows, beside, known, claims, notes))
     return found
-
-
-def _place(name: str) -> int:
-    return NAMES.index(name) if name in NAMES else len(NAMES)
 
 
 def metric_called(name: str, metrics: Sequence[Metric]) -> Metric:

@@ -154,7 +154,7 @@ def _of_clients(
         scores = client_scores(records, metric.name, which)
         known = np.any([np.isfinite(each) for each in scores], axis=0)
         found[f"{metric.name}-clients"] = int(known.sum())
-        if known.sum() < min(LEAST_CLIENTS, _members(records)):
+        if known.sum() < min(LEAST_CLIENTS, *(record.members for record in records)):
             found |= {metric.name: None, f"{metric.name}-std": None}
         if base and all(_has(record, metric.name) for record in base):
             own = client_scores(base, metric.name)
@@ -191,7 +191,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         "finished": len(ended) == len(records),
         **figures,
         "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
-        "members": _members(records),
+        "members": min(record.members for record in records),
         "trained": min(map(_trained, curves)),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
@@ -230,10 +230,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
     each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
     trained = set[int]().union(*each)
     return len(trained.intersection(rows[-1].get("members", trained)))
-
-
-def _members(records: Sequence[RunRecord]) -> int:
-    return min(record.members for record in records)
 
 
 def _client_ms(row: Mapping[str, Any]) -> float:

@@ -110,7 +110,10 @@ def page(folder: Path) -> str:
         first = alone
         if alone.results is None:
             raise Refused(f"{folder} is not finished: resume it first")
-        found |= {"tables": [results_table(alone.results)], "pictures": _pictures(alone)}
+        # Drawn from its record: a picture beside it may be anybody's.
+        drawn = {name: image_of(figure) for name, figure in plots_of(alone).items()}
+        found["pictures"] = {name: base64.b64encode(data).decode() for name, data in drawn.items()}
+        found["tables"] = [results_table(alone.results)]
     elif runs:
         first = next(iter(runs.values()))[0]
         found |= _of_networks(folder, runs)
@@ -133,12 +136,6 @@ def page(folder: Path) -> str:
         source=f"Source {config['sources'][-1]}; {versions}",
         **found,
     )
-
-
-def _pictures(record: RunRecord) -> dict[str, str]:
-    """Returns a run's plots, drawn from its record: a file beside it may be anybody's."""
-    found = plots_of(record)
-    return {name: base64.b64encode(image_of(figure)).decode() for name, figure in found.items()}
 
 
 def _of_networks(folder: Path, runs: Runs) -> dict[str, Any]:
