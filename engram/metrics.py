@@ -64,6 +64,16 @@ class Metric(NamedTuple):
     declared: bool = True
 
     @property
+    def sign(self) -> int:
+        """1 where higher values are better, else -1."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def scale(self) -> int:
+        """The factor by which people are shown values."""
+        return 100 if self.percent else 1
+
+    @property
     def worst(self) -> float:
         """The end of the range that nobody wants."""
         return self.low if self.better == "higher" else self.high
@@ -93,6 +103,10 @@ class Metric(NamedTuple):
         if value is None or isnan(value):
             return "-"
         return f"{100 * value:.{decimals}f}" if self.percent else f"{value:.4g}"
+
+    def with_unit(self, value: float | None, decimals: int = 2) -> str:
+        """Returns a value in words, with its unit."""
+        return f"{self.in_words(value, decimals)}{' %' if self.percent else ''}"
 
 
 METRICS: Registry[Metric] = Registry()

@@ -12,6 +12,7 @@ from federation.interrupts import end_at_once
 from simulations.arguments import arguments
 from simulations.comparison import BENCHMARK, contestants, read_benchmark
 from simulations.console import out as console
+from simulations.console import tell_files
 from simulations.joining import join
 from simulations.options import (
     SEE_SETTINGS,
@@ -132,16 +133,13 @@ def show_benchmark(folder: Path, as_json: bool) -> None:
     with as_allowed(folder):
         score_table(found).to_csv(folder / "scores.csv", index_label="method")
     for one in found:
-        sign = 1 if one.metric.better == "higher" else -1
-        best = max(one.scores, key=lambda name: sign * one.scores[name])
-        value = one.metric.in_words(one.scores[best])
-        percent = " %" if one.metric.percent else ""
-        words = f"{one.metric.center} {one.metric.name} {value}{percent} of {best}"
+        best = max(one.scores, key=lambda name: one.metric.sign * one.scores[name])
+        value = one.metric.with_unit(one.scores[best])
+        words = f"{one.metric.center} {one.metric.name} {value} of {best}"
         line = f"{one.name}, {one.clients} clients: best {words}"
         console.print(line, soft_wrap=True, highlight=False)
     names = [BENCHMARK, "ranks.png", "scores.csv", *(f"{one.name}/" for one in found)]
-    there = ", ".join(name for name in names if (folder / name).exists())
-    console.print(f"recorded in {folder}: {there}", soft_wrap=True)
+    tell_files(folder, names)
     if as_json:
         scores = {one.name: {"metric": one.metric.name, "scores": one.scores} for one in found}
         print(json.dumps({**told, "federations": scores}))

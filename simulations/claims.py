@@ -8,7 +8,7 @@ import numpy as np
 
 from engram.metrics import Metric
 from federation.columns import VALIDATION
-from simulations.comparison import Runs, method_of
+from simulations.comparison import Runs, is_reference
 from simulations.differences import (
     LEAST_CLIENTS,
     LEAST_SEEDS,
@@ -18,7 +18,7 @@ from simulations.differences import (
     pairwise,
 )
 from simulations.planning import Needed, needed
-from simulations.rows import alone, client_scores, comparable, shown_models
+from simulations.rows import alone, client_scores, comparable, models_of
 from strategies.evaluation import center_key
 from strategies.screening import mean_of
 
@@ -61,21 +61,16 @@ class Claims(NamedTuple):
         """The row that is set beside the strongest simple one."""
         return self.method or self.best
 
-    @property
-    def sign(self) -> int:
-        """1 where higher scores are better, else -1."""
-        return 1 if self.metric.better == "higher" else -1
-
     def better(self, one: str, other: str) -> bool:
         """Whether a row is shown to be better than another one."""
         found = self.pairs[one, other]
-        return found.shown and self.sign * found.mean > 0
+        return found.shown and self.metric.sign * found.mean > 0
 
     @property
     def strongest(self) -> str | None:
         """The simple row with the best mean; None if there is none beside the contender."""
         others = [name for name in self.simple if name != self.contender and name in self.means]
-        return max(others, key=lambda name: self.sign * self.means[name], default=None)
+        return max(others, key=lambda name: self.metric.sign * self.means[name], default=None)
 
 
 def scores_of(
@@ -89,9 +84,8 @@ def scores_of(
         references: Scores of each client without a network, by name.
     """
     found = {
-        label: client_scores(records, metric.name, which)
-        for method, records in runs.items()
-        for label, which in shown_models(method, records).items()
+        label: client_scores(runs[method], metric.name, which)
+        for method, label, which in models_of(runs)
     }
     return found | dict(references)
 
@@ -127,9 +121,8 @@ def claims_of(
         and not np.isnan(mean := float(np.mean([mean_of(metric)(s) for s in each])))
     }
     by_itself = alone(runs)
-    simple = [*references, *(shown_models(by_itself, runs[by_itself]) if by_itself else ())]
-    sign = 1 if metric.better == "higher" else -1
-    order = [str(row["method"]) for row in sorted(rows, key=lambda row: -sign * row[key])]
+    simple = [*references, *(label for own, label, _ in models_of(runs) if own == by_itself)]
+    order = [str(row["method"]) for row in sorted(rows, key=lambda row: -metric.sign * row[key])]
     method = next((name for name in order if name not in simple), "")
     if not {order[0], method} - {""} <= means.keys():
         return None
@@ -142,21 +135,11 @@ def claims_of(
         if not pairs[one, other].shown and (each := needed(gap, len(scores)))
         for pair in ((one, other), (other, one))
     }
-    baselines = (name for name in runs if getattr(method_of(name), "reference", False))
-    common = next((name for name in baselines if name not in simple and name in means), "")
+    baselines = (name for name in runs if is_reference(name) and name not in simple)
+    common = next((name for name in baselines if name in means), "")
     skewness = max(abs(gap.skewness) for gap in gaps.values())
     return Claims(
-        metric,
-        order[0],
-        means,
-        pairs,
-        simple,
-        seeds,
-        scored,
-        method,
-        wanted,
-        skewness,
-        common,
+        metric, order[0], means, pairs, simple, seeds, scored, method, wanted, skewness, common
     )
 
 
@@ -185,7 +168,7 @@ def _described(claims: Claims) -> str:
     if simple is None:
         return f"{_named(claims, best)} is the best on validation rows"
     one, other = f"{_named(claims, best)}, {_title(claims)},", _named(claims, simple)
-    ahead = claims.sign * (claims.means[best] - claims.means[simple])
+    ahead = claims.metric.sign * (claims.means[best] - claims.means[simple])
     if ahead < 0:
         one, other = f"{other}, the strongest simple reference,", one.removesuffix(",")
     else:
@@ -221,7 +204,7 @@ def _answer(claims: Claims) -> str:
         all_of_them = all(claims.better(simple, name) for name in trained)
         than = f"all methods: {apart}" if all_of_them else f"the best method: {apart}"
         return f"{_named(claims, simple)}, the strongest simple reference, is better than {than}"
-    ahead_of_it = any(claims.sign * claims.pairs[name, simple].mean > 0 for name in trained)
+    ahead_of_it = any(claims.metric.sign * claims.pairs[name, simple].mean > 0 for name in trained)
     how = "shown to be better" if ahead_of_it else "better"
     takes = claims.needed.get((best, simple))
     more = f"; {takes} would show such a difference" if takes else ""
@@ -249,15 +232,14 @@ def _among_methods(claims: Claims, *, wins: bool) -> str:
     if not wins:
         return f"No method is shown to be the best; {_named(claims, best)} is {_title(claims)}"
     others = [name for name in claims.means if name != best]
-    second = max(others, key=lambda name: claims.sign * claims.means[name])
+    second = max(others, key=lambda name: claims.metric.sign * claims.means[name])
     behind = _apart(claims, second, best)
     return f"{_named(claims, best)} is better than all others; {second} is next, {behind}"
 
 
 def _named(claims: Claims, name: str) -> str:
     """Returns a row's name, and its mean."""
-    unit = " %" if claims.metric.percent else ""
-    return f"{name} ({claims.metric.name} {claims.metric.in_words(claims.means[name], 1)}{unit})"
+    return f"{name} ({claims.metric.name} {claims.metric.with_unit(claims.means[name], 1)})"
 
 
 def _amount(metric: Metric, value: float) -> str:
@@ -265,14 +247,14 @@ def _amount(metric: Metric, value: float) -> str:
 
 
 def _interval(claims: Claims, difference: Difference) -> str:
-    ends = sorted(claims.sign * end for end in (difference.low, difference.high))
+    ends = sorted(claims.metric.sign * end for end in (difference.low, difference.high))
     return " to ".join(_amount(claims.metric, end) for end in ends)
 
 
 def _apart(claims: Claims, one: str, other: str) -> str:
     """Returns by how much a row is ahead of another one, or behind it, with the interval."""
     found = claims.pairs[one, other]
-    ahead = claims.sign * found.mean >= 0
+    ahead = claims.metric.sign * found.mean >= 0
     shown = found if ahead else found.turned
     points = " points" if claims.metric.percent else ""
     amount = f"{_amount(claims.metric, abs(found.mean))}{points}"

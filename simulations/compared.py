@@ -1,40 +1,29 @@
 """Comparisons from Python: methods side by side, and their tables for a paper."""
 
-import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from client.hosts import Engine
-from engram.checks import must
 from engram.process import own_modes
-from federation.errors import Refused, RunStopped, told_with
+from federation.data.source import Source
+from federation.errors import Refused, told_with
 from federation.experiment import lists_settings
 from federation.files import replace_file
 from federation.stored import readable
 from server.record import RunRecord
 from simulations.arguments import arguments
-from simulations.comparison import (
-    REFERENCES,
-    TUNING,
-    contestants,
-    planned,
-    read_plan,
-    record_plan,
-    runs_of,
-)
+from simulations.comparing import begin_comparison, go_on
+from simulations.comparison import REFERENCES, contestants, read_plan, runs_of
 from simulations.console import in_html
-from simulations.front import Run, check, drawn, run_into, shown
+from simulations.front import Run, drawn, executes, shown
 from simulations.given import settings_of_several
-from simulations.options import data_name, find_run, new_folder
+from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.published import latex, pairs, per_client, summary
-from simulations.references import write_references
-from simulations.results import Results, metrics_of, results_of
+from simulations.results import Results, metric_called, metrics_of, results_of
 from simulations.rows import report_rows, shown_rounds
 from simulations.several import named_methods
-from simulations.terminal import check_all, interruptible, shows
-from simulations.tuning.command import new_tuning, run_tuning, with_best
+from simulations.terminal import interruptible, shows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +101,7 @@ class Comparison:
         Args:
             metric: Its name; by default the first.
         """
-        (results,) = self._results(metric or self._metrics[0])
+        (results,) = self._results(metric)
         return per_client(self._records, results)
 
     def significance(self, metric: str = "") -> "pd.DataFrame":
@@ -124,7 +113,7 @@ class Comparison:
         Args:
             metric: Its name; by default the first.
         """
-        (results,) = self._results(metric or self._metrics[0])
+        (results,) = self._results(metric)
         return pairs(results)
 
     def to_csv(self, path: str | Path) -> Path:
@@ -146,19 +135,13 @@ class Comparison:
             _written(Path(path), table)
         return table
 
-    @property
-    def _metrics(self) -> list[str]:
-        return [metric.name for metric in metrics_of(self._records)]
-
-    def _results(self, name: str = "") -> list[Results]:
-        """Returns the results by one metric, or by all."""
-        runs = self._records
-        if not runs:
+    def _results(self, name: str | None = None) -> list[Results]:
+        """Returns the results by a metric, "" for the first, or by all."""
+        if not (runs := self._records):
             raise Refused(f"{self.folder} has no run that has been evaluated")
-        if name and name not in self._metrics:
-            raise Refused(must("metric", name, f"one of {', '.join(self._metrics)}"))
         with readable(self.folder):
-            chosen = [metric for metric in metrics_of(runs) if name in ("", metric.name)]
+            metrics = metrics_of(runs)
+            chosen = metrics if name is None else [metric_called(name, metrics)]
             return results_of(self.folder, runs, chosen)
 
     @property
@@ -212,30 +195,14 @@ def compare(
         return settings_of_several(data, contestants(named_methods(methods)), settings, methods)
 
     each, shown = told_with(wrong, settings_of_each), shows(progress)
-    plan = planned(each, given.seeds)
-    runs: dict[str, list[Run]] = {}
-    stopped = []
-    folder = new_folder(given.out, f"compare-{data_name(next(iter(plan.values())))}")
-    with interruptible(), folder as place:
-        check_all("runs", [partial(check, e, engine) for e in plan.values()], shown)
-        tuning = None
-        if given.tuned is not None:
-            trials, of_each = given.tuned[0], given.tuned[1] or given.seeds
-            tuning = new_tuning(each, [], trials, of_each, after=given.seeds, progress=shown)
-        record_plan(place, engine, plan, given.references)
-        if tuning is not None:
-            tuning.save(part := place / TUNING)
-            again = f"engram compare --resume {shlex.quote(str(place))}"
-            plan = with_best(plan, run_tuning(tuning, part, again, progress=shown))
-        for name, experiment in plan.items():
-            try:
-                found = run_into(experiment, place / name, engine, progress)
-                runs.setdefault(experiment.method, []).append(found)
-            except RunStopped as error:
-                stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
-        again = f"engram.load_comparison({str(place)!r})" if shown else ""
-        write_references(place, plan.values(), given.references, again)
-    return Comparison(place, runs, stopped)
+    first = read_experiment(next(iter(each.values())))
+    with interruptible(), new_folder(given.out, f"compare-{data_name(first)}") as folder:
+        to_do = given.seeds, given.tuned, given.references
+        begin_comparison(folder, given.engine or "vectorized", each, *to_do, progress=shown)
+        source = None if data is None else first.source
+        again = "" if data is None else f"engram.load_comparison({str(folder)!r})"
+        stopped = go_on(folder, executes, again, processes=1, source=source, progress=shown)
+    return Comparison(folder, _finished(folder, source), stopped)
 
 
 def load_comparison(comparison: str | Path, *, round: str = "picked") -> Comparison:  # noqa: A002
@@ -253,16 +220,20 @@ def load_comparison(comparison: str | Path, *, round: str = "picked") -> Compari
     given, wrong = arguments(run=comparison)
     folder = told_with(wrong, lambda: find_run(str(given.run)))
     shown_rounds({}, round)
-    names = read_plan(folder)["runs"]
-    ended = {path.name for path in runs_of(folder, "results.json")}
-    runs: dict[str, list[Run]] = {}
     with readable(folder):
-        for name in names:
-            if name in ended:
-                run = Run(folder / name)
-                runs.setdefault(names[name]["method"], []).append(run)
-    stopped = [f"{name}: not finished" for name in names if name not in ended]
+        runs = _finished(folder)
+    ended = {run.folder.name for each in runs.values() for run in each}
+    stopped = [f"{name}: not finished" for name in read_plan(folder)["runs"] if name not in ended]
     return Comparison(folder, runs, stopped, round)
+
+
+def _finished(folder: Path, source: Source | None = None) -> dict[str, list[Run]]:
+    """Returns the finished runs of a comparison by method, on the rows that it was given."""
+    plan = read_plan(folder)["runs"]
+    runs: dict[str, list[Run]] = {}
+    for path in runs_of(folder, "results.json"):
+        runs.setdefault(plan[path.name]["method"], []).append(Run(path, source))
+    return runs
 
 
 def _written(path: Path, text: str) -> Path:

@@ -1,19 +1,25 @@
 """Comparisons of methods in this process: begun in a folder, and gone on with from what it has."""
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from federation.data.dealing import federated_data
-from federation.data.federated import model_for
+from client.hosts import Opening, host_of
+from client.memory import RamStore
+from federation.data.source import Source
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.files import replace_file
 from simulations.arguments import arguments
-from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan, record_plan
+from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan
+from simulations.options import make_folder
 from simulations.references import write_references
-from simulations.terminal import Execute, run_all
-from simulations.tuning.command import Tuning, new_tuning, run_tuning, with_best
+from simulations.terminal import Execute, check_all, run_all
+from simulations.tuning.command import new_tuning, run_tuning, with_best
+from simulations.tuning.folder import Tuning
 
 if TYPE_CHECKING:
     from client.hosts import Engine
@@ -24,8 +30,10 @@ def begin_comparison(
     engine: "Engine",
     each: Mapping[str, Mapping[str, Any]],
     seeds: int,
-    trials: int | None = None,
+    tuned: tuple[int, int | None] | None = None,
     references: Sequence[str] = tuple(REFERENCES),
+    *,
+    progress: bool = False,
 ) -> None:
     """Writes what a comparison consists of into its folder, once all of it can be run.
 
@@ -34,18 +42,24 @@ def begin_comparison(
         engine: The engine of its runs.
         each: Each method's settings.
         seeds: Runs of each, from the setting ``seed`` upwards.
-        trials: Settings that are tried of each method first, on other seeds; None to tune nothing.
+        tuned: How many settings are tried of each method first, and on how many other seeds (by
+            default as many); None to tune nothing.
         references: As for ``write_references``.
+        progress: Whether to show how much has been checked.
 
     Raises:
         Refused: Settings or data are impossible. Nothing is written.
     """
-    plan = planned(each, seeds)
-    for experiment in plan.values():
-        held = federated_data(experiment)
-        model_for(experiment, held.kind, held.example)
-    tuning = None if trials is None else new_tuning(each, [], trials, seeds, after=seeds)
-    record_plan(folder, engine, plan, references)
+    plan, tuning = planned(each, seeds), None
+    openings = [Opening(experiment, RamStore(), engine=engine) for experiment in plan.values()]
+    check_all("runs", [partial(host_of, opening) for opening in openings], progress)
+    if tuned is not None:
+        trials, of_each = tuned[0], tuned[1] or seeds
+        tuning = new_tuning(each, [], trials, of_each, after=seeds, progress=progress)
+    make_folder(folder)
+    runs = {name: experiment.to_config() for name, experiment in plan.items()}
+    written = {"engine": engine, "references": [*references], "runs": runs}
+    replace_file(folder / PLAN, json.dumps(written, indent=2).encode())
     if tuning is not None:
         tuning.save(folder / TUNING)
 
@@ -55,37 +69,47 @@ def go_on(
     execute: Callable[["Engine"], Execute],
     again: str = "",
     processes: int | None = None,
+    *,
+    source: Source | None = None,
+    progress: bool = True,
 ) -> list[str]:
     """Tunes, runs and scores what is left of a comparison; returns which runs stopped, and why.
 
     Args:
         folder: The comparison's.
         execute: Returns what runs an experiment by an engine.
-        again: The command that goes on after an interruption; by default that of the comparison.
+        again: What goes on after an interruption; by default the comparison's command.
         processes: Methods that are tuned at once; None for one on each core.
+        source: Rows that were given in memory, which its record lacks.
+        progress: Whether to show it.
 
     Raises:
         Refused: The folder is not a comparison's, or it is damaged.
         SystemExit: Ctrl-C was pressed; status 130.
     """
     again = again or f"engram compare --resume {shlex.quote(str(folder))}"
-    engine, plan = _recorded(folder)
+    engine, plan = _recorded(folder, rows := {} if source is None else {"dataset": source})
     if (place := folder / TUNING).is_dir():
-        best = run_tuning(Tuning.open(place), place, again, processes=processes)
+        tuning = Tuning.open(place)
+        tuning = tuning._replace(
+            fixed={name: {**own, **rows} for name, own in tuning.fixed.items()}
+        )
+        best = run_tuning(tuning, place, again, processes=processes, progress=progress)
         plan = with_best(plan, best)
     work = {}
     for name, experiment in plan.items():
         part = folder / name
         begun = (part / "config.json").is_file()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
-    stopped = run_all(work, execute(engine), again)
-    write_references(folder, plan.values(), read_plan(folder)["references"], again)
+    stopped = run_all(work, execute(engine), again, shown=progress)
+    references = read_plan(folder)["references"]
+    write_references(folder, plan.values(), references, again, shown=progress)
     return stopped
 
 
-def _recorded(folder: Path) -> tuple["Engine", dict[str, Experiment]]:
+def _recorded(folder: Path, rows: Mapping[str, Source]) -> tuple["Engine", dict[str, Experiment]]:
     plan = read_plan(folder)
-    runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
+    runs = {name: Experiment.from_config(own | rows) for name, own in plan["runs"].items()}
     given, wrong = arguments(f"{folder / PLAN} is damaged: ", engine=plan["engine"] or "")
     if wrong or given.engine is None:
         raise Refused(*wrong)

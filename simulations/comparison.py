@@ -1,26 +1,20 @@
 """Comparisons: their methods, and the runs in their folders."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.files import replace_file
 from federation.methods import METHODS, family
-from federation.methods.base import Method
 from federation.methods.network import NetworkMethod
 from federation.settings.fields import Scalar
 from federation.stored import Name, Seed, Settings, Stored, read_stored
 from server.record import RunRecord
-from simulations.options import make_folder, read_experiment
+from simulations.options import read_experiment
 from simulations.several import check_trained
-
-if TYPE_CHECKING:
-    from client.hosts import Engine
 
 Runs = dict[str, list[RunRecord]]
 """One record per seed, by label: a method's name, and after a comma what else tells it apart."""
@@ -50,8 +44,7 @@ def contestants(methods: Sequence[str]) -> list[str]:
     check_trained("compare", methods)
     chosen = list(methods) or family(NetworkMethod.plug_in, compared=True)
     trained = family(NetworkMethod.plug_in)
-    references = [name for name in trained if getattr(METHODS[name], "reference", False)]
-    return [*(name for name in references if name not in chosen), *chosen]
+    return [*(name for name in trained if is_reference(name) and name not in chosen), *chosen]
 
 
 def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Experiment]:
@@ -69,22 +62,9 @@ def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Exp
     return plan
 
 
-def record_plan(
-    folder: Path,
-    engine: "Engine",
-    plan: Mapping[str, Experiment],
-    references: Sequence[str] = tuple(REFERENCES),
-) -> None:
-    """Writes what a comparison consists of into its folder, from which ``read_plan`` reads it."""
-    make_folder(folder)
-    settings = {name: experiment.to_config() for name, experiment in plan.items()}
-    plan_file = {"engine": engine, "references": [*references], "runs": settings}
-    replace_file(folder / PLAN, json.dumps(plan_file, indent=2).encode())
-
-
-def method_of(label: str) -> type[Method]:
-    """Returns the method of a label of ``Runs``."""
-    return METHODS[label.partition(",")[0]]
+def is_reference(label: str) -> bool:
+    """Whether the method of a label of ``Runs`` is one that every comparison has."""
+    return getattr(METHODS[label.partition(",")[0]], "reference", False)
 
 
 class _Plan(Stored):
@@ -99,10 +79,13 @@ def read_plan(folder: Path) -> dict[str, Any]:
     Raises:
         Refused: If the folder is not that of a comparison, or the file is damaged.
     """
-    path = folder / PLAN
+    return {"references": [*REFERENCES], **_read(folder / PLAN, "comparison", _Plan)}
+
+
+def _read(path: Path, kind: str, stored: type[Stored]) -> dict[str, Any]:
     if not path.is_file():
-        raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
-    return {"references": [*REFERENCES], **read_stored(path, _Plan)}
+        raise Refused(f"{path.parent} is not the folder of a {kind}: it has no {path.name}")
+    return read_stored(path, stored)
 
 
 def runs_of(folder: Path, having: str = "config.json") -> list[Path]:
@@ -129,10 +112,7 @@ def read_search(folder: Path) -> dict[str, Any]:
     Raises:
         Refused: If the folder has none, or the file is damaged.
     """
-    path = folder / SEARCHED
-    if not path.is_file():
-        raise Refused(f"{folder} is not the folder of a search: it has no {SEARCHED}")
-    return read_stored(path, _Search)
+    return _read(folder / SEARCHED, "search", _Search)
 
 
 class _Study(Stored):
@@ -158,10 +138,7 @@ def read_benchmark(folder: Path) -> dict[str, str]:
     Raises:
         Refused: If the folder is not that of a benchmark, or its file is damaged.
     """
-    path = folder / BENCHMARK
-    if not path.is_file():
-        raise Refused(f"{folder} is not the folder of a benchmark: it has no {BENCHMARK}")
-    return dict(read_stored(path, _Benchmark)["federations"])
+    return dict(_read(folder / BENCHMARK, "benchmark", _Benchmark)["federations"])
 
 
 def trains_network(record: RunRecord) -> bool:

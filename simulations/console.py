@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 out = console()
 err = console(stderr=True)
+
+
+def tell_files(folder: Path, names: Iterable[str]) -> None:
+    """Prints the files of a folder, of those that it may have."""
+    files = ", ".join(name for name in names if (folder / name).exists())
+    out.print(f"recorded in {folder}: {files}", soft_wrap=True)
 
 
 def in_html(lines: Iterable[str], table: "pd.DataFrame") -> str:

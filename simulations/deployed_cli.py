@@ -17,6 +17,7 @@ from federation.plugins import VARIABLE, plugins
 from server.record import RunRecord
 from server.status import participation
 from simulations.app_folder import write_app
+from simulations.console import err
 from simulations.deployed import run_deployed
 from simulations.loopback import LoopbackFederation, Nodes
 from simulations.options import (
@@ -34,7 +35,7 @@ from simulations.options import (
     overrides_of,
     refuse_keys,
 )
-from simulations.terminal import Report, err, run_all, show_found
+from simulations.terminal import Report, run_all, show_found
 
 __all__ = ["app", "for_federation", "for_server", "run_on"]
 

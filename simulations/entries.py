@@ -95,7 +95,7 @@ def _run(path: Path) -> _Told:
     for main in record.metrics[:1]:  # a method may have none
         value = results.get(main.name)
         if value is not None:
-            score = f"{main.name} {main.in_words(value, 1)}{' %' if main.percent else ''}"
+            score = f"{main.name} {main.with_unit(value, 1)}"
     return *about, "finished", score
 
 

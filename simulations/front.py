@@ -23,11 +23,7 @@ from federation.methods.network import NetworkMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.arguments import arguments
-from simulations.comparison import (
-    Runs,
-    is_evaluated,
-    trains_network,
-)
+from simulations.comparison import Runs, is_evaluated, trains_network
 from simulations.console import in_html, in_text
 from simulations.engine import simulate as run_in_process
 from simulations.exports.exporting import exported_into
@@ -35,11 +31,11 @@ from simulations.exports.newcomers import adapted_into
 from simulations.given import settings_of
 from simulations.learned import Learned
 from simulations.options import begun, data_name, find_run, new_folder, read_experiment
-from simulations.reports import PLOTS
+from simulations.reports import plots_of
 from simulations.reports.local import report_table
-from simulations.results import results_of
+from simulations.results import metric_called, results_of
 from simulations.rows import picked
-from simulations.terminal import interruptible, run_all, shows
+from simulations.terminal import Execute, Report, interruptible, run_all, shows
 from strategies.selection import selected_by
 
 if TYPE_CHECKING:
@@ -329,9 +325,8 @@ class Run:
         own = self.experiment.own
         if isinstance(own, NetworkMethod):
             return drawn({own.name: [self._record]}, metric)
-        draw = PLOTS[own.plug_in]
-        plots = draw(self._record, self.results) if draw else {}
-        if not plots:
+        _ = self.results  # refused before it is finished
+        if not (plots := plots_of(self._record)):
             raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")
         name = metric or next(iter(plots))
         if name not in plots:
@@ -386,10 +381,10 @@ def simulate(
     if given.resume is None:
         chosen = FIRST if method is None else method
         experiment = told_with(wrong, lambda: read_experiment(settings_of(data, chosen, settings)))
-        opens = check(experiment, using := given.engine or "vectorized")
+        opens = _check(experiment, using := given.engine or "vectorized")
         name = f"{experiment.method}-{data_name(experiment)}"
         with new_folder(given.out, name) as folder:
-            return run_into(experiment, folder, using, progress, opens)
+            return _run_into(experiment, folder, using, progress, opens)
     folder = find_run(str(given.resume))
     own, before = begun(folder, method)
     if data is not None:
@@ -397,11 +392,11 @@ def simulate(
     whole = own | by_key(settings)
     experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
     RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
-    opens = check(experiment, using := given.engine or before)
-    return run_into(experiment, folder, using, progress, opens)
+    opens = _check(experiment, using := given.engine or before)
+    return _run_into(experiment, folder, using, progress, opens)
 
 
-def check(experiment: Experiment, engine: Engine) -> Opens:
+def _check(experiment: Experiment, engine: Engine) -> Opens:
     """Refuses settings and data that do not fit each other.
 
     Returns:
@@ -414,20 +409,26 @@ def check(experiment: Experiment, engine: Engine) -> Opens:
     return lambda opening: hosted_by(opening, data)
 
 
-def run_into(
-    experiment: Experiment, folder: Path, engine: Engine, progress: bool, opens: Opens = host_of
+def _run_into(
+    experiment: Experiment, folder: Path, engine: Engine, progress: bool, opens: Opens
 ) -> Run:
     """Runs an experiment in its folder, on the clients that ``opens`` opens."""
-
-    def execute(e: Experiment, place: Path, report: Any) -> None:
-        run_in_process(e, place, engine=engine, on_round=report, opens=opens)
-
     if shows(progress):
+        again = f"engram.simulate(..., resume={str(folder)!r})"
         with interruptible():
-            run_all({folder: experiment}, execute, f"engram.simulate(..., resume={str(folder)!r})")
+            run_all({folder: experiment}, executes(engine, opens), again)
     else:
         run_in_process(experiment, folder, engine=engine, opens=opens)
     return Run(folder, experiment.source)
+
+
+def executes(engine: Engine, opens: Opens = host_of) -> Execute:
+    """Returns what runs an experiment by an engine, on the clients that ``opens`` opens."""
+
+    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        run_in_process(experiment, folder, engine=engine, on_round=report, opens=opens)
+
+    return execute
 
 
 def shown(folder: Path, runs: Runs) -> str:
@@ -443,11 +444,7 @@ def shown(folder: Path, runs: Runs) -> str:
 
 def drawn(runs: Runs, name: str) -> "Figure":
     """Draws a metric of runs, by default the first."""
-    metrics = {metric.name: metric for metric in next(iter(runs.values()))[0].metrics}
-    name = name or next(iter(metrics))
-    if name not in metrics:
-        raise Refused(must("metric", name, f"one of {', '.join(metrics)}"))
-    return plots.draw_metric(runs, metrics[name])
+    return plots.draw_metric(runs, metric_called(name, next(iter(runs.values()))[0].metrics))
 
 
 def load_run(run: str | Path, data: "Data | None" = None) -> Run:

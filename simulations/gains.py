@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from engram.metrics import Metric
 from simulations.claims import scores_of
-from simulations.comparison import Runs, method_of
+from simulations.comparison import Runs, is_reference
 from simulations.differences import Difference, Scores, pairwise
-from simulations.rows import shown_models
+from simulations.rows import models_of
 
 _Line = tuple[str, str, str]  # a method, its label, and which of its models
 
@@ -47,9 +47,11 @@ def draw_gains(
     size = (4.6 * wide + 1, (1.5 + 0.45 * len(others)) * high)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(high, wide, sharey=True, squeeze=False).ravel()
-    names = [label for _, label, _ in others]
+    names, points = [label for _, label, _ in others], " (points)" if metric.percent else ""
     for axes, (_, reference, _) in zip(panels, references, strict=True):
-        _set_up(axes, reference, metric)
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set(title=f"over {reference}", xlabel=f"gain in {metric.name}{points}")
+        axes.grid(axis="x", alpha=0.3)
         rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
         for line, name in enumerate(names):
             gaps = [a - b for a, b in zip(scores[name], scores[reference], strict=True)]
@@ -67,23 +69,9 @@ def draw_gains(
 
 def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
     """Returns the references and the other models: method, label, and which of its models."""
-    references: list[_Line] = []
-    others: list[_Line] = []
-    for method, records in runs.items():
-        shown = shown_models(method, records).items()
-        first, *rest = ((method, label, which) for label, which in shown)
-        (references if getattr(method_of(method), "reference", False) else others).append(first)
-        others += rest
-    return references, others
-
-
-def _set_up(axes: Axes, reference: str, metric: Metric) -> None:
-    axes.axvline(0, color="black", lw=0.8)
-    axes.set(
-        title=f"over {reference}",
-        xlabel=f"gain in {metric.name}{' (points)' if metric.percent else ''}",
-    )
-    axes.grid(axis="x", alpha=0.3)
+    lines = models_of(runs)
+    references = [line for line in lines if is_reference(line[0]) and not line[2]]
+    return references, [line for line in lines if line not in references]
 
 
 def _draw_line(
@@ -95,7 +83,7 @@ def _draw_line(
     rng: np.random.Generator,
 ) -> None:
     """Draws a model's gains over a reference; nothing where no client has both scores."""
-    scale = (100 if metric.percent else 1) * (1 if metric.better == "higher" else -1)
+    scale = metric.scale * metric.sign
     gains = scale * np.concatenate(gaps)
     gains = gains[np.isfinite(gains)]
     if not gains.size:

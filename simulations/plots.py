@@ -20,8 +20,6 @@ from simulations.multiples import curve_of, draw_multiples, end_ticks
 from simulations.rows import client_scores, curve_points, curves_of
 from simulations.studies.figures import Shown
 
-__all__ = ["CLOCK", "draw_clients", "draw_metric", "image_of", "plot_data", "save", "tick_label"]
-
 CLOCK: Final = "simulated-seconds"
 """Column of the record: the simulated clock after a round."""
 
@@ -102,7 +100,7 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
             if metric.name + which not in scored:
                 continue
             each = client_scores(found, metric.name, which)
-            values = np.concatenate(each) * (100 if metric.percent else 1)
+            values = np.concatenate(each) * metric.scale
             values = values[np.isfinite(values)]
             spread = i + offset + rng.uniform(-0.07, 0.07, len(values))
             color = looks[method].color

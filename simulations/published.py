@@ -13,7 +13,7 @@ from federation.errors import Refused
 from simulations.comparison import Runs
 from simulations.differences import Difference
 from simulations.results import Results
-from simulations.rows import ends, picked, shown_models, told_round
+from simulations.rows import ends, models_of, picked, told_round
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,10 +81,9 @@ def per_client(runs: Runs, results: Results) -> "pd.DataFrame":
     )
     unseen = [np.isin(np.arange(r.clients), (r.results or {}).get("unseen", ())) for r in first]
     columns = {"unseen": np.concatenate(unseen)}
-    for method, records in runs.items():
-        if any(record.results is None for record in records) or len(records) != len(first):
-            continue
-        for label, which in shown_models(method, records).items():
+    for method, label, which in models_of(runs):
+        records = runs[method]
+        if len(records) == len(first) and all(record.results for record in records):
             scores = [_scores(record, results.metric.name, which) for record in records]
             columns[label] = np.concatenate(scores)
     for reference, known in results.references.items():

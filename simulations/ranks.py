@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from engram.checks import must
 from federation.errors import Refused
 from server.record import RunRecord
+from simulations.results import metric_called
 from simulations.suite.ranks import ranks as ranks_of_scores
 
 if TYPE_CHECKING:
@@ -63,8 +64,5 @@ def ranks(
 def _scores(comparison: "Comparison", metric: str) -> "tuple[pd.Series[float], int]":
     """Returns each method's mean score by a metric, and 1 if higher is better, else -1."""
     (first, *_), *_ = comparison.runs.values()
-    known = {m.name: m for m in RunRecord.open(first.folder).metrics}
-    name = metric or next(iter(known))
-    if name not in known:
-        raise Refused(must("metric", name, f"one of {', '.join(known)}"))
-    return comparison.table[name].astype(float), 1 if known[name].better == "higher" else -1
+    chosen = metric_called(metric, RunRecord.open(first.folder).metrics)
+    return comparison.table[chosen.name].astype(float), chosen.sign

@@ -185,6 +185,8 @@ def write_references(
     experiments: Iterable[Experiment],
     which: Collection[str] = tuple(REFERENCES),
     again: str = "",
+    *,
+    shown: bool = False,
 ) -> None:
     """Keeps the references of a comparison's runs in its folder, by seed.
 
@@ -194,14 +196,15 @@ def write_references(
         folder: The comparison's.
         experiments: Its runs.
         which: The references, of ``REFERENCES``.
-        again: What goes on after Ctrl-C, where progress is shown; empty to show none.
+        again: What goes on after Ctrl-C.
+        shown: As for ``progress_lines``.
 
     Raises:
         SystemExit: Ctrl-C was pressed while progress was shown; status 130.
     """
     names, known = [REFERENCES[name] for name in which], dict[str, References]()
     found = dict[str, References]()
-    with progress_lines("models", lambda: f"go on with: {again}", shown=bool(again)) as begin:
+    with progress_lines("models", lambda: f"go on with: {again}", shown=shown) as begin:
         for seed, e in {e.seed: e for e in experiments}.items() if names else ():
             tell = begin(f"references seed {seed}", e.num_clients + 1)
             found[str(seed)] = references(e, names, tell, known)

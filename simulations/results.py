@@ -6,19 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engram.checks import must
 from engram.metrics import Metric
+from federation.errors import Refused
 from simulations.claims import Claims, claims_of, in_words
 from simulations.comparison import Runs
 from simulations.differences import Scores
 from simulations.references import NAMES, read_notes, read_references
-from simulations.rows import (
-    UNTRAINED,
-    comparable,
-    ends,
-    others,
-    report_rows,
-    untrained,
-)
+from simulations.rows import UNTRAINED, comparable, ends, others, report_rows, untrained
 
 
 class Results(NamedTuple):
@@ -55,15 +50,14 @@ class Results(NamedTuple):
         """
         if self.words:
             return f"{self.words[0]}."
-        metric, unit = self.metric, " %" if self.metric.percent else ""
+        metric = self.metric
         means = {row["method"]: row[metric.name] for row in self.rows}
         means |= {name: figures[0] for name, figures in self.beside.items()}
         known = {
             name: mean for name, mean in means.items() if mean is not None and not np.isnan(mean)
         }
-        sign = 1 if metric.better == "higher" else -1
-        order = sorted(known, key=lambda name: -sign * known[name])
-        told = ", ".join(f"{name} {metric.in_words(known[name], 1)}{unit}" for name in order)
+        order = sorted(known, key=lambda name: -metric.sign * known[name])
+        told = ", ".join(f"{name} {metric.with_unit(known[name], 1)}" for name in order)
         return f"The mean {metric.name} over clients, on test rows: {told}."
 
 
@@ -100,14 +94,23 @@ def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Resu
         none = (np.nan,) * (len(ends(metric)) + 1)
         missing = {name: none for name in notes if name not in known}
         each = missing | others(runs, metric, known)
-        beside = {name: each[name] for name in sorted(each, key=_place)}
+        beside = {name: each[name] for name in (*NAMES, *each) if name in each}
         claims = claims_of(runs, rows, metric, known)
         found.append(Results(metric, rows, beside, known, claims, notes))
     return found
 
 
-def _place(name: str) -> int:
-    return NAMES.index(name) if name in NAMES else len(NAMES)
+def metric_called(name: str, metrics: Sequence[Metric]) -> Metric:
+    """Returns the metric of a name; without a name, the first.
+
+    Raises:
+        Refused: None is called so.
+    """
+    known = {metric.name: metric for metric in metrics}
+    name = name or next(iter(known))
+    if name not in known:
+        raise Refused(must("metric", name, f"one of {', '.join(known)}"))
+    return known[name]
 
 
 def metrics_of(runs: Runs) -> Sequence[Metric]:

@@ -12,31 +12,11 @@ from federation.columns import COMMON, TUNED, UNSEEN, VALIDATION
 from federation.errors import Refused
 from federation.settings.data import DataSettings
 from server.record import RunRecord
-from simulations.comparison import Runs, method_of
+from simulations.comparison import Runs, is_reference
 from simulations.differences import LEAST_CLIENTS, Scores
 from simulations.harm import share_worse
 from strategies.evaluation import center_key
 from strategies.selection import selected_by
-
-__all__ = [
-    "UNTRAINED",
-    "WORSE",
-    "alone",
-    "client_scores",
-    "comparable",
-    "curve_points",
-    "curves_of",
-    "ends",
-    "others",
-    "picked",
-    "report_rows",
-    "same_clients",
-    "shown_models",
-    "shown_rounds",
-    "tail",
-    "told_round",
-    "untrained",
-]
 
 UNTRAINED: Final = "untrained model"
 WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
@@ -63,19 +43,19 @@ def shown_rounds(runs: Runs, which: str) -> Runs:
     return {name: [_Last.open(one.folder) for one in records] for name, records in runs.items()}
 
 
-def shown_models(label: str, records: Sequence[RunRecord]) -> dict[str, str]:
-    """Returns the models that rows are of, by the rows' names, as the suffixes of their columns.
+def models_of(runs: Runs) -> list[tuple[str, str, str]]:
+    """Returns the models that rows are of: a label of the runs, the row's name, and which model.
 
     They are the models that serve clients and, where the runs have such scores, the same after
-    fine-tuning.
-
-    Args:
-        label: A label of ``Runs``.
-        records: Its runs.
+    fine-tuning. Which one it is, is the suffix of its columns.
     """
-    tuned = records[0].metrics[0].name + TUNED
-    there = any(tuned in row for row in records[0].rows())
-    return {label: ""} | ({f"{label} + fine-tuning": TUNED} if there else {})
+    found = []
+    for label, (record, *_) in runs.items():
+        found.append((label, label, ""))
+        tuned = record.metrics[0].name + TUNED
+        if any(tuned in row for row in record.rows()):
+            found.append((label, f"{label} + fine-tuning", TUNED))
+    return found
 
 
 def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
@@ -83,14 +63,14 @@ def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
 
     Of runs of one method the common model is among them, unless it is what serves clients.
     """
-    models = {name: shown_models(name, records) for name, records in runs.items()}
+    lines = models_of(runs)
     if len(runs) == 1:
         ((name, records),) = runs.items()
         common = metric.name + COMMON
         rows = [row for record in records for row in record.rows() if common in row]
         if any(row[common] != row[metric.name] for row in rows):
-            models[name] |= {"common model": COMMON}
-    return [(name, label, which) for name, own in models.items() for label, which in own.items()]
+            lines.append((name, "common model", COMMON))
+    return lines
 
 
 def curve_points(
@@ -108,7 +88,7 @@ def curve_points(
     ]
     rounds = sorted(set.intersection(*({*own} for own in each)) - ({0} if len(runs) > 1 else set()))
     values = np.array([[own[r] for r in rounds] for own in each], dtype=float)
-    return rounds, values * (100 if metric.percent else 1)
+    return rounds, values * metric.scale
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
@@ -137,12 +117,12 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
     ``finished`` says whether all rounds are done.
     """
-    base, ended = alone(runs), comparable(runs)
+    base, ended = alone(runs) or "", comparable(runs)
+    by_themselves, others = ended.get(base, ()), ended.keys() - {base}
     return [
-        _row(label, which, records)
-        | _of_clients(records, which, ended[base] if base in ended and name in ended else ())
-        for name, records in runs.items()
-        for label, which in shown_models(name, records).items()
+        _row(label, which, runs[name])
+        | _of_clients(runs[name], which, by_themselves if name in others else ())
+        for name, label, which in models_of(runs)
     ]
 
 
@@ -150,8 +130,7 @@ def alone(runs: Runs) -> str | None:
     """Returns the label of the reference whose clients train by themselves; None without it."""
     for label, records in runs.items():
         common = records[0].metrics[0].name + COMMON
-        reference = getattr(method_of(label), "reference", False)
-        if reference and not any(common in row for row in records[0].rows()):
+        if is_reference(label) and not any(common in row for row in records[0].rows()):
             return label
     return None
 
@@ -175,12 +154,11 @@ def _of_clients(
         scores = client_scores(records, metric.name, which)
         known = np.any([np.isfinite(each) for each in scores], axis=0)
         found[f"{metric.name}-clients"] = int(known.sum())
-        if known.sum() < min(LEAST_CLIENTS, _members(records)):
+        if known.sum() < min(LEAST_CLIENTS, *(record.members for record in records)):
             found |= {metric.name: None, f"{metric.name}-std": None}
-        if base and base is not records and all(_has(record, metric.name) for record in base):
-            sign = 1 if metric.better == "higher" else -1
+        if base and all(_has(record, metric.name) for record in base):
             own = client_scores(base, metric.name)
-            if share := share_worse(scores, own, sign):
+            if share := share_worse(scores, own, metric.sign):
                 key = metric.name + WORSE
                 found |= {key: share.share, f"{key}-low": share.low, f"{key}-high": share.high}
     return found
@@ -213,7 +191,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         "finished": len(ended) == len(records),
         **figures,
         "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
-        "members": _members(records),
+        "members": min(record.members for record in records),
         "trained": min(map(_trained, curves)),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
@@ -252,10 +230,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
     each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
     trained = set[int]().union(*each)
     return len(trained.intersection(rows[-1].get("members", trained)))
-
-
-def _members(records: Sequence[RunRecord]) -> int:
-    return min(record.members for record in records)
 
 
 def _client_ms(row: Mapping[str, Any]) -> float:
@@ -342,17 +316,22 @@ def _over_seeds(each: npt.NDArray[np.float64]) -> tuple[float, ...]:
 
 def comparable(runs: Runs) -> Runs:
     """Returns the methods whose runs are finished; none unless all are of the same clients."""
-    ended = {
-        label: records
-        for label, records in runs.items()
-        if all(record.results is not None for record in records)
-    }
+    ended = {label: own for label, own in finished(runs).items() if len(own) == len(runs[label])}
     first = next(iter(ended.values()), [])
     alike = all(
         len(records) == len(first) and all(map(same_clients, first, records))
         for records in ended.values()
     )
     return ended if alike else {}
+
+
+def finished(runs: Runs) -> Runs:
+    """Returns the runs that are finished, of the methods that have some."""
+    each = {
+        label: [record for record in records if record.results is not None]
+        for label, records in runs.items()
+    }
+    return {label: ended for label, ended in each.items() if ended}
 
 
 def same_clients(one: RunRecord, other: RunRecord) -> bool:

@@ -19,10 +19,7 @@ from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.network import NetworkMethod
 from simulations.arguments import arguments
-from simulations.comparison import (
-    contestants,
-    read_plan,
-)
+from simulations.comparison import contestants, read_plan
 from simulations.console import out as console
 from simulations.joining import join
 from simulations.options import (
@@ -252,7 +249,7 @@ def compare(
     if ray is not None:
         join(ray)
     if resume is None:
-        chosen, tries = given.engine or "vectorized", given.trials if tuned else None
+        chosen, tries = given.engine or "vectorized", (given.trials, None) if tuned else None
         begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
     in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
     again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"

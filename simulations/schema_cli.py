@@ -14,9 +14,9 @@ from federation.addresses import CONTROL
 from federation.credentials import read_server
 from federation.errors import Refused, few_names, one_line, say
 from federation.files import replace_file
+from simulations.console import err, out
 from simulations.deployed_cli import for_federation, for_server
 from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
-from simulations.terminal import err, out
 
 if TYPE_CHECKING:
     from federation.agreement import Finding

@@ -10,16 +10,6 @@ from federation.methods import METHODS, family, unknown_method
 from federation.methods.network import NetworkMethod
 from simulations.options import in_project, read_experiment, refuse_keys
 
-__all__ = [
-    "TRAINING_NETWORKS",
-    "check_trained",
-    "named_methods",
-    "possible",
-    "settings_of_each",
-    "settings_of_one",
-]
-
-
 TRAINING_NETWORKS: Final = "some that train networks (`engram methods` lists them)"
 
 

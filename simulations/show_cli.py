@@ -65,7 +65,8 @@ def show(
             show_benchmark(folder, as_json)
         elif (folder / SEARCHED).is_file():
             with end_at_once():
-                from simulations.tuning.command import Tuning, show_tuning
+                from simulations.tuning.command import show_tuning
+                from simulations.tuning.folder import Tuning
             show_tuning(Tuning.open(folder), folder, as_json)
         elif (folder / STUDY).is_file():
             with end_at_once():

@@ -11,13 +11,7 @@ from sysconfig import get_path
 from types import FrameType
 from typing import Any, Final
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from federation.errors import RunStopped
 from federation.experiment import Experiment
@@ -27,21 +21,6 @@ from server.record import RunRecord
 from simulations.cli import LOOKING
 from simulations.comparison import PLAN, read_plan, runs_of
 from simulations.console import err, out
-
-__all__ = [
-    "Execute",
-    "Report",
-    "Tell",
-    "check_all",
-    "err",
-    "interruptible",
-    "out",
-    "progress_lines",
-    "run_all",
-    "show_found",
-    "shows",
-    "tell_next",
-]
 
 _LINES: Final = 12  # latest pieces of work that are always shown
 
@@ -159,7 +138,12 @@ def check_all(title: str, checks: Sequence[Callable[[], object]], progress: bool
 
 
 def run_all(
-    work: Mapping[Path, Experiment], execute: Execute, resume: str, *, at_once: bool = False
+    work: Mapping[Path, Experiment],
+    execute: Execute,
+    resume: str,
+    *,
+    at_once: bool = False,
+    shown: bool = True,
 ) -> list[str]:
     """Runs experiments, each in its folder, and shows their progress.
 
@@ -170,6 +154,7 @@ def run_all(
         execute: Runs one of them, and calls its last argument with each round's metrics.
         resume: The command that resumes the work after an interruption.
         at_once: Do not delay interruptions to the end of a round, if other processes run it.
+        shown: As for ``progress_lines``.
 
     Returns:
         Which of several have stopped, and why.
@@ -186,7 +171,7 @@ def run_all(
         begun = any((folder / "config.json").is_file() for folder in work)
         return f"go on with: {resume}" if begun else "nothing has been written"
 
-    with progress_lines("rounds", hint, at_once=at_once) as begin:
+    with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
         for folder, experiment in work.items():
             tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
 

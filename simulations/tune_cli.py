@@ -84,7 +84,8 @@ def tune(
     check_trained("tune", methods or ())
     fixed = told_with(wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets)))
     with end_at_once():
-        from simulations.tuning.command import Tuning, new_tuning, run_tuning
+        from simulations.tuning.command import new_tuning, run_tuning
+        from simulations.tuning.folder import Tuning
     if resume is not None:
         folder = find_run(resume)
         tuning = Tuning.open(folder)._replace(minutes=given.minutes)

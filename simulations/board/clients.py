@@ -12,7 +12,6 @@ from server.status import participation
 from simulations.board.pieces import address, linked, number
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
-from simulations.pages.figures import unit
 from simulations.rows import client_scores, same_clients
 
 _WHOLE: Final = ("seed", "asked", "took part")
@@ -33,7 +32,6 @@ def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> l
     (tuned,) = (
         client_scores([record], metric.name, TUNED) if _has(record, metric, TUNED) else [None]
     )
-    sign = 1 if metric.better == "higher" else -1
     called, seed = record.names, record.config["settings"]["seed"]
     parts = {share.client: share for share in participation(record.rows())}
     rows = []
@@ -49,7 +47,9 @@ def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> l
         if tuned is not None:
             row[f"{metric.name}, fine-tuned"] = _figure(tuned[client], metric)
         for base, scores in bases.items():
-            row[f"gain over {base}"] = _figure(sign * (mine[client] - scores[client]), metric)
+            row[f"gain over {base}"] = _figure(
+                metric.sign * (mine[client] - scores[client]), metric
+            )
         row |= {"asked": part.asked if part else 0, "took part": part.took_part if part else 0}
         rows.append(row)
     return rows
@@ -98,4 +98,4 @@ def _has(record: RunRecord, metric: Metric, which: str) -> bool:
 
 
 def _figure(value: float, metric: Metric) -> float | None:
-    return round(unit(metric) * float(value), 4) if np.isfinite(value) else None
+    return round(metric.scale * float(value), 4) if np.isfinite(value) else None

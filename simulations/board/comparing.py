@@ -14,6 +14,7 @@ from simulations.comparison import Runs, runs_of, trains_network
 from simulations.gains import gain_lines
 from simulations.pages.content import figures_of, gains_of, table_of
 from simulations.results import results_of
+from simulations.rows import finished
 
 
 def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
@@ -50,12 +51,7 @@ def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list
 
 def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows each client's gains by one of the methods."""
-    ended = {
-        label: done
-        for label, records in runs.items()
-        if (done := [record for record in records if record.results is not None])
-    }
-    if not ended:
+    if not (ended := finished(runs)):
         return []
     references = {label for label, _, _ in gain_lines(ended)[0]}
     first = next((label for label in ended if label not in references), next(iter(ended)))

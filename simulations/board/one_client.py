@@ -19,7 +19,6 @@ from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
 from simulations.colors import looks_of
 from simulations.comparison import trains_network
-from simulations.pages.figures import unit
 from strategies.evaluation import center
 
 
@@ -73,7 +72,7 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
         for title, which in ((f"{main.name}, last round", ""), ("of the common model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
             if value is not None:
-                told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
+                told[title] = main.with_unit(value, 1)
     return told
 
 
@@ -117,7 +116,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     figure.add_trace(
         Scatter(
             x=took,
-            y=[low * unit(main)] * len(took),
+            y=[low * main.scale] * len(took),
             mode="markers",
             marker=marks,
             name="trained",
@@ -127,7 +126,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     percent = " (%)" if main.percent else ""
     figure.update_layout(xaxis_title="communication round", yaxis_title=f"{main.name}{percent}")
     for trace in figure.data[:-1]:
-        trace.y = [unit(main) * y for y in trace.y]
+        trace.y = [main.scale * y for y in trace.y]
     return figure
 
 

@@ -15,7 +15,7 @@ from simulations.board.pieces import address, choices, facts, graph, grid, plain
 from simulations.board.shelf import Shelf
 from simulations.comparison import trains_network
 from simulations.entries import data_of, entry_of
-from simulations.pages.content import PageTable
+from simulations.pages.content import PageTable, results_table
 from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
 from simulations.rows import picked
@@ -116,8 +116,7 @@ def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]])
         links = {column: address("/run", name=name, column=column) for column in columns}
         found += [choices(links, chosen), graph("column", drawn_column(record, chosen))]
     if record.results is not None:
-        told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
-        found.append(plain_table(PageTable("Results", ("", ""), list(told.items()))))
+        found.append(plain_table(results_table(record.results)))
     return found
 
 

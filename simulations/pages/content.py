@@ -30,6 +30,12 @@ class PageTable(NamedTuple):
     words: Sequence[str] = ()
 
 
+def results_table(found: Mapping[str, Any]) -> PageTable:
+    """Returns a table of a run's results that are numbers or words."""
+    told = {key: value for key, value in found.items() if isinstance(value, int | float | str)}
+    return PageTable("Results", ("", ""), list(told.items()))
+
+
 def table_of(results: Results) -> PageTable:
     """Returns what each method reaches, and how far the best is from the others."""
     metric, rows = results.metric, results.rows

@@ -15,7 +15,7 @@ from simulations.colors import looks_of
 from simulations.comparison import Runs
 from simulations.differences import Difference, Scores, pairwise
 from simulations.gains import gain_lines
-from simulations.rows import client_scores, comparable, curve_points, curves_of, shown_models
+from simulations.rows import comparable, curve_points, curves_of, finished, models_of
 from strategies.evaluation import center
 
 _DASHES: Final = {"": "solid", COMMON: "dash", TUNED: "dot"}
@@ -70,55 +70,33 @@ def gains(
     """
     runs = comparable(runs)
     references, others = gain_lines(runs)
-    pairs = pairwise(scores_of(runs, metric, beside))
-    found = {}
-    for method, reference, which in references:
-        base = client_scores(runs[method], metric.name, which)
-        mine = {
-            label: (method, client_scores(runs[method], metric.name, one))
-            for method, label, one in others
-        }
-        if mine:
-            apart = {label: pairs[label, reference] for label in mine}
-            found[reference] = _gains(runs, mine, base, metric, apart)
-    return found
-
-
-def _gains(
-    runs: Runs,
-    mine: Mapping[str, Any],
-    base: Any,
-    metric: Metric,
-    apart: Mapping[str, Difference],
-) -> Figure:
-    sign = 1 if metric.better == "higher" else -1
-    differences = {
-        label: (method, [sign * unit(metric) * (a - b) for a, b in zip(scores, base, strict=True)])
-        for label, (method, scores) in mine.items()
-    }
-    figure = _dots(runs, differences, metric, apart)
-    figure.add_vline(0, line_width=1)
+    scores = scores_of(runs, metric, beside)
+    pairs, scale = pairwise(scores), metric.scale * metric.sign
     mark = "black: the mean, with its simultaneous 95 % interval"
     title = f"gain in {metric.name}{' (points)' if metric.percent else ''}; {mark}"
-    figure.update_layout(xaxis_title=title, showlegend=False)
-    return figure
+    found = {}
+    for _, reference, _ in references if others else ():
+        gained, apart = {}, {}
+        for method, label, _ in others:
+            both = zip(scores[label], scores[reference], strict=True)
+            gained[label] = method, [scale * (mine - base) for mine, base in both]
+            apart[label] = pairs[label, reference]
+        found[reference] = _dots(runs, gained, metric, apart)
+        found[reference].add_vline(0, line_width=1)
+        found[reference].update_layout(xaxis_title=title, showlegend=False)
+    return found
 
 
 def clients(runs: Runs, metric: Metric) -> Figure | None:
     """Draws every client's metric, of each model that is shown; None if no run is finished."""
-    ended = {
-        method: done
-        for method, records in runs.items()
-        if (done := [record for record in records if record.results is not None])
-    }
-    scores = {
-        label: (method, [unit(metric) * s for s in client_scores(records, metric.name, which)])
-        for method, records in ended.items()
-        for label, which in shown_models(method, records).items()
-    }
-    if not scores:
+    if not (ended := finished(runs)):
         return None
-    figure = _dots(ended, scores, metric)
+    scores = scores_of(ended, metric)
+    each = {
+        label: (method, [metric.scale * own for own in scores[label]])
+        for method, label, _ in models_of(ended)
+    }
+    figure = _dots(ended, each, metric)
     figure.update_layout(
         xaxis_title=f"{metric.name} of a client{_percent(metric)}", showlegend=False
     )
@@ -164,7 +142,7 @@ def _mark(
     """Draws the center of some dots; or the mean of a difference, and its interval."""
     at, told, bars = center(x, metric), f"{metric.center}: %{{x:.4g}}", None
     if difference is not None:
-        scale = unit(metric) * (1 if metric.better == "higher" else -1)
+        scale = metric.scale * metric.sign
         at, *ends = (scale * end for end in difference[:3])
         low, high = sorted(ends)
         told = "mean: %{x:.4g}"
@@ -175,11 +153,6 @@ def _mark(
     hover = f"{told}<extra></extra>"
     look = {"mode": "markers", "marker": marker, "error_x": bars, "hovertemplate": hover}
     return Scatter(x=[at], y=[line], **look)
-
-
-def unit(metric: Metric) -> int:
-    """Returns by what scores are multiplied to be shown."""
-    return 100 if metric.percent else 1
 
 
 def _percent(metric: Metric) -> str:

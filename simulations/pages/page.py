@@ -12,13 +12,7 @@ from plotly.offline import get_plotlyjs
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.comparison import Runs, find_runs, trains_network
-from simulations.pages.content import (
-    BAR,
-    PageTable,
-    figures_of,
-    gains_of,
-    table_of,
-)
+from simulations.pages.content import BAR, PageTable, figures_of, gains_of, results_table, table_of
 from simulations.pages.repeat import repeating, settings_of
 from simulations.plots import image_of
 from simulations.reports import plots_of
@@ -114,7 +108,12 @@ def page(folder: Path) -> str:
     alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
     if alone is not None and not trains_network(alone):
         first = alone
-        found |= {"tables": [_results(alone)], "pictures": _pictures(alone)}
+        if alone.results is None:
+            raise Refused(f"{folder} is not finished: resume it first")
+        # Drawn from its record: a picture beside it may be anybody's.
+        drawn = {name: image_of(figure) for name, figure in plots_of(alone).items()}
+        found["pictures"] = {name: base64.b64encode(data).decode() for name, data in drawn.items()}
+        found["tables"] = [results_table(alone.results)]
     elif runs:
         first = next(iter(runs.values()))[0]
         found |= _of_networks(folder, runs)
@@ -137,24 +136,6 @@ def page(folder: Path) -> str:
         source=f"Source {config['sources'][-1]}; {versions}",
         **found,
     )
-
-
-def _results(record: RunRecord) -> PageTable:
-    """Returns a table of a run's results that are numbers or words.
-
-    Raises:
-        Refused: If it is not finished.
-    """
-    if record.results is None:
-        raise Refused(f"{record.folder} is not finished: resume it first")
-    told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
-    return PageTable("Results", ["", ""], list(told.items()))
-
-
-def _pictures(record: RunRecord) -> dict[str, str]:
-    """Returns a run's plots, drawn from its record: a file beside it may be anybody's."""
-    found = plots_of(record)
-    return {name: base64.b64encode(image_of(figure)).decode() for name, figure in found.items()}
 
 
 def _of_networks(folder: Path, runs: Runs) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from federation.errors import few, one_line
 from federation.files import replace_file
 from federation.methods.network import NetworkMethod
 from simulations.comparison import PLAN, TUNING, Runs, find_runs
-from simulations.console import err, out
+from simulations.console import err, out, tell_files
 from simulations.drawing import network_figures
 from simulations.harm import LEAST_SEEDS
 from simulations.options import as_allowed
@@ -123,9 +123,8 @@ def show(folder: Path, as_json: bool) -> None:
         out.print(f"{name}: {why}", soft_wrap=True, highlight=False)
     _warn(runs, rows)
     pictures = sorted(p.name for p in folder.glob("*.png") if p.name != _FIRST)
-    possible = (_FIRST, *pictures, "results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
-    files = [name for name in possible if (folder / name).exists()]
-    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    data = ("results.json", "metrics.jsonl", PLAN, f"{TUNING}/")
+    tell_files(folder, [_FIRST, *pictures, *data])
     if as_json:
         print(json.dumps({"run": str(folder), "methods": rows}))
 

@@ -47,7 +47,7 @@ def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
 
 @reports(MetaBan.plug_in, _draw)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: _table(found), _draw)
+    show_sites(folder, as_json, lambda found, settings: _table(found))
 
 
 def references(experiment: Experiment) -> Mapping[str, Array]:

@@ -25,17 +25,12 @@ def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
 
 @reports(Molar.plug_in, _draw)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(
-        folder,
-        as_json,
-        lambda found, settings: coefficient_table(found, settings[f"{Molar.name}.level"]),
-        _draw,
-    )
+    show_sites(folder, as_json, coefficient_table)
 
 
-def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
+def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table:
     """Returns the shared coefficients, with their intervals."""
-    shared = found["shared"]
+    shared, level = found["shared"], settings[f"{Molar.name}.level"]
     title = f"Shared by {found['sites']} sites with {found['rows']:g} rows"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("column")
@@ -66,11 +61,7 @@ def draw_losses(found: Mapping[str, Any]) -> Figure:
     names = clients.get("names", clients["ids"])
     labels = [tick_label(names[i]) for i in order]
     axes.set_xticks(places, labels, fontsize=7, rotation=90, parse_math=False)
-    axes.set(
-        xlabel="site",
-        ylabel="held-out loss over that of its own estimate",
-        yscale="log",
-    )
+    axes.set(xlabel="site", ylabel="held-out loss over that of its own estimate", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="minor", labelsize=7)

@@ -25,4 +25,4 @@ def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
 
 @reports(MolarBandit.plug_in, _draw)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)
+    show_sites(folder, as_json, lambda found, settings: regret_table(found))

@@ -15,23 +15,18 @@ from engram.arrays import Array
 from federation.errors import one_line
 from federation.methods import METHODS
 from server.record import RunRecord
-from simulations.console import err, out
+from simulations.console import err, out, tell_files
 from simulations.options import as_allowed
 from simulations.plots import save
-from simulations.reports.base import Draw
+from simulations.reports.base import plots_of
 from strategies import STRATEGIES, Row
-
-__all__ = ["MANY", "draw_curve", "regret_table", "show_sites"]
 
 MANY: Final = 60  # rows that a table on the screen shows
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def show_sites(
-    folder: Path,
-    as_json: bool,
-    table: Callable[[Row, Mapping[str, Any]], Table],
-    draw: Draw,
+    folder: Path, as_json: bool, table: Callable[[Row, Mapping[str, Any]], Table]
 ) -> None:
     """Draws the plots of a run between sites, and prints its table and its files.
 
@@ -39,7 +34,6 @@ def show_sites(
         folder: The run's folder.
         as_json: Whether to end with a line of JSON.
         table: Makes the table from results and settings.
-        draw: Draws the plots.
     """
     record = RunRecord.open(folder)
     found, settings = record.results, record.config["settings"]
@@ -54,13 +48,11 @@ def show_sites(
             err.print(one_line(f"client {called} {kind}: {reason}"), soft_wrap=True)
     strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
     out.print(strategy.in_words(found), soft_wrap=True)
-    plots = {f"{name}.png": figure for name, figure in draw(record, found).items()}
+    plots = {f"{name}.png": figure for name, figure in plots_of(record).items()}
     with as_allowed(folder):
         for name, figure in plots.items():
             save(figure, folder / name)
-    possible = (*plots, "results.json", "metrics.jsonl")
-    files = [name for name in possible if (folder / name).exists()]
-    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    tell_files(folder, [*plots, "results.json", "metrics.jsonl"])
     if as_json:
         print(json.dumps({"run": str(folder), **found}))
 

@@ -16,11 +16,12 @@ from federation.errors import Refused, one_line, say
 from federation.files import read_json, replace_file
 from federation.settings.fields import wrong_values
 from simulations.comparison import STUDY, read_study
+from simulations.console import err
+from simulations.console import out as console
 from simulations.options import as_allowed, find_run, new_folder
 from simulations.pool import Pool, Row
 from simulations.studies.settings import StudySettings
-from simulations.terminal import err, progress_lines
-from simulations.terminal import out as console
+from simulations.terminal import progress_lines
 
 _FORMAT: Final = 2  # of the rows of jobs; raised when they change their meaning
 

@@ -15,11 +15,12 @@ from rich.table import Table
 from engram.metrics import Metric
 from federation.errors import Refused
 from federation.files import replace_file
+from simulations.claims import scores_of
 from simulations.comparing import begin_comparison, go_on
 from simulations.comparison import BENCHMARK, find_runs, read_benchmark
 from simulations.options import make_folder
 from simulations.references import read_references
-from simulations.rows import client_scores, comparable, shown_models
+from simulations.rows import comparable
 from simulations.several import settings_of_each
 from simulations.suite.federations import Federation, written
 from simulations.suite.ranks import Rank, ranks
@@ -62,7 +63,7 @@ def begin(
         for name, federation in chosen.items():
             settings = written(name, federation, folder / name)
             each = settings_of_each(methods, {**settings, **overrides})
-            begin_comparison(folder / name, "vectorized", each, seeds, trials)
+            begin_comparison(folder / name, "vectorized", each, seeds, (trials, None))
     except BaseException:
         for name in chosen:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -126,12 +127,8 @@ def _found(folder: Path) -> Iterator[Found]:
             continue
         records = next(iter(runs.values()))
         metric = records[0].metrics[0]
-        each = {
-            label: client_scores(own, metric.name, which)
-            for method, own in runs.items()
-            for label, which in shown_models(method, own).items()
-        }
-        each |= read_references(folder / name, records, metric.name)
+        beside = read_references(folder / name, records, metric.name)
+        each = scores_of(runs, metric, beside)
         center = np.nanmean if metric.center == "mean" else np.nanmedian
         scores = {
             label: float(np.mean([center(seed) for seed in seeds])) for label, seeds in each.items()

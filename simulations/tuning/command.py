@@ -10,14 +10,12 @@ from typing import Any
 from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
-from simulations.console import out
+from simulations.console import out, tell_files
 from simulations.terminal import check_all, progress_lines, tell_next
 from simulations.tuning.folder import Tuning, without_score
 from simulations.tuning.proposals import check_optuna
-from simulations.tuning.record import best_of, read_trials
+from simulations.tuning.record import read_trials
 from simulations.tuning.results import BEST, table_of
-
-__all__ = ["Tuning", "new_tuning", "run_tuning", "show_tuning", "with_best"]
 
 
 def new_tuning(
@@ -99,35 +97,31 @@ def with_best(
     plan: Mapping[str, Experiment], best: Mapping[str, Mapping[str, Scalar]]
 ) -> dict[str, Experiment]:
     """Returns experiments, by name, with the best settings of their methods."""
-    return {name: _with(experiment, best[experiment.method]) for name, experiment in plan.items()}
-
-
-def _with(experiment: Experiment, best: Mapping[str, Scalar]) -> Experiment:
-    own = experiment.own.all_keys()
-    named = {f"{experiment.method}.{k}" if k in own else k: v for k, v in best.items()}
-    return Experiment.from_config(experiment.to_config() | named)
+    found = {}
+    for name, e in plan.items():
+        own = e.own.all_keys()
+        named = {f"{e.method}.{k}" if k in own else k: v for k, v in best[e.method].items()}
+        found[name] = Experiment.from_config(e.to_config() | named)
+    return found
 
 
 def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
     """Prints the tables and the files of searches."""
     found, left = {}, False
     for name, plan in tuning.searches().items():
-        trials, metric = read_trials(folder / name), plan.metric
-        best = best_of(trials, higher=metric.better == "higher")
+        trials = read_trials(folder / name)
         left = left or not tuning.decided(trials)
-        if best is not None:
-            out.print(table_of(name, trials, plan.space, metric))
+        if best := plan.best_of(trials):
+            out.print(table_of(name, trials, plan))
             found[name] = best.settings
         elif tuning.decided(trials):
             out.print(f"{name}: {without_score(trials)}", soft_wrap=True)
-    possible = (SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed))
-    files = [name for name in possible if (folder / name).exists()]
-    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    tell_files(folder, [SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed)])
     if as_json:
         print(json.dumps({"run": str(folder), "best": found}))
     elif tuning.first.source.in_memory:
         return  # no command has the data
-    elif BEST in files:
+    elif (folder / BEST).exists():
         tell_next(_with_best(folder, list(found)))
     elif left:
         tell_next(f"tune --resume {shlex.quote(str(folder))}")

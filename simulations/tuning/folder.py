@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from engram.checks import must
 from federation.data.datasets import read_given
-from federation.errors import EngramError, Refused, RunStopped
+from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment, Impossible
 from federation.files import replace_file
 from federation.methods import METHODS
@@ -24,15 +24,8 @@ from simulations.options import make_folder
 from simulations.plots import save
 from simulations.pool import Pool, Progress, Row
 from simulations.terminal import Tell
-from simulations.tuning.record import Trial, append, best_of, mend, read_trials
-from simulations.tuning.results import (
-    BEST,
-    draw_trials,
-    in_one_file,
-    in_toml,
-    told,
-    trial_rows,
-)
+from simulations.tuning.record import Trial, append, mend, read_trials
+from simulations.tuning.results import BEST, draw_trials, in_one_file, in_toml, told, trial_rows
 from simulations.tuning.runs import LockStep
 from simulations.tuning.search import Search, TimeIsUp, search
 from simulations.tuning.space import space_of
@@ -100,12 +93,7 @@ class Tuning(NamedTuple):
                 "found with privacy"
             )
             raise Refused(must("privacy", experiment.privacy, expected))
-        for key in (
-            "participation",
-            "start-from",
-            "without",
-            "clock",
-        ):  # runs in lock step know none
+        for key in ("participation", "start-from", "without", "clock"):  # unknown in lock step
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))
         if experiment.attack != "none":
@@ -186,54 +174,49 @@ class Tuning(NamedTuple):
             for name, plan in plans.items():
                 found[name] = self._write(folder / name, name, plan)
         for name, best in found.items():
+            trials = read_trials(folder / name)
+            if not trials:
+                why = f"minutes must suffice for one batch of trials, got {self.minutes:g}"
+                raise Refused(why)
             if not best:
-                raise self._nothing(read_trials(folder / name))
-            if not self.decided(read_trials(folder / name)):
+                raise RunStopped(without_score(trials))
+            if not self.decided(trials):
                 err.print(f"{name}: time is up", soft_wrap=True)
         first = [plan.settings_with({}) for plan in plans.values()]
         last = {name: plans[name].settings_with(best) for name, best in found.items()}
         self._write_best(folder, [], in_one_file(first, last))
         return found
 
-    def in_words(self) -> str:
-        """Returns how settings were found, in a line."""
-        first, last = self.seeds[0], self.seeds[-1]
-        seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
-        return f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, {seeds}."
-
     def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
         """Writes what is known of a method's search; returns its best settings, if there are."""
-        trials, metric = read_trials(folder), plan.metric
-        best = best_of(trials, higher=metric.better == "higher")
-        if best is None:
+        trials = read_trials(folder)
+        if not (best := plan.best_of(trials)):
             return {}
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         table = pd.DataFrame(trial_rows(trials)).to_csv(index=False)
         replace_file(folder / "trials.csv", table.encode())
-        save(draw_trials(name, trials, plan.space, metric), folder / "trials.png")
-        self._write_best(folder, [told(best, metric)], plan.settings_with(best.settings))
+        save(draw_trials(name, trials, plan), folder / "trials.png")
+        self._write_best(folder, [told(best, plan.metric)], plan.settings_with(best.settings))
         return best.settings
 
     def _write_best(
         self, folder: Path, more: Sequence[str], settings: Mapping[str, Scalar]
     ) -> None:
         """Writes settings for ``--config``, after comments that say how they were found."""
+        first, last = self.seeds[0], self.seeds[-1]
+        seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
+        how = f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, {seeds}."
         beside = "With what was fixed for all trials, and the first seed after theirs."
-        comments = (f"# {line}\n" for line in (self.in_words(), *more, beside))
+        comments = (f"# {line}\n" for line in (how, *more, beside))
         replace_file(folder / BEST, ("".join(comments) + in_toml(settings)).encode())
 
     def search(self, folder: Path, name: str, tell: Progress) -> None:
         """Runs what is left of a method's search, until time is up."""
         end = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
         with suppress(TimeIsUp):
-            search(
-                self._search(name),
-                mend(folder / name),
-                partial(self._append, folder, name),
-                tell,
-                end,
-            )
+            note = partial(self._append, folder, name)
+            search(self._search(name), mend(folder / name), note, tell, end)
 
     def _append(self, folder: Path, name: str, trial: Trial) -> None:
         if not (folder / SEARCHED).is_file():
@@ -244,11 +227,6 @@ class Tuning(NamedTuple):
     def decided(self, trials: Sequence[Trial]) -> bool:
         """Whether a method's search is over."""
         return len(trials) == self.trials and all(trial.decided for trial in trials)
-
-    def _nothing(self, trials: Sequence[Trial]) -> EngramError:
-        if not trials:
-            return Refused(f"minutes must suffice for one batch of trials, got {self.minutes:g}")
-        return RunStopped(without_score(trials))
 
 
 def without_score(trials: Sequence[Trial]) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from engram.checks import must
-from engram.metrics import Metric
 from engram.process import own_modes
 from federation.errors import Refused, told_with
 from federation.experiment import lists_settings
@@ -16,7 +15,8 @@ from simulations.given import settings_of_several
 from simulations.options import new_folder
 from simulations.several import TRAINING_NETWORKS, check_trained, named_methods
 from simulations.terminal import interruptible, shows
-from simulations.tuning.command import Tuning, new_tuning, run_tuning
+from simulations.tuning.command import new_tuning, run_tuning
+from simulations.tuning.folder import Tuning
 from simulations.tuning.record import Trial, read_trials
 from simulations.tuning.results import draw_trials, table_of, trial_rows
 from simulations.tuning.search import Search
@@ -49,28 +49,24 @@ class Tuned:
         return "\n".join([repr(self), *map(self._shown, self.best)])
 
     def _shown(self, method: str) -> str:
-        plan, trials, metric = self._found(method)
-        return in_text(table_of(method, trials, plan.space, metric))
+        return in_text(table_of(method, *self._found(method)))
 
     def table(self, method: str) -> "pd.DataFrame":
         """Returns a row for each trial of a method: its settings, state and score."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
-        _, trials, _ = self._found(method)
-        return pd.DataFrame(trial_rows(trials)).set_index("trial")
+        return pd.DataFrame(trial_rows(self._found(method)[0])).set_index("trial")
 
     @own_modes()
     def plot(self, method: str) -> "Figure":
         """Draws the score of every trial of a method against each setting that was searched."""
-        plan, trials, metric = self._found(method)
-        return draw_trials(method, trials, plan.space, metric)
+        return draw_trials(method, *self._found(method))
 
-    def _found(self, method: str) -> tuple[Search, list[Trial], Metric]:
-        """Returns a method's search, its trials, and the metric of their scores."""
+    def _found(self, method: str) -> tuple[list[Trial], Search]:
+        """Returns a method's trials, and its search."""
         if method not in list(self.best):
             raise Refused(must("method", method, f"one of {', '.join(self.best)}"))
-        plan = Tuning.open(self.folder).searches()[method]
-        return plan, read_trials(self.folder / method), plan.metric
+        return read_trials(self.folder / method), Tuning.open(self.folder).searches()[method]
 
 
 @lists_settings

@@ -11,10 +11,11 @@ from rich.table import Table
 from engram.metrics import Metric
 from federation.settings.fields import Range, Scalar
 from simulations.studies.figures import new_table, panels
-from simulations.tuning.record import Trial, best_of
-from simulations.tuning.space import Space
+from simulations.tuning.record import Trial
+from simulations.tuning.search import Search
 
 BEST = "best.toml"
+_MOST = 8  # trials in a table
 _COLORS = {"done": "tab:blue", "dropped": "tab:gray", "going": "tab:gray"}
 
 
@@ -73,23 +74,16 @@ def in_one_file(
 
 def told(trial: Trial, metric: Metric) -> str:
     """Returns a trial's score, in words."""
-    unit = " %" if metric.percent else ""
-    return (
-        f"validation {metric.name} {metric.in_words(trial.value)}{unit} after round {trial.round}, "
-        f"trial {trial.number}"
-    )
+    score = f"validation {metric.name} {metric.with_unit(trial.value)}"
+    return f"{score} after round {trial.round}, trial {trial.number}"
 
 
-def table_of(
-    method: str, trials: Sequence[Trial], space: Space, metric: Metric, most: int = 8
-) -> Table:
-    """Returns a table of the best trials, and of the defaults."""
-    higher = metric.better == "higher"
-    sign = -1 if higher else 1
-    ranked = sorted(
-        (t for t in trials if t.value is not None), key=lambda t: (-t.round, sign * (t.value or 0))
-    )
-    told = ranked[:most] + [t for t in ranked[most:] if t.number == 0]
+def table_of(method: str, trials: Sequence[Trial], plan: Search) -> Table:
+    """Returns a table of the best trials of a method, and of the defaults."""
+    metric = plan.metric
+    scored = [trial for trial in trials if trial.value is not None]
+    ranked = sorted(scored, key=lambda t: (-t.round, -metric.sign * (t.value or 0)))
+    told = ranked[:_MOST] + [t for t in ranked[_MOST:] if t.number == 0]
     unit = " in %" if metric.percent else ""
     dropped, lost = (
         sum(t.state in states for t in trials)
@@ -100,7 +94,7 @@ def table_of(
         f"over seeds ± sd;\n{len(trials)} trials, of which {dropped} were dropped early and {lost} "
         "failed"
     )
-    keys = [dimension.key for dimension in space]
+    keys = [dimension.key for dimension in plan.space]
     table = new_table([], ["trial", *keys, "round", "score ± sd"], title=title)
     for trial in told:
         deviation = float(np.std(trial.scores, ddof=1)) if len(trial.scores) > 1 else None
@@ -113,11 +107,11 @@ def table_of(
     return table
 
 
-def draw_trials(method: str, trials: Sequence[Trial], space: Space, metric: Metric) -> Figure:
-    """Plots every trial's score against each setting that was searched."""
+def draw_trials(method: str, trials: Sequence[Trial], plan: Search) -> Figure:
+    """Plots the score of every trial of a method against each setting that was searched."""
+    space, metric = plan.space, plan.metric
     figure, grid = panels(len(space), size=(max(4.5, 3.2 * len(space)), 3.6), sharey=True)
-    best = best_of(trials, higher=metric.better == "higher")
-    scale = 100 if metric.percent else 1
+    best, scale = plan.best_of(trials), metric.scale
     for axes, dimension in zip(grid, space, strict=True):
         for state, color in _COLORS.items():
             some = [t for t in trials if t.state == state and t.value is not None]

@@ -19,7 +19,7 @@ from federation.methods.network import NetworkMethod
 from federation.settings.fields import Range, Scalar
 from simulations.pool import Progress
 from simulations.tuning.proposals import propose
-from simulations.tuning.record import Trial
+from simulations.tuning.record import Trial, best_of
 from simulations.tuning.runs import LockStep
 from simulations.tuning.space import ADAPT_LR, Space, fine_tuning_steps
 
@@ -56,6 +56,10 @@ class Search(NamedTuple):
     def metric(self) -> Metric:
         """The metric that decides: the first of the run's."""
         return self.first.of(NetworkMethod).metrics(self.first)[0]
+
+    def best_of(self, trials: Sequence[Trial]) -> Trial | None:
+        """Returns the best trial; see ``record.best_of``."""
+        return best_of(trials, higher=self.metric.better == "higher")
 
     @property
     def step_sizes(self) -> list[float]:
@@ -155,7 +159,6 @@ class _Batch:
 
     def __init__(self, plan: Search, trials: list[Trial], note: Callable[[Trial], None]) -> None:
         self._tell_of, self._metric, self._step_sizes = note, plan.metric, plan.step_sizes
-        self._higher = self._metric.better == "higher"
         self._trials = {trial.number: trial for trial in trials}
         self._runs: dict[int, range] = {}
         self._steps = LockStep()
@@ -198,9 +201,9 @@ class _Batch:
         It changes nothing of what serves, so that it is chosen after the last round.
         """
         members = [self._steps.members[run] for run in self._runs[number]]
-        sign, scores = (1 if self._higher else -1), dict[float, float]()
+        scores = dict[float, float]()
         for size in self._step_sizes:
-            score = sign * fmean(member.validated(total, size) for member in members)
+            score = self._metric.sign * fmean(member.validated(total, size) for member in members)
             if math.isfinite(score):
                 scores[size] = score
             elif not scores:
@@ -227,7 +230,7 @@ class _Batch:
 
     def _halved(self, going: Sequence[int]) -> list[int]:
         """Drops the worse half; the defaults, trial 0, stay to be compared with."""
-        sign = 1 if self._higher else -1
+        sign = self._metric.sign
         ranked = sorted(going, key=lambda n: -sign * (self._trials[n].value or 0.0))
         stay = ranked[: math.ceil(len(ranked) / 2)]
         stay += [0] if 0 in going and 0 not in stay else []
@@ -243,5 +246,6 @@ class _Batch:
         values = [trial.value for trial in self._trials.values() if trial.value is not None]
         if not values:
             return "all diverged"
-        best, metric = max(values) if self._higher else min(values), self._metric
-        return f"{metric.name} {metric.in_words(best)}{' %' if metric.percent else ''}"
+        metric = self._metric
+        best = max(values, key=lambda value: metric.sign * value)
+        return f"{metric.name} {metric.with_unit(best)}"

@@ -10,20 +10,11 @@ from engram.checks import must
 from federation.errors import Refused, brief
 from federation.methods import METHODS, Method
 from federation.methods.network import NetworkMethod
-from federation.settings.fields import (
-    Range,
-    Scalar,
-    key_of,
-    nearest,
-    searched_range,
-    wrong_values,
-)
+from federation.settings.fields import Range, Scalar, key_of, nearest, searched_range, wrong_values
 from federation.settings.model import ModelSettings
 from federation.settings.protection import ProtectionSettings
 from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
-
-__all__ = ["ADAPT_LR", "Dimension", "Space", "declared_ranges", "fine_tuning_steps", "space_of"]
 
 ADAPT_LR: Final = "adapt-lr"
 """The step size of fine-tuning."""

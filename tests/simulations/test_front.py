@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from importlib import import_module
 
@@ -201,6 +202,17 @@ def test_methods_are_compared(tmp_path, capsys):
         engram.compare(clients(), methods=["ditto"], nu=3.0)
     one = engram.compare(clients(), methods="pfedme", seeds=1, out=tmp_path / "one", **QUICK)
     assert list(one.runs) == ["fedavg", "local", "pfedme"]
+
+
+def test_calls_from_a_thread_of_the_callers_are_answered(tmp_path):
+    """Ctrl-C comes to the main thread alone, where Python lets it be handled."""
+    quick = {**QUICK, "progress": True, "num_rounds": 1}
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(engram.simulate, clients(), method="fedavg", eta=-1.0, **quick)
+        with pytest.raises(Refused, match="eta must be greater than 0, got -1"):
+            refused.result()
+        two = {"methods": "fedavg", "seeds": 1, "references": "none", "out": tmp_path / "c"}
+        assert list(pool.submit(engram.compare, clients(), **two, **quick).result().runs)
 
 
 def test_a_method_in_a_comparison_may_have_settings_of_its_own(tmp_path):

@@ -26,10 +26,10 @@ from simulations.reports.sites import draw_curve
 from simulations.rows import (
     client_scores,
     figures_of,
+    models_of,
     others,
     picked,
     report_rows,
-    shown_models,
 )
 from strategies.molar import Exchange
 
@@ -88,9 +88,11 @@ def runs(**given):
 
 def test_methods_whose_models_were_fine_tuned_have_a_row_for_that():
     both = runs(fedavg=(0.7, 0.8), ditto=(0.6, 0.7))
-    shown = {name: shown_models(name, records) for name, records in both.items()}
-    assert shown["fedavg"] == {"fedavg": "", "fedavg + fine-tuning": "-tuned"}
-    assert shown["ditto"] == {"ditto": ""}
+    assert models_of(both) == [
+        ("fedavg", "fedavg", ""),
+        ("fedavg", "fedavg + fine-tuning", "-tuned"),
+        ("ditto", "ditto", ""),
+    ]
     found = report_rows(both)
     assert [row["method"] for row in found] == ["fedavg", "fedavg + fine-tuning", "ditto"]
     assert [row["accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
