@@ -82,6 +82,13 @@ Config = Annotated[
     list[Path] | None,
     typer.Option("--config", "-c", metavar="FILE", help="Read settings from a TOML file."),
 ]
+SchemaFile = Annotated[
+    str | None,
+    typer.Option("--schema", metavar="FILE", help="A table's schema, as engram schema writes it."),
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Take what is proposed for uncertain columns of a table.")
+]
 Out = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of the results; default runs/NAME.")
 ]
@@ -129,7 +136,12 @@ Json = Annotated[bool, typer.Option("--json", help="End standard output with one
 # --- Settings ------------------------------------------------------------------------------
 
 
-def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> dict[str, Any]:
+def overrides_of(
+    config: Sequence[Path] | None,
+    sets: Sequence[str] | None,
+    schema: str | None = None,
+    yes: bool = False,
+) -> dict[str, Any]:
     """Returns the settings of configuration files and options; later ones override earlier ones."""
     overrides: dict[str, Any] = {}
     for path in config or ():
@@ -139,7 +151,8 @@ def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> d
         if not (key.strip() and equals):
             raise Refused(f"--set must be KEY=VALUE, got {brief(text)}")
         overrides[key.strip()] = value.strip().strip("\"'")
-    return overrides
+    overrides |= {} if schema is None else {"schema": schema}
+    return overrides | ({"strict": False} if yes else {})
 
 
 def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,9 +31,11 @@ from simulations.options import (
     Processes,
     Referring,
     Resume,
+    SchemaFile,
     Set,
     Track,
     WithSettings,
+    Yes,
     begun,
     data_name,
     find_run,
@@ -71,6 +73,8 @@ def run(
     ] = None,
     sets: Set = None,
     config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
     out: Out = None,
     resume: Resume = None,
     start_from: Annotated[
@@ -110,7 +114,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one experiment, in this process or on a deployed federation."""
-    overrides = overrides_of(config, sets)
+    overrides = overrides_of(config, sets, schema, yes)
     places = {"resume": "--resume RUN", "out": "--out DIR", "start-from": "--from RUN"}
     refuse_keys(overrides, places)
     if start_from is not None:
@@ -199,6 +203,8 @@ def compare(
     ] = None,
     sets: Set = None,
     config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
     out: Out = None,
     resume: Resume = None,
     engine: _Engine = None,
@@ -235,11 +241,25 @@ def compare(
             raise Refused("--trials is for --tuned: without it nothing is tried")
         if processes and not tuned:
             raise Refused("--processes is for --tuned: runs are compared one after the other")
-        each = told_with(wrong, lambda: settings_of_each(whom, overrides_of(config, sets)))
+        each = told_with(
+            wrong, lambda: settings_of_each(whom, overrides_of(config, sets, schema, yes))
+        )
         first = read_experiment(next(iter(each.values())))
         folder = folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
-        if methods or seeds or sets or config or out or engine or tuned or trials or references:
+        if (
+            methods
+            or seeds
+            or sets
+            or config
+            or schema
+            or yes
+            or out
+            or engine
+            or tuned
+            or trials
+            or references
+        ):
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
@@ -264,11 +284,13 @@ def compare(
 def data(
     sets: Set = None,
     config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The picture.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
-    experiment = read_experiment(in_project(overrides_of(config, sets)))
+    experiment = read_experiment(in_project(overrides_of(config, sets, schema, yes)))
     if not isinstance(experiment.own, NetworkMethod):
         if out is not None:
             raise Refused(f"there is no picture of the tables of {experiment.method}")

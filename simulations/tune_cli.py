@@ -14,7 +14,9 @@ from simulations.options import (
     Out,
     Processes,
     Ray,
+    SchemaFile,
     Set,
+    Yes,
     data_name,
     find_run,
     folder_of_command,
@@ -53,6 +55,8 @@ def tune(
     ] = None,
     sets: Set = None,
     config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
     out: Out = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a search: its folder, or name.")
@@ -66,7 +70,9 @@ def tune(
     What is given by --set is not searched. The files `best.toml` are for --config: of `engram run`
     those of each method, of `engram compare` the one of all methods.
     """
-    if resume is not None and (methods or trials or seeds or search or sets or config or out):
+    if resume is not None and (
+        methods or trials or seeds or search or sets or config or schema or yes or out
+    ):
         raise Refused(
             "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
         )
@@ -82,7 +88,9 @@ def tune(
     if resume is None and not methods:
         raise Refused(f"METHOD must be {TRAINING_NETWORKS}, got none")
     check_trained("tune", methods or ())
-    fixed = told_with(wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets)))
+    fixed = told_with(
+        wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets, schema, yes))
+    )
     with end_at_once():
         from simulations.tuning.command import new_tuning, run_tuning
         from simulations.tuning.folder import Tuning
