@@ -222,7 +222,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "schema": Command(
             "simulations.schema_cli",
-            "Have sites agree on the columns of their tables; or describe a table of one's own.",
+            "Have sites agree on their tables' columns, or describe a table.",
             (
                 "engram schema fed/server --target outcome",
                 "engram schema fed/server --target outcome --set 'missing-values=?'",

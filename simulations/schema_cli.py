@@ -94,7 +94,7 @@ def schema(
     ] = None,
     control: _Control = None,
 ) -> None:
-    """Have sites agree on the columns of their tables; or describe a table of one's own.
+    """Have sites agree on their tables' columns, or describe a table.
 
     Of a table, the schema is printed: the kind of each column, and what else it may be where that
     is uncertain. An edited copy in a file is taken by the setting `schema`.
