@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from engram.arrays import Array
-from engram.molar.exchange import Told
+from engram.molar.exchange import Answer, Equations, Told
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
@@ -16,6 +16,7 @@ from federation.wire import floats_record, read_floats
 
 SITES: Final = "sites"
 SHARED: Final = "shared"
+_ROUND: Final = 1e-9  # of a mean that comes from a factorization
 
 
 class SharedEstimate(NamedTuple):
@@ -104,15 +105,12 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     return SharedEstimate(Shared(coef, size), half)
 
 
-def told_record(told: Told, half_width: Array) -> ArrayRecord:
-    """Serializes what ``shared_record`` does, with ``variance``, ``error`` and ``sigma``."""
+def told_record(answer: Answer, half_width: Array) -> ArrayRecord:
+    """Serializes what ``shared_record`` does, and the state around which sites tell further."""
+    told = answer.told
+    state = {f"told-{name}": np.atleast_1d(value) for name, value in told._asdict().items()}
     return floats_record(
-        coef=told.center,
-        size=np.array([told.size]),
-        variance=told.variance,
-        error=told.error,
-        sigma=np.array([told.sigma]),
-        **{"half-width": half_width},
+        coef=answer.coef, size=np.array([told.size]), **{"half-width": half_width}, **state
     )
 
 
@@ -124,13 +122,65 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
         ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
-    (coef, size), _ = read_shared(record, dim)
-    variance, error = (read_floats(record, name, (dim,)) for name in ("variance", "error"))
-    sigma = float(read_floats(record, "sigma", (1,))[0])
-    finite = np.isfinite(variance).all() and np.isfinite(sigma)
-    if not (finite and (variance >= 0).all() and (error > 0).all() and sigma > 0):
-        raise ValueError("variances, errors or noise are NaN, negative or infinite")
-    return Told(coef, variance, error, sigma, size)
+    ones = ("sigma", "freedom", "size", "change")
+    numbers = [float(read_floats(record, f"told-{name}", (1,))[0]) for name in ones]
+    names = [name for name in Told._fields if name not in ones]
+    arrays = [read_floats(record, f"told-{name}", (dim,)) for name in names]
+    told = Told._make([*arrays, *numbers])
+    finite = (told.center, told.variance, told.first, told.middle, told.offset)
+    some = all(np.isfinite(each).all() for each in finite) and 0 < told.sigma < np.inf
+    sure = (told.error >= 0).all() and (told.limit >= 0).all() and told.freedom > 0
+    if not (some and sure and (told.variance >= 0).all() and (told.scale > 0).all()):
+        raise ValueError("variances, errors, scales or noise are NaN, negative or infinite")
+    return told
+
+
+def equations_record(sites: Sequence[Equations], dim: int) -> ArrayRecord:
+    """Serializes k sites': ``triangle`` (k, d + 1, d + 1), ``size`` (k,), ``apart`` (k, d)."""
+    shapes = {"triangle": (dim + 1, dim + 1), "size": (), "apart": (dim,)}
+    return floats_record(
+        **{
+            name: np.array([getattr(site, name) for site in sites], float).reshape(-1, *shape)
+            for name, shape in shapes.items()
+        }
+    )
+
+
+def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]:
+    """Reads ``count`` sites' equations from an untrusted sender; their numbers may be anything.
+
+    Raises:
+        KeyError: If an array is missing.
+        ValueError: One has another shape or dtype.
+        TypeError: One is not what it is declared to be.
+    """
+    triangle = read_floats(record, "triangle", (count, dim + 1, dim + 1))
+    size = read_floats(record, "size", (count,)).tolist()
+    apart = read_floats(record, "apart", (count, dim))
+    return [Equations(*part) for part in zip(triangle, size, apart, strict=True)]
+
+
+def impossible_equations(
+    site: Equations, rows: int, *, family: FamilyName, intercept: bool
+) -> str | None:
+    """Returns what is wrong with equations that a site sent first; None if they are possible.
+
+    Args:
+        site: The equations.
+        rows: Number of rows that the site reported.
+        family: Family of the models, which says what means of targets there are.
+        intercept: Whether the last column must be of ones.
+    """
+    r = site.triangle
+    if not (np.abs(r) <= LARGEST).all():  # NaN is not, either
+        return f"some of its sums are NaN, or beyond {LARGEST:.3g}"
+    if site.size != rows:
+        return f"it claims {site.size:g} rows of {rows}"
+    if intercept and not np.isclose(r[:, -2] @ r[:, -2], rows):
+        return "its column of ones has others"
+    mean = r[:, -2] @ r[:, -1] / rows
+    valid = {"logistic": -_ROUND <= mean <= 1 + _ROUND, "poisson": mean >= -_ROUND}
+    return None if not intercept or valid.get(family, True) else f"its target has the mean {mean}"
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:

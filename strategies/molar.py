@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from scipy.special import ndtri
 
-from engram.molar.exchange import Told, answer
+from engram.molar.exchange import STILL, Equations, Told, answer, odd_sites
 from engram.molar.heterogeneity import REACH
-from engram.molar.intervals import shared_half_width
+from engram.molar.intervals import quantile, shared_half_width
 from engram.molar.shrinkage import combine, median_weights, outweighing
 from engram.molar.site import INTERCEPT, SiteEstimate
 from engram.shares import bounded
@@ -22,6 +22,8 @@ from federation.estimates import (
     SITES,
     SharedEstimate,
     impossible,
+    impossible_equations,
+    read_equations,
     read_shared,
     read_sites,
     read_told,
@@ -39,6 +41,7 @@ from strategies.sites import SiteStrategy, read_split, sites_in_words
 
 _log = getLogger("flwr.engram")
 
+DROPPED = "the rows of all sites together do not determine it: it is dropped"
 _FAR = 100  # a site's loss counts as at most this many medians
 
 
@@ -71,6 +74,8 @@ class Exchange(SiteStrategy):
         self._told: Told | None = None
         self._names = [*self.sites.columns, *([INTERCEPT] if own.intercept else [])]
         self.estimates: dict[int, SiteEstimate] = {}
+        self.equations: dict[int, Equations] = {}
+        self._remarks: Row = {}
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
 
@@ -90,6 +95,7 @@ class Exchange(SiteStrategy):
     ) -> Iterable[Message]:
         """Asks every site for its estimate; adaptive sites get the shared state so far."""
         again = self._own.sharing == "adaptive" and server_round > 1
+        self.scored = None
         self._told = read_told(arrays, len(self._names)) if again else None
         shared = {SHARED: arrays} if again else {}
         return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
@@ -107,21 +113,24 @@ class Exchange(SiteStrategy):
         Raises:
             RunStopped: Too few estimates are usable, or a coefficient is determined by none.
         """
-        self.estimates, self.notes, self.left_out = {}, {}, {}
+        self.estimates, self.equations, self.notes, self.left_out = {}, {}, {}, {}
         self.left_out |= self.gather(server_round, replies, self._read)
+        if self._own.sharing == "adaptive":
+            return self._answered()
         self.check_enough(len(self.estimates))
         for client, note in sorted(self.notes.items()):
             called = self.called(client)
             _log.warning("client %s gets coefficients that it lacks from others: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
-        if self._own.sharing == "adaptive":
-            return self._answered(found)
         weights, most = self._own.site_weights, self._max_weight
         each = median_weights(found, weights, most)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
-            name = self._names[int(np.argmax(unknown))]
-            raise RunStopped(f"column {name} is determined by the rows of no site")
+            names = ", ".join(np.array(self._names)[unknown])
+            reasons = "; ".join(sorted(set(self.notes.values())))
+            raise RunStopped(
+                f"no site's rows determine {names} ({reasons}): leave out columns that others give"
+            )
         self._warn_of_weight(each)
         shared = combine(found, weights, most)
         half = shared_half_width(
@@ -129,37 +138,82 @@ class Exchange(SiteStrategy):
         )
         above = outweighing(found, weights, most)
         bounded = self.name_bounded(np.array(sorted(self.estimates))[above], most)
+        alone = (np.stack([site.coef for site in found]) == shared.coef) & (each > 0)
+        self._remarks = {
+            "one-site": [self._names[k] for k in np.flatnonzero(alone.any(axis=0))],
+            "no-interval": self._without(half, _why_none(each, self._own.level)),
+        }
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
 
-    def _answered(self, found: list[SiteEstimate]) -> tuple[ArrayRecord, MetricRecord]:
+    def _answered(self) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
-        told = answer(
-            found,
+        own, intercept = self._own, self._own.intercept
+        if self._told is None:
+            odd = odd_sites([*self.equations.values()], intercept=intercept)
+            for client, column in zip([*self.equations], odd, strict=True):
+                if column is not None:
+                    name = [*self._names, "the target"][column]
+                    self.left_out[client] = f"{name} is in other units than elsewhere, it seems"
+                    del self.equations[client]
+        self.check_enough(len(self.equations))
+        clients = sorted(self.equations)
+        found = answer(
+            [self.equations[client] for client in clients],
             self._told,
-            reach=REACH * self._own.threshold_scale,
-            weights=self._own.site_weights,
-            max_weight=self._max_weight,
-            intercept=self._own.intercept,
+            family=own.family,
+            reach=REACH * own.threshold_scale,
+            max_weight=1.0 if own.site_weights == "equal" else self._max_weight,
+            intercept=intercept,
         )
-        half = float(ndtri((1 + self._own.level) / 2)) * told.error
-        metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out)})
-        return told_record(told, half), metrics
+        self._told = found.told
+        for one in found.dropped:
+            _log.warning("column dropped at all sites: %s", one.in_words(self._names))
+        half = np.array([quantile((1 + own.level) / 2, each) for each in found.freedom])
+        half = np.where(found.error < np.inf, half, 1) * found.error
+        capped = np.flatnonzero(found.capped & (own.site_weights == "precision"))
+        bounded = self.name_bounded([clients[i] for i in capped], self._max_weight)
+        why = np.where(found.told.kept, "nothing has been estimated yet", DROPPED)
+        self._remarks = {"no-interval": self._without(half, why)}
+        metrics = MetricRecord({"sites": len(clients), "left-out": len(self.left_out), **bounded})
+        return told_record(found, half), metrics
+
+    def _without(self, half: npt.NDArray[np.float64], why: Iterable[str]) -> dict[str, str]:
+        """Returns the reasons of the columns without an interval."""
+        each = zip(self._names, half, why, strict=True)
+        return {name: str(reason) for name, width, reason in each if not np.isfinite(width)}
+
+    @property
+    def over(self) -> bool:
+        """Whether adaptive sites have nothing more to tell."""
+        return self._told is not None and self._told.change <= STILL
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
-        """Reads and checks a node's estimates of its clients."""
+        """Reads and checks a node's estimates, or equations, of its clients."""
         ids, failed, notes = read_split(content, clients)
-        found = read_sites(content.array_records[SITES], len(ids), len(self._names))
-        sites = dict(zip(ids, found, strict=True))
-        for client, site in sites.items():
-            rows = self.sites.rows[client]
-            if reason := impossible(site, rows, family=self._own.family):
-                failed[client] = reason
-            elif self._own.family == "linear":  # its noise is estimated from its rows
-                sites[client] = site._replace(freedom=min(site.freedom, rows))
-        self.left_out |= failed
+        family, record = self._own.family, content.array_records[SITES]
         self.notes |= notes
-        self.estimates |= {c: site for c, site in sites.items() if c not in failed}
+        self.left_out |= failed
+        if self._own.sharing == "adaptive":
+            first = self._told is None
+            ones = self._own.intercept and first
+            equations = read_equations(record, len(ids), len(self._names))
+            for client, each in zip(ids, equations, strict=True):
+                rows = self.sites.rows[client]
+                if reason := impossible_equations(each, rows, family=family, intercept=ones):
+                    self.left_out[client] = reason
+                else:
+                    self.equations[client] = each
+            return
+        found = read_sites(record, len(ids), len(self._names))
+        for client, site in zip(ids, found, strict=True):
+            rows = self.sites.rows[client]
+            if reason := impossible(site, rows, family=family):
+                self.left_out[client] = reason
+            else:
+                # A linear model's noise is estimated from its rows.
+                most = rows if family == "linear" else np.inf
+                self.estimates[client] = site._replace(freedom=min(site.freedom, most))
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
         """Warns of a site that has most of the weight: it may be very large, or lie."""
@@ -211,7 +265,7 @@ class Exchange(SiteStrategy):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns which sites were asked, had no part, or lack some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
-        return super().row(absent) | {"lacking": lacking}
+        return super().row(absent) | {"lacking": lacking} | self._remarks
 
     @property
     def evaluated(self) -> bool:
@@ -227,6 +281,9 @@ class Exchange(SiteStrategy):
         if self.scored is None:
             raise RunStopped("no site has replied to the shared estimate: see the warnings")
         (coef, size), half = read_shared(arrays, len(self._names))
+        adaptive = self._own.sharing == "adaptive"
+        change = read_told(arrays, len(self._names)).change if adaptive else 0.0
+        called = [self.called(client) for client in row.get("bounded", [])]
         return {
             "sites": row["sites"],
             "left-out": row["absent"],
@@ -238,7 +295,11 @@ class Exchange(SiteStrategy):
                 "coef": coef.tolist(),
                 "low": [_finite(value) for value in coef - half],
                 "high": [_finite(value) for value in coef + half],
+                "no-interval": row["no-interval"],
+                "one-site": row.get("one-site", []),
             },
+            "bounded": called,
+            **({"unsettled": _finite(change)} if change > STILL else {}),
             "clients": self.scored.listed("rows"),
         }
 
@@ -266,6 +327,17 @@ def _losses(scored: Evaluation) -> dict[str, Any]:
         found[column.name] = float(bounded(losses, _FAR).mean()) if some.any() else None
         found[f"{column.name}-median"] = float(np.median(losses)) if some.any() else None
     return found
+
+
+def _why_none(weights: npt.NDArray[np.float64], level: float) -> list[str]:
+    """Returns for each column why a median may have no interval (``shared_half_width``)."""
+    needed = int(ndtri(1 - (1 - level) / 4) ** 2) + 1
+    equal = weights.sum(axis=0) ** 2 / (weights**2).sum(axis=0)  # sites of equal weight, in effect
+    few = f"a median's interval needs {needed} sites of equal weight, and these count as"
+    return [
+        f"{few} {n:.3g}: sharing=adaptive gives one" if n < needed else "too many sites differ"
+        for n in equal
+    ]
 
 
 def _finite(value: float) -> float | None:

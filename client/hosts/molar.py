@@ -1,19 +1,19 @@
 """The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from client.hosts.base import Opening, hosts
 from client.hosts.rows import read_tables, shared_by
 from client.memory import MemoryStore
 from client.requests import Request, answered, by_client, round_of, split
 from engram.checks import Fault
-from engram.molar.exchange import Told, tell
+from engram.molar.exchange import Equations, Told, personal, tell
 from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
 from engram.molar.intercept import personalize_rows
@@ -25,7 +25,14 @@ from engram.molar.tables import check_finite
 from federation.calibration import noise_multiplier
 from federation.data.tables import TableData
 from federation.errors import DataError, EngramError, one_line
-from federation.estimates import SHARED, SITES, read_shared, read_told, site_record
+from federation.estimates import (
+    SHARED,
+    SITES,
+    equations_record,
+    read_shared,
+    read_told,
+    site_record,
+)
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
 from federation.noise import Noise, secret_noise
@@ -111,20 +118,37 @@ class TableSites:
             return site, None
         return site, why_undetermined(rows, self.names, family=self.own.family)
 
-    def answer(
-        self, client: int, told: Told | None, server_round: int
-    ) -> tuple[SiteEstimate, str | None]:
-        """Returns a client's own estimate; for adaptive sites, its estimate around the shared one.
+    def answer(self, client: int, server_round: int) -> tuple[SiteEstimate, str | None]:
+        """Returns a client's own estimate.
 
         Where privacy is example, it is one with noise, new at each call. For the note and errors
         see ``estimate``.
         """
-        site, note = self.estimate(client)
-        if self._private:
-            return self._noised(client, server_round), None
-        if self.own.sharing == "adaptive":
-            site, _ = self._told(client, told)
-        return site, note
+        if not self._private:
+            return self.estimate(client)
+        self.estimate(client)
+        return self._noised(client, server_round), None
+
+    def equations(self, client: int, told: Told | None) -> tuple[Equations, str | None]:
+        """Returns an adaptive client's equations around what is shared; otherwise as ``answer``."""
+        _, note = self.estimate(client)
+        rows, family = self._rows(client), self.own.family
+        return tell(rows, told, family=family, reach=self._reach), note
+
+    @property
+    def _reach(self) -> float:
+        return REACH * self.own.threshold_scale
+
+    def _own(self, client: int, told: Told | None) -> SiteEstimate:
+        """Returns a client's own estimate, of the columns that are not dropped at all sites."""
+        site, _ = self.estimate(client)
+        if told is None or told.kept.all():
+            return site
+        kept, rows = told.kept, self._rows(client)
+        less = estimate_site(rows._replace(x=rows.x[:, kept]), family=self.own.family)
+        coef, scale = np.zeros(len(kept)), np.full(len(kept), np.inf)
+        coef[kept], scale[kept] = less.coef, less.scale
+        return less._replace(coef=coef, scale=scale)
 
     def _noised(self, client: int, server_round: int) -> SiteEstimate:
         e, rows = self.experiment, self._rows(client)
@@ -134,17 +158,14 @@ class TableSites:
         noisy = noisy_statistics(rows, bound=e.clip, multiplier=z, normal=normal)
         return estimate_of(noisy, len(rows.y), z * e.clip**2)
 
-    def _told(self, client: int, told: Told | None) -> tuple[SiteEstimate, Array]:
-        reach = REACH * self.own.threshold_scale
-        return tell(self._rows(client), told, family=self.own.family, reach=reach)
-
     def _coefficients(
         self, client: int, shared: Shared, half_width: Array, told: Told | None
     ) -> tuple[Array, Intervals]:
         """Returns a client's personal coefficients, and their intervals."""
-        m, (site, _) = self.own, self.estimate(client)
+        m, site = self.own, self._own(client, told)
         if told is not None:
-            return self._told(client, told)[1], own_interval(site, level=m.level)
+            coef = personal(self._rows(client), told, family=m.family, reach=self._reach)
+            return coef, own_interval(site, level=m.level)
         coef = personalize_rows(
             self._rows(client),
             site,
@@ -175,7 +196,7 @@ class TableSites:
             errors, or the family's deviances.
         """
         m = self.own
-        site, _ = self.estimate(client)
+        site = self._own(client, told)
         coef, limits = self._coefficients(client, shared, half_width, told)
         table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
@@ -186,7 +207,8 @@ class TableSites:
             return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
         test = held_out.with_ones() if m.intercept else held_out
         loss = FAMILIES[m.family].loss
-        own = site.coef if site.determined.all() else np.full_like(site.coef, np.nan)
+        lacks = ~site.determined & (True if told is None else told.kept)
+        own = site.coef if not lacks.any() else np.full_like(site.coef, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
             scores = {
                 name: float(np.mean(loss(test.x @ beta, test.y)))
@@ -226,7 +248,13 @@ def _open(opening: Opening) -> TableSites:
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
     told, number = _read_told(host, content), round_of(content)
-    found, failed = by_client(clients, lambda client: host.answer(client, told, number))
+    adaptive = host.own.sharing == "adaptive"
+    record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
+
+    def answer(client: int) -> tuple[SiteEstimate | Equations, str | None]:
+        return host.equations(client, told) if adaptive else host.answer(client, number)
+
+    found, failed = by_client(clients, answer)
     if host.covers:
         failed = dict.fromkeys(failed, "its log says why")
     sites = [site for site, _ in found.values()]
@@ -234,7 +262,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
     details = split(number, found, failed, notes)
     return RecordDict(
         {
-            SITES: site_record(sites, len(host.names)),
+            SITES: record(sites, len(host.names)),
             METRICS: MetricRecord({"num-examples": int(sum(site.size for site in sites))}),
             CLIENTS: ConfigRecord(details),
         }

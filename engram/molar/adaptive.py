@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import Heterogeneity, estimate_heterogeneity
@@ -32,17 +32,21 @@ from engram.molar.pooled import condense
 from engram.molar.random_effects import (
     Posterior,
     Prior,
+    Usual,
     confirmed,
     free_variance,
-    moderate,
+    moderated,
     posterior,
     start,
+    usual_noise,
 )
 from engram.molar.site import Rows
+from engram.shares import weight_limit
 
 _EXCHANGES: Final = 30
 _STILL: Final = 0.01  # standard errors of the center are no change
 _STEP: Final = 2.0  # of a linear predictor that is not linear in the mean, per exchange
+_FAR: Final = 100.0  # squared standard deviations, as which a farther intercept counts
 _RIDGE: Final = 1e-9  # of a column's information, where the tasks together do not determine it
 
 
@@ -55,6 +59,13 @@ class Adapted(NamedTuple):
         covariance: Of its error, given the scatter, shape (d, d).
         heterogeneity: The scatter of the tasks' parameters around it.
         exchanges: How often the steps were repeated.
+        between: The share of the center's variance that is due to the scatter, shape (d,). Of an
+            intercept it is 1, and the variance is that by Hartung and Knapp (2001): its scatter is
+            pulled away from 0, so that it is no estimate.
+        usual: The noise of most tasks, to which each task's is moderated.
+        limit: Largest precision 1 / v of a task in the center, shape (d,); infinite without one.
+        capped: Tasks with a larger one in some column, shape (M,).
+        change: Largest change in the last repetition, in standard errors of the center.
     """
 
     coefs: Array
@@ -62,6 +73,36 @@ class Adapted(NamedTuple):
     covariance: Array
     heterogeneity: Heterogeneity
     exchanges: int
+    between: Array
+    usual: Usual
+    limit: Array
+    capped: Bools
+    change: float
+
+    def errors(self, back: Array) -> tuple[Array, Array]:
+        """Returns standard errors and degrees of freedom of ``back @ center``.
+
+        Its variance is due to the tasks' noise, which is known well, and to their scatter, which M
+        tasks that are not apart show with M - 1 degrees of freedom; of the sum they are
+        Satterthwaite's (1946).
+
+        Args:
+            back: Shape (k, d).
+        """
+        variance = np.diag(back @ self.covariance @ back.T)
+        parts = back**2 * (self.between * np.diag(self.covariance))
+        shown = np.maximum((~self.heterogeneity.apart).sum(axis=0) - 1, 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            freedom = variance**2 / (parts**2 / shown).sum(axis=1)
+        return np.sqrt(variance), freedom
+
+
+class Around(NamedTuple):
+    """The state around which tasks of another family are told as linear ones, of noise 1."""
+
+    base: Prior  # of tasks that are not apart
+    first: Prior  # of no task yet
+    confirmed: Bools  # coefficients that the tasks' likelihood has apart, shape (M, d)
 
 
 def adapt(
@@ -71,6 +112,10 @@ def adapt(
     c: float = np.inf,
     alike: float = 1.0,
     intercept: bool = True,
+    max_weight: float = np.inf,
+    accuracy: float = _STILL,
+    most: int = _EXCHANGES,
+    around: Around | None = None,
 ) -> Adapted:
     """Fits all tasks.
 
@@ -84,6 +129,10 @@ def adapt(
             all tasks that are not apart; from 0 (all columns are) to 1 (none is, but those whose
             estimated scatter is 0).
         intercept: Whether the last column consists of ones: it always scatters.
+        max_weight: Largest weight of a task in a column's center, in units of the median task's.
+        accuracy: Changes of the center that are none, in its standard errors.
+        most: Largest number of repetitions.
+        around: Where the rows are working responses, with noise 1, of another family.
 
     Raises:
         ValueError: If c or alike is out of range, or there is no task.
@@ -91,36 +140,81 @@ def adapt(
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
     dim = tasks[0].x.shape[1]
     reach, scattered = float(c), np.arange(dim) >= dim - intercept
-    prior = start(_stacked(tasks), family)
-    linear = family == "linear"
+    first = start(stacked(tasks), family) if around is None else around.first
+    linear = family == "linear" or around is not None
+    solved: FamilyName = "linear" if linear else family
     if linear:
         tasks = [condense(rows) if len(rows.y) > dim + 1 else rows for rows in tasks]
-    sigmas = np.full(len(tasks), _first_noise(prior) if linear else 1.0)
-    priors, begin = [prior] * len(tasks), [prior.center] * len(tasks)
-    center, variance, count = prior.center, prior.variance, 0
-    for count in range(1, _EXCHANGES + 1):
-        found = _asked(tasks, priors, family, sigmas, begin)
-        begin, sigmas = [each.coef for each in found], moderate(found)
+    noisy = linear and around is None
+    sigmas = np.full(len(tasks), _first_noise(first) if noisy else 1.0)
+    base = first if around is None else around.base
+    priors, begin = [base] * len(tasks), [base.center] * len(tasks)
+    center, variance, usual = base.center, base.variance, Usual(1.0, np.inf)
+    for count in range(1, most + 1):
+        found = _asked(tasks, priors, solved, sigmas, begin)
+        begin = [each.coef for each in found]
+        if noisy:
+            usual = usual_noise(found)
+            sigmas = np.array([moderated(each, usual) for each in found])
         gaps = np.stack([each.gap for each in found])
         variances = np.stack([each.variance for each in found])
+        limit = weight_limit(1 / variances, max_weight)
+        capped: Bools = np.any(limit * variances < 1, axis=1)
+        found = [_bounded(each, limit) for each in found]
+        variances = np.maximum(variances, 1 / limit)
         scatter = estimate_heterogeneity(
             gaps, variances, reach=reach, alike=alike, scattered=scattered
         )
-        moved = scatter.center if count == 1 else _step(found, linear=linear)
+        direct = count == 1 and around is None
+        moved = scatter.center if direct else _step(found, linear=linear)
         change = np.maximum(np.abs(moved), np.abs(np.sqrt(scatter.variance) - np.sqrt(variance)))
         center, variance = center + moved, scatter.variance
         base = Prior(center, variance)
-        wide = np.stack([free_variance(gap, base, prior, family) for gap in gaps])
-        each = zip(tasks, wide, scatter.apart, strict=True)
-        apart = np.stack([confirmed(r, base, w, a, family=family, reach=reach) for r, w, a in each])
+        wide = np.stack([free_variance(gap, base, first, family) for gap in gaps])
+        apart = scatter.apart
+        if around is not None:
+            apart = apart & around.confirmed
+        elif not linear:
+            each = zip(tasks, wide, apart, strict=True)
+            apart = np.stack(
+                [confirmed(r, base, w, a, family=family, reach=reach) for r, w, a in each]
+            )
         scatter = scatter._replace(apart=apart)
         priors = [Prior(center, own) for own in np.where(apart, wide, variance)]
-        if (change**2 * np.diag(_information(found)) <= _STILL**2).all():
+        still = float(np.max(change * np.sqrt(np.diag(_information(found)))))
+        if still <= accuracy:
             break
-    found = _asked(tasks, priors, family, sigmas, begin)
+    between, inflated = _center_error(gaps, variances, scatter, intercept=intercept)
+    found = _asked(tasks, priors, solved, sigmas, begin)
     coefs = np.stack([each.coef for each in found])
-    covariance = np.asarray(np.linalg.pinv(_information(found)), dtype=np.float64)
-    return Adapted(coefs, center, covariance, scatter, count)
+    information = _information([_bounded(each, limit) for each in found])
+    covariance = inflated[:, None] * np.linalg.pinv(information) * inflated
+    return Adapted(coefs, center, covariance, scatter, count, between, usual, limit, capped, still)
+
+
+def _center_error(
+    gaps: Array, variances: Array, scatter: Heterogeneity, *, intercept: bool
+) -> tuple[Array, Array]:
+    """Returns ``between`` of ``Adapted``, and by what the standard errors of the center grow."""
+    t, kept = scatter.variance, ~scatter.apart
+    weights = kept / (variances + t)
+    between, inflated = t * (weights**2).sum(axis=0) / weights.sum(axis=0), np.ones(len(t))
+    if intercept and len(gaps) > 1:
+        z = (gaps - scatter.center)[:, -1] / np.sqrt(variances + t)[:, -1]
+        # Those that are apart count: without the farthest, few others look too much alike.
+        squares = np.minimum(z**2, _FAR).sum()
+        between[-1], inflated[-1] = 1.0, np.sqrt(squares / (len(gaps) - 1))
+    return between, inflated
+
+
+def _bounded(found: Posterior, limit: Array) -> Posterior:
+    """Returns the part of a task's information that has a precision of the limit at most."""
+    part = np.sqrt(np.minimum(1.0, limit * found.variance))
+    if (part == 1).all():
+        return found  # to the digit
+    gap = np.linalg.lstsq(found.information, found.score)[0]
+    less = part[:, None] * found.information * part
+    return found._replace(information=less, score=less @ gap)
 
 
 def _first_noise(prior: Prior) -> float:
@@ -128,7 +222,8 @@ def _first_noise(prior: Prior) -> float:
     return float(np.sqrt(max(float(prior.variance.max()), np.finfo(np.float64).tiny)))
 
 
-def _stacked(tasks: Sequence[Rows]) -> Rows:
+def stacked(tasks: Sequence[Rows]) -> Rows:
+    """Returns the rows of all tasks."""
     parts = zip(*(rows.counted() for rows in tasks), strict=True)
     return Rows(*(np.concatenate(part) for part in parts))
 

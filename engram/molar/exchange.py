@@ -1,10 +1,11 @@
 """Adaptive MOLAR as exchanges between a server and sites whose rows do not move.
 
-A site tells for each column what its rows say about it and how surely (``random_effects``): numbers
-of the same kind as a plain estimate with its standard errors. The server tells a center, the
-scatter around it, and the usual noise (``heterogeneity``). The first exchange begins with each
-site's own weak prior; a second one, around what is shared, makes the shrinkage right, and further
-ones bring the center near that of ``adaptive.adapt``, which uses all columns at once.
+A site tells the triangle R of the QR factorization of (X y), from which the normal equations X'X
+and X'y follow, and its residual: of a linear model, all that ``adaptive.adapt`` needs, so that one
+exchange is enough. For other families that first triangle, without weights, gives the columns'
+means and scales, and where to begin; then sites tell triangles of ``sqrt(D) (X z)`` with the
+working responses ``z = X b + D^-1 (y - psi'(X b))`` at their modes b, and the server fits them as
+linear models of known noise: Fisher scoring, whose fixed point is that of ``adapt`` on all rows.
 """
 
 from collections.abc import Sequence
@@ -12,42 +13,105 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.arrays import Array, Bools
 from engram.checks import require
-from engram.molar.families import FamilyName
-from engram.molar.heterogeneity import estimate_heterogeneity
+from engram.molar.adaptive import Adapted, Around, adapt, stacked
+from engram.molar.columns import Dependent, dependent_columns
+from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.random_effects import (
     Posterior,
     Prior,
+    Usual,
     confirmed,
     free_variance,
     moderated,
     posterior,
     start,
 )
-from engram.molar.shrinkage import Weights
-from engram.molar.site import Rows, SiteEstimate
+from engram.molar.site import Rows
 from engram.shares import bounded
 
-_PASSES: Final = 4  # of a fit, and of the noise of its residuals
-_LEAST: Final = float(np.finfo(np.float32).tiny)  # of standard errors; a perfect fit has none
-_MOST: Final = float(np.sqrt(np.finfo(np.float64).max))  # of noise, whose square is finite
+STILL: Final = 1e-6  # standard errors of the center, below which a change is none
+_ACCURACY: Final = 1e-7  # likewise, of what a server computes between two exchanges
+_REPETITIONS: Final = 200
+_PASSES: Final = 50  # of a site over its noise, and over which of its coefficients are apart
+_STEP: Final = 2.0  # of a linear predictor that is not linear in the mean, per exchange
+_FLAT: Final = 1e-12  # least working weight of a row
+_ODD: Final = 1e4  # standard deviations of the median site, which are of other units
+_SAME: Final = 1e-9  # relative changes of variances that are none
+
+
+class Equations(NamedTuple):
+    """The normal equations of a site: what it tells."""
+
+    triangle: Array  # R of (X y), shape (d + 1, d + 1)
+    size: float  # rows
+    apart: Array  # 1 where the likelihood has a coefficient apart, else 0, shape (d,)
 
 
 class Told(NamedTuple):
-    """The server's answer to all sites."""
+    """The server's answer to all sites: arrays of shape (d,), of standardized columns.
 
-    center: Array  # shape (d,)
-    variance: Array  # of the sites' true coefficients around it, shape (d,)
-    error: Array  # standard errors of the center, shape (d,)
-    sigma: float  # the usual noise of linear models; 1 for other families
-    size: float  # rows of all sites that took part
+    Attributes:
+        center: The shared coefficients; 0 for dropped columns.
+        variance: Of the sites' true coefficients around it.
+        first: Variances of a weak prior, of which coefficients are set free.
+        middle: Of the sites' gaps, from which it counts who is apart.
+        error: Standard errors of the center; infinite before it is known.
+        limit: Largest precision of a site in the center; may be infinite.
+        offset: What is subtracted from columns; 0 for an intercept.
+        scale: What they are divided by; infinite for columns that are dropped at all sites.
+        sigma: The usual noise of linear models; 1 for other families.
+        freedom: Degrees of freedom that a site's noise borrows from it; may be infinite.
+        size: Rows of all sites that took part.
+        change: Of the center in the last exchange, in standard errors; infinite in the first.
+    """
+
+    center: Array
+    variance: Array
+    first: Array
+    middle: Array
+    error: Array
+    limit: Array
+    offset: Array
+    scale: Array
+    sigma: float
+    freedom: float
+    size: float
+    change: float
+
+    @property
+    def kept(self) -> Bools:
+        """Mask of the columns that are not dropped, shape (d,)."""
+        return np.isfinite(self.scale)
+
+    def standardized(self, rows: Rows) -> Rows:
+        """Returns rows of standardized columns, without those that are dropped."""
+        kept = self.kept
+        return rows._replace(x=((rows.x - self.offset) / self.scale)[:, kept])
+
+    def raw(self, coef: Array) -> Array:
+        """Returns coefficients in the columns' units, shape (d,); 0 for dropped columns."""
+        full = np.zeros(len(self.scale))
+        full[self.kept] = coef
+        full /= self.scale
+        full[-1] -= full @ self.offset  # 0 without an intercept
+        return full
 
 
-def tell(
-    rows: Rows, told: Told | None, *, family: FamilyName, reach: float
-) -> tuple[SiteEstimate, Array]:
-    """Returns what a site tells, and its personal coefficients, shape (d,), which it keeps.
+class Answer(NamedTuple):
+    """What a server makes of the sites' equations."""
+
+    told: Told
+    coef: Array  # the shared coefficients in the columns' units, shape (d,)
+    error: Array  # their standard errors; infinite where they are not known
+    freedom: Array  # the degrees of freedom of these
+    dropped: list[Dependent]  # columns that the rows of all sites together do not determine
+    capped: Bools  # sites whose weight is cut in some column, shape (M,)
+
+
+def tell(rows: Rows, told: Told | None, *, family: FamilyName, reach: float) -> Equations:
+    """Returns the normal equations of a site.
 
     Args:
         rows: The site's rows, any number of them; they need not determine its coefficients.
@@ -59,54 +123,79 @@ def tell(
         ValueError: If, in the first exchange, all targets of a linear model are the same, which
             shows no noise.
     """
+    x, y, counts = rows.counted()
+    size, dim = float(counts.sum()), x.shape[1]
     if told is None:
-        if family == "linear" and np.ptp(rows.counted()[1]) == 0:
+        if family == "linear" and np.ptp(y) == 0:
             raise ValueError("its target is constant")
-        prior = start(rows, family)
-        found = _fitted(rows, prior, family, None)
-    else:
-        prior = Prior(told.center, told.variance)
-        found = _fitted(rows, prior, family, told.sigma)
-        apart = np.abs(found.gap) > reach * np.sqrt(found.variance + prior.variance)
-        wide = free_variance(found.gap, prior, start(rows, family), family)
-        apart = confirmed(rows, prior, wide, apart, family=family, reach=reach)
-        if apart.any():
-            own = Prior(prior.center, np.where(apart, wide, prior.variance))
-            found = _fitted(rows, own, family, told.sigma)
-    size = float(rows.counted()[2].sum())
-    scale = np.sqrt(found.variance) / found.sigma
-    estimate = SiteEstimate(prior.center + found.gap, scale, size, found.sigma, found.freedom)
-    return estimate, found.coef
+        root = np.sqrt(counts)[:, None]
+        return Equations(_triangle(root * np.column_stack([x, y])), size, np.zeros(dim))
+    found, apart, _ = _settled(told.standardized(rows), told, family, reach)
+    x, y, counts = told.standardized(rows).counted()
+    eta = x @ found.coef
+    weight = np.maximum(FAMILIES[family].curvature(eta), _FLAT)
+    whole, flags = np.zeros((len(x), dim + 1)), np.zeros(dim)
+    whole[:, :-1][:, told.kept], flags[told.kept] = x, apart
+    whole[:, -1] = eta + (y - FAMILIES[family].mean(eta)) / weight
+    triangle = _triangle(np.sqrt(counts * weight)[:, None] * whole)
+    triangle[-1, -1] = 0  # the residuals' length, for which known noise has no use
+    return Equations(triangle, size, flags)
 
 
-def _fitted(rows: Rows, prior: Prior, family: FamilyName, usual: float | None) -> Posterior:
-    """Returns the posterior by the noise of its own residuals, moderated by the usual one."""
-    if family != "linear":
-        return posterior(rows, prior, family=family)
-    sigma = float(np.sqrt(rows.counted()[1].var())) if usual is None else usual
+def personal(rows: Rows, told: Told, *, family: FamilyName, reach: float) -> Array:
+    """Returns a site's personal coefficients, shape (d,), which it keeps.
+
+    Where a site's weight in the center is cut to a share f, the center holds less than the site
+    knows: there its prior is wider, by 1 - f times the squared error of the center.
+    """
+    plain, kept = told.standardized(rows), told.kept
+    found, _, prior = _settled(plain, told, family, reach)
+    left = 1 - np.minimum(1.0, told.limit[kept] * found.variance)
+    if left.any():
+        prior = Prior(prior.center, prior.variance + left * told.error[kept] ** 2)
+        found = posterior(plain, prior, family=family, sigma=found.sigma)
+    return told.raw(found.coef)
+
+
+def _settled(
+    rows: Rows, told: Told, family: FamilyName, reach: float
+) -> tuple[Posterior, Bools, Prior]:
+    """Returns a site's posterior by its own noise, what is apart, and the prior that follows."""
+    kept, usual = told.kept, Usual(told.sigma, told.freedom)
+    center, variance, first, middle = (each[kept] for each in told[:4])
+    base = prior = Prior(center, variance)
+    sigma, apart = told.sigma, np.zeros(len(center), dtype=bool)
     found = posterior(rows, prior, family=family, sigma=sigma)
-    for _ in range(_PASSES - 1):
-        sigma = moderated(found, found.sigma if usual is None else usual)
+    for _ in range(_PASSES):
+        before = sigma, prior.variance
+        if family == "linear":
+            sigma = moderated(found, usual)
+        apart = np.abs(found.gap - middle) > reach * np.sqrt(found.variance + variance)
+        wide = free_variance(found.gap, base, Prior(center, first), family)
+        apart = confirmed(rows, base, wide, apart, family=family, reach=reach)
+        prior = Prior(center, np.where(apart, wide, variance))
         found = posterior(rows, prior, family=family, sigma=sigma)
-    return found._replace(sigma=sigma)
+        if np.allclose(prior.variance, before[1], _SAME, 0) and np.isclose(sigma, before[0], _SAME):
+            break
+    return found._replace(sigma=sigma), apart, prior
 
 
 def answer(
-    sites: Sequence[SiteEstimate],
-    before: Told | None,
+    sites: Sequence[Equations],
+    told: Told | None,
     *,
+    family: FamilyName,
     reach: float,
-    weights: Weights = "precision",
     max_weight: float = np.inf,
     intercept: bool = True,
-) -> Told:
+) -> Answer:
     """Returns the server's answer to what sites tell.
 
     Args:
         sites: What they tell.
-        before: The last answer, around which they tell it; None in the first exchange.
+        told: The last answer, around which they tell it; None in the first exchange.
+        family: The family of models.
         reach: As for ``tell``; sites farther away have no part in the center.
-        weights: ``precision``, by the errors that sites claim, or ``equal``.
         max_weight: Largest weight of a site in a column, in units of the median site's.
         intercept: Whether the last coefficient is an intercept, which always scatters.
 
@@ -114,21 +203,122 @@ def answer(
         ValueError: If there is no site.
     """
     require(len(sites) > 0, "number of sites", 0, "at least 1")
-    center = np.zeros(len(sites[0].coef)) if before is None else before.center
-    gaps = np.stack([site.coef for site in sites]) - center
-    errors = np.stack([site.standard_error for site in sites])
-    with np.errstate(over="ignore"):
-        precision = 1 / np.maximum(errors, _LEAST) ** 2
-    if weights == "equal":
-        precision = np.broadcast_to(np.median(precision, axis=0), precision.shape)
-    with np.errstate(divide="ignore"):  # infinite where a site knows nothing
-        variances = 1 / bounded(precision, max_weight)
-    dim = gaps.shape[1]
-    scattered = np.arange(dim) >= dim - intercept
-    found = estimate_heterogeneity(gaps, variances, reach=reach, scattered=scattered)
-    kept = (~found.apart / (variances + found.variance)).sum(axis=0)
-    freedom = bounded([min(site.freedom, site.size) for site in sites], max_weight)
-    squares = np.minimum([site.sigma for site in sites], _MOST) ** 2
-    usual = float(np.sqrt(np.average(bounded(squares, 1.0), weights=freedom)))
+    dropped: list[Dependent] = []
+    around = None
+    if told is None:
+        tasks = [_equivalent(site, intercept=intercept) for site in sites]
+        told, dropped = _begun(tasks, sites, family, max_weight, intercept=intercept)
+        tasks = [told.standardized(rows) for rows in tasks]
+        if family != "linear":
+            unknown = np.full_like(told.center, np.inf)
+            nobody = np.zeros(len(sites), dtype=bool)
+            begun = told.raw(told.center[told.kept])
+            return Answer(told, begun, unknown, unknown, dropped, nobody)
+    else:
+        kept = told.kept
+        center, variance, first = (each[kept] for each in told[:3])
+        flags = np.stack([site.apart[kept] > 0 for site in sites])
+        flags |= told.change == np.inf  # around a weak prior, a site has nothing apart yet
+        around = Around(Prior(center, variance), Prior(center, first), flags)
+        tasks = [Rows(s.triangle[:, :-1][:, kept], s.triangle[:, -1]) for s in sites]
+    found = adapt(
+        tasks,
+        family=family,
+        c=reach,
+        intercept=intercept,
+        max_weight=max_weight,
+        accuracy=_ACCURACY,
+        most=_REPETITIONS,
+        around=around,
+    )
+    return Answer(*_answered(told, found, linear=family == "linear"), dropped, found.capped)
+
+
+def odd_sites(sites: Sequence[Equations], *, intercept: bool) -> list[int | None]:
+    """Returns the first column of each site that is far from the median site's; None if none is.
+
+    Only in the first exchange. The target is the column after the last. One site in other units, or
+    one that lies, would make all others' columns constant by comparison.
+    """
+    tasks = [_equivalent(site, intercept=intercept) for site in sites]
+    tables = np.stack([np.column_stack([rows.x, rows.y]) for rows in tasks])
+    means, spreads = tables.mean(axis=1), tables.std(axis=1)
+    usual = np.median(spreads, axis=0)
+    far = np.maximum(np.abs(means - np.median(means, axis=0)), spreads) > _ODD * usual
+    far &= usual > 0
+    return [int(np.argmax(each)) if each.any() else None for each in far]
+
+
+def _answered(before: Told, found: Adapted, *, linear: bool) -> tuple[Told, Array, Array, Array]:
+    """Returns what an adaptation of the columns that are not dropped tells, as ``Answer``."""
+    kept = before.kept
+    scatter, error = found.heterogeneity, np.sqrt(np.diag(found.covariance))
+    moved, change = found.center - before.center[kept], found.change
+    if not linear:
+        moved *= min(1.0, _STEP / max(np.abs(moved).max(), _STEP))
+        spread = np.sqrt(scatter.variance) - np.sqrt(before.variance[kept])
+        change = float(np.max(np.maximum(np.abs(moved), np.abs(spread)) / error))
+    center = before.center[kept] + moved
+    parts = [center, scatter.variance, before.first[kept], scatter.center, error, found.limit]
+    each = np.zeros((len(parts), len(kept)))
+    each[:, kept] = parts
+    told = Told._make([*each, before.offset, before.scale, *found.usual, before.size, change])
+    errors, freedom = found.errors(np.stack([told.raw(unit) for unit in np.eye(kept.sum())]).T)
+    return told, told.raw(center), np.where(kept, errors, np.inf), np.where(kept, freedom, np.inf)
+
+
+def _begun(
+    tasks: list[Rows],
+    sites: Sequence[Equations],
+    family: FamilyName,
+    max_weight: float,
+    *,
+    intercept: bool,
+) -> tuple[Told, list[Dependent]]:
+    """Returns where exchanges begin: scales of columns and a weak prior; and dropped columns."""
+    dim = tasks[0].x.shape[1]
+    slopes = dim - intercept
+    plain = [rows._replace(x=rows.x[:, :slopes]) for rows in tasks]
+    dropped = dependent_columns(plain, intercept=intercept)
+    x, _, counts = stacked(tasks)
+    offset, scale = np.zeros(dim), np.ones(dim)
+    if intercept:
+        offset[:-1] = np.average(x[:, :-1], axis=0, weights=counts)
+    root = np.sqrt(np.average((x[:, :slopes] - offset[:slopes]) ** 2, axis=0, weights=counts))
+    scale[:slopes] = np.where(root > 0, root, 1.0)
+    scale[[one.column for one in dropped]] = np.inf
     size = float(bounded([site.size for site in sites], max_weight).sum())
-    return Told(center + found.center, found.variance, 1 / np.sqrt(kept), usual, size)
+    nil = np.zeros(dim)
+    told = Told(nil, nil, nil, nil, nil, nil, offset, scale, 1.0, np.inf, size, np.inf)
+    center, variance, kept = nil.copy(), nil.copy(), told.kept
+    prior = start(told.standardized(stacked(tasks)), family)
+    center[kept], variance[kept] = prior
+    unknown = np.full(dim, np.inf)
+    told = told._replace(center=center, variance=variance, first=variance)
+    return told._replace(error=unknown, limit=unknown), dropped
+
+
+def _equivalent(site: Equations, *, intercept: bool) -> Rows:
+    """Returns d + 1 rows with a site's equations, and with ones where there is an intercept.
+
+    A reflection turns the triangle so that the column of ones, of length sqrt(n), is constant.
+    """
+    r, k = site.triangle, len(site.triangle)
+    if intercept:
+        order = [k - 2, *range(k - 2), k - 1]
+        r = _triangle(r[:, order])
+        mirror = np.full(k, -(k**-0.5))
+        mirror[0] += np.sign(r[0, 0])
+        r = r - np.outer(mirror, 2 / (mirror @ mirror) * (mirror @ r))
+        r = r[:, np.argsort(order)]
+    each = site.size / k
+    r = r / np.sqrt(each)
+    if intercept:
+        r[:, -2] = 1.0
+    return Rows(r[:, :-1], r[:, -1], np.full(k, each))
+
+
+def _triangle(x: Array) -> Array:
+    """Returns R of the QR factorization, with rows of zeros where x has few."""
+    r = np.linalg.qr(x, mode="r")
+    return np.vstack([r, np.zeros((x.shape[1] - len(r), x.shape[1]))])

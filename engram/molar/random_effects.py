@@ -209,8 +209,15 @@ def _mode(
     return coef, g, u
 
 
-def moderate(found: list[Posterior]) -> Array:
-    """Returns the tasks' noise, each moderated by that of all (``moderated``).
+class Usual(NamedTuple):
+    """The noise of most tasks, and how many degrees of freedom a task borrows from it."""
+
+    sigma: float
+    freedom: float  # infinite: all tasks have this noise
+
+
+def usual_noise(found: list[Posterior]) -> Usual:
+    """Returns the noise to which each task's is moderated (``moderated``).
 
     The usual variance is the mean of the tasks', weighted by their degrees of freedom f. How much
     it counts follows from how much they differ: if the true variances are inverse chi-squares with
@@ -218,21 +225,18 @@ def moderate(found: list[Posterior]) -> Array:
     ``2 / f + 2 / (p - 4)``. If they differ no more than by chance, all have the usual one.
     """
     freedom = np.array([each.freedom for each in found])
-    if not np.isfinite(freedom).all():
-        return np.ones(len(found))
     squares = np.array([each.sigma for each in found]) ** 2
     usual = float(np.average(squares, weights=freedom))
     if usual == 0:
-        return np.asarray(np.sqrt(squares))
+        return Usual(float(np.finfo(np.float32).tiny), np.inf)
     spread = float(np.average((squares / usual - 1) ** 2, weights=freedom))
     excess = spread - float(np.average(2 / freedom, weights=freedom))
-    if excess <= 0:
-        return np.full(len(found), usual**0.5)
-    prior = _PRIOR + 2 / excess
-    return np.array([moderated(each, usual**0.5, prior) for each in found])
+    return Usual(usual**0.5, _PRIOR + 2 / excess if excess > 0 else np.inf)
 
 
-def moderated(found: Posterior, usual: float, prior: float = _PRIOR) -> float:
+def moderated(found: Posterior, usual: Usual) -> float:
     """Returns a task's noise ``sqrt((f sigma^2 + p usual^2) / (f + p))``, f its freedom."""
-    f = found.freedom
-    return float(np.sqrt((f * found.sigma**2 + prior * usual**2) / (f + prior)))
+    f, p = found.freedom, usual.freedom
+    if not np.isfinite(p):
+        return usual.sigma
+    return float(np.sqrt((f * found.sigma**2 + p * usual.sigma**2) / (f + p)))

@@ -30,6 +30,18 @@ class Scaling(NamedTuple):
         """Returns the standardized columns."""
         return (x - self.center) / self.scale
 
+    def of_rows(self, rows: Rows) -> Rows:
+        """Returns rows with standardized columns, but for an intercept's after them."""
+        d = len(self.scale)
+        return rows._replace(x=np.hstack([self.apply(rows.x[:, :d]), rows.x[:, d:]]))
+
+    def unscaled(self, coefs: Array) -> Array:
+        """Returns coefficients, shape (k, d'), of columns in their own units."""
+        d = len(self.scale)
+        slopes = coefs[:, :d] / self.scale
+        rest = coefs[:, d:] - (slopes @ self.center)[:, None]
+        return np.hstack([slopes, rest[:, : coefs.shape[1] - d]])
+
 
 def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels]:
     """Returns the features without the task column, and each row's task.

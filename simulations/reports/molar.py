@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
+from federation.errors import few_names
 from federation.methods.molar import COLUMNS, Molar
 from server.record import RunRecord
 from simulations.plots import tick_label
@@ -42,12 +43,31 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
     for heading in ("coefficient", f"{level:g} interval"):
         table.add_column(heading, justify="right")
     parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
+    why, single = shared["no-interval"], shared["one-site"]
     for name, coef, low, high in parts[:MANY]:
         limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
-        table.add_row(name, f"{coef:.4g}", limits)
+        table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)
     if len(parts) > MANY:
         table.add_row("...", f"{len(parts)} in all", "in results.json")
+    lines = [f"- {few_names(_of(why, each))}: {each}." for each in dict.fromkeys(why.values())]
+    if single:
+        lines.append("* One site's own estimate to the digit, as medians of few sites are.")
+    if found["bounded"]:
+        lines.append(
+            f"By max-weight, {few_names(found['bounded'])} counts less for others than its rows "
+            "would; its own coefficients rest on all of them."
+        )
+    if "unsettled" in found:
+        lines.append(
+            "The exchange has not converged: the last one moved a coefficient by "
+            f"{found['unsettled']:.2g} standard errors. Raise molar.exchanges."
+        )
+    table.caption, table.caption_justify = "\n".join(lines) or None, "left"
     return table
+
+
+def _of(why: Mapping[str, str], reason: str) -> list[str]:
+    return [name for name, each in why.items() if each == reason]
 
 
 def draw_losses(found: Mapping[str, Any]) -> Figure:
