@@ -136,28 +136,21 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
 
 
 def equations_record(sites: Sequence[Equations], dim: int) -> ArrayRecord:
-    """Serializes k sites': ``triangle`` (k, d + 1, d + 1), ``size`` (k,), ``apart`` (k, d)."""
-    shapes = {"triangle": (dim + 1, dim + 1), "size": (), "apart": (dim,)}
-    return floats_record(
-        **{
-            name: np.array([getattr(site, name) for site in sites], float).reshape(-1, *shape)
-            for name, shape in shapes.items()
-        }
-    )
+    """Serializes k sites' triangles, and their marks and sizes below: shape (k, d + 2, d + 1)."""
+    each = [np.vstack([site.triangle, np.append(site.apart, site.size)]) for site in sites]
+    return floats_record(equations=np.array(each).reshape(len(sites), dim + 2, dim + 1))
 
 
 def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]:
     """Reads ``count`` sites' equations from an untrusted sender; their numbers may be anything.
 
     Raises:
-        KeyError: If an array is missing.
-        ValueError: One has another shape or dtype.
-        TypeError: One is not what it is declared to be.
+        KeyError: If the array is missing.
+        ValueError: It has another shape or dtype.
+        TypeError: It is not what it is declared to be.
     """
-    triangle = read_floats(record, "triangle", (count, dim + 1, dim + 1))
-    size = read_floats(record, "size", (count,)).tolist()
-    apart = read_floats(record, "apart", (count, dim))
-    return [Equations(*part) for part in zip(triangle, size, apart, strict=True)]
+    each = read_floats(record, "equations", (count, dim + 2, dim + 1))
+    return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1]) for part in each]
 
 
 def impossible_equations(

@@ -149,7 +149,7 @@ class Exchange(SiteStrategy):
     def _answered(self) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
         own, intercept = self._own, self._own.intercept
-        if self._told is None:
+        if self._told is None and self.equations:
             odd = odd_sites([*self.equations.values()], intercept=intercept)
             for client, column in zip([*self.equations], odd, strict=True):
                 if column is not None:
@@ -194,26 +194,24 @@ class Exchange(SiteStrategy):
         family, record = self._own.family, content.array_records[SITES]
         self.notes |= notes
         self.left_out |= failed
+        shape = record, len(ids), len(self._names)
         if self._own.sharing == "adaptive":
-            first = self._told is None
-            ones = self._own.intercept and first
-            equations = read_equations(record, len(ids), len(self._names))
-            for client, each in zip(ids, equations, strict=True):
+            ones = self._own.intercept and self._told is None
+            for client, each in zip(ids, read_equations(*shape), strict=True):
+                rows, self.equations[client] = self.sites.rows[client], each
+                if why := impossible_equations(each, rows, family=family, intercept=ones):
+                    self.left_out[client] = why
+        else:
+            for client, site in zip(ids, read_sites(*shape), strict=True):
                 rows = self.sites.rows[client]
-                if reason := impossible_equations(each, rows, family=family, intercept=ones):
-                    self.left_out[client] = reason
-                else:
-                    self.equations[client] = each
-            return
-        found = read_sites(record, len(ids), len(self._names))
-        for client, site in zip(ids, found, strict=True):
-            rows = self.sites.rows[client]
-            if reason := impossible(site, rows, family=family):
-                self.left_out[client] = reason
-            else:
                 # A linear model's noise is estimated from its rows.
                 most = rows if family == "linear" else np.inf
                 self.estimates[client] = site._replace(freedom=min(site.freedom, most))
+                if why := impossible(site, rows, family=family):
+                    self.left_out[client] = why
+        for client in self.left_out:
+            self.equations.pop(client, None)
+            self.estimates.pop(client, None)
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
         """Warns of a site that has most of the weight: it may be very large, or lie."""
