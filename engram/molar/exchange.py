@@ -100,7 +100,7 @@ class Told(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server makes of the sites' equations."""
+    """The result of an exchange, at the server."""
 
     told: Told
     coef: Array  # the shared coefficients in the columns' units, shape (d,)
