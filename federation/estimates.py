@@ -107,11 +107,10 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
 
 def told_record(answer: Answer, half_width: Array) -> ArrayRecord:
     """Serializes what ``shared_record`` does, and the state around which sites tell further."""
-    told = answer.told
-    state = {f"told-{name}": np.atleast_1d(value) for name, value in told._asdict().items()}
-    return floats_record(
-        coef=answer.coef, size=np.array([told.size]), **{"half-width": half_width}, **state
-    )
+    told, arrays = answer.told, 7
+    estimate = SharedEstimate(Shared(answer.coef, told.size), half_width)
+    state = {"told": np.stack(told[:arrays]), "told-numbers": np.array(told[arrays:])}
+    return ArrayRecord({**shared_record(estimate), **floats_record(**state)})
 
 
 def read_told(record: ArrayRecord, dim: int) -> Told:
@@ -122,15 +121,15 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
         ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
-    ones = ("sigma", "freedom", "size", "change")
-    numbers = [float(read_floats(record, f"told-{name}", (1,))[0]) for name in ones]
-    names = [name for name in Told._fields if name not in ones]
-    arrays = [read_floats(record, f"told-{name}", (dim,)) for name in names]
-    told = Told._make([*arrays, *numbers])
-    finite = (told.center, told.variance, told.first, told.middle, told.offset)
-    some = all(np.isfinite(each).all() for each in finite) and 0 < told.sigma < np.inf
-    sure = (told.error >= 0).all() and (told.limit >= 0).all() and told.freedom > 0
-    if not (some and sure and (told.variance >= 0).all() and (told.scale > 0).all()):
+    arrays, numbers = (
+        read_floats(record, "told", (7, dim)),
+        read_floats(record, "told-numbers", (4,)),
+    )
+    told = Told(*arrays, *numbers.tolist())
+    least = np.concatenate([told.variance, told.error, told.limit, numbers])
+    above = np.append(told.scale, [told.sigma, told.freedom])
+    finite = np.append(arrays[:4], told.sigma)
+    if not (np.isfinite(finite).all() and (least >= 0).all() and (above > 0).all()):
         raise ValueError("variances, errors, scales or noise are NaN, negative or infinite")
     return told
 
@@ -150,7 +149,7 @@ def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]
         TypeError: It is not what it is declared to be.
     """
     each = read_floats(record, "equations", (count, dim + 2, dim + 1))
-    return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1]) for part in each]
+    return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1] > 0) for part in each]
 
 
 def impossible_equations(

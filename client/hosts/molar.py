@@ -141,14 +141,10 @@ class TableSites:
 
     def _own(self, client: int, told: Told | None) -> SiteEstimate:
         """Returns a client's own estimate, of the columns that are not dropped at all sites."""
-        site, _ = self.estimate(client)
         if told is None or told.kept.all():
-            return site
-        kept, rows = told.kept, self._rows(client)
-        less = estimate_site(rows._replace(x=rows.x[:, kept]), family=self.own.family)
-        coef, scale = np.zeros(len(kept)), np.full(len(kept), np.inf)
-        coef[kept], scale[kept] = less.coef, less.scale
-        return less._replace(coef=coef, scale=scale)
+            return self.estimate(client)[0]
+        rows = self._rows(client)
+        return estimate_site(rows._replace(x=rows.x * told.kept), family=self.own.family)
 
     def _noised(self, client: int, server_round: int) -> SiteEstimate:
         e, rows = self.experiment, self._rows(client)

@@ -43,10 +43,11 @@ from engram.molar.random_effects import (
 from engram.molar.site import Rows
 from engram.shares import weight_limit
 
-_EXCHANGES: Final = 30
+_REPETITIONS: Final = 200
 _STILL: Final = 0.01  # standard errors of the center are no change
 _STEP: Final = 2.0  # of a linear predictor that is not linear in the mean, per exchange
-_FAR: Final = 100.0  # squared standard deviations, as which a farther intercept counts
+_FAR: Final = 100.0  # squared standard deviations of a task that is apart, divided by M - 1
+_UNSEEN: Final = 0.5  # standard errors of a scatter that it may be larger than it seems
 _RIDGE: Final = 1e-9  # of a column's information, where the tasks together do not determine it
 
 
@@ -57,11 +58,10 @@ class Adapted(NamedTuple):
         coefs: Shape (M, d).
         center: The shared parameter, shape (d,).
         covariance: Of its error, given the scatter, shape (d, d).
+        grown: The factor of its standard errors that is due to the gaps' spread, shape (d,).
+        noise: Share of its variance that is due to the tasks' noise, shape (d,); the scatter has
+            the rest.
         heterogeneity: The scatter of the tasks' parameters around it.
-        exchanges: How often the steps were repeated.
-        between: The share of the center's variance that is due to the scatter, shape (d,). Of an
-            intercept it is 1, and the variance is that by Hartung and Knapp (2001): its scatter is
-            pulled away from 0, so that it is no estimate.
         usual: The noise of most tasks, to which each task's is moderated.
         limit: Largest precision 1 / v of a task in the center, shape (d,); infinite without one.
         capped: Tasks with a larger one in some column, shape (M,).
@@ -71,38 +71,26 @@ class Adapted(NamedTuple):
     coefs: Array
     center: Array
     covariance: Array
+    grown: Array
+    noise: Array
     heterogeneity: Heterogeneity
-    exchanges: int
-    between: Array
     usual: Usual
     limit: Array
     capped: Bools
     change: float
 
     def errors(self, back: Array) -> tuple[Array, Array]:
-        """Returns standard errors and degrees of freedom of ``back @ center``.
+        """Returns standard errors and degrees of freedom of ``back @ center``, ``back`` (k, d).
 
-        Its variance is due to the tasks' noise, which is known well, and to their scatter, which M
-        tasks that are not apart show with M - 1 degrees of freedom; of the sum they are
-        Satterthwaite's (1946).
-
-        Args:
-            back: Shape (k, d).
+        The part of its variance that is due to the tasks' noise is known well, and that of their
+        scatter with M - 1 degrees of freedom; of the sum they are Satterthwaite's (1946).
         """
+        back = back * self.grown
         variance = np.diag(back @ self.covariance @ back.T)
-        parts = back**2 * (self.between * np.diag(self.covariance))
-        shown = np.maximum((~self.heterogeneity.apart).sum(axis=0) - 1, 1)
+        scatter = back**2 @ np.diag((1 - self.noise) * np.diag(self.covariance))
         with np.errstate(divide="ignore", invalid="ignore"):
-            freedom = variance**2 / (parts**2 / shown).sum(axis=1)
+            freedom = variance**2 / (scatter**2).sum(axis=1) * max(len(self.coefs) - 1, 1)
         return np.sqrt(variance), freedom
-
-
-class Around(NamedTuple):
-    """The state around which tasks of another family are told as linear ones, of noise 1."""
-
-    base: Prior  # of tasks that are not apart
-    first: Prior  # of no task yet
-    confirmed: Bools  # coefficients that the tasks' likelihood has apart, shape (M, d)
 
 
 def adapt(
@@ -114,8 +102,8 @@ def adapt(
     intercept: bool = True,
     max_weight: float = np.inf,
     accuracy: float = _STILL,
-    most: int = _EXCHANGES,
-    around: Around | None = None,
+    begin: Prior | None = None,
+    confirmed_apart: Bools | None = None,
 ) -> Adapted:
     """Fits all tasks.
 
@@ -131,29 +119,27 @@ def adapt(
         intercept: Whether the last column consists of ones: it always scatters.
         max_weight: Largest weight of a task in a column's center, in units of the median task's.
         accuracy: Changes of the center that are none, in its standard errors.
-        most: Largest number of repetitions.
-        around: Where the rows are working responses, with noise 1, of another family.
+        begin: The state to begin with. None: ``start`` of all rows.
+        confirmed_apart: Coefficients that the tasks' likelihood has apart, shape (M, d), of
+            working responses with noise 1, which stand for rows of a family that is not linear.
 
     Raises:
         ValueError: If c or alike is out of range, or there is no task.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
-    dim = tasks[0].x.shape[1]
+    dim, working = tasks[0].x.shape[1], confirmed_apart is not None
     reach, scattered = float(c), np.arange(dim) >= dim - intercept
-    first = start(stacked(tasks), family) if around is None else around.first
-    linear = family == "linear" or around is not None
-    solved: FamilyName = "linear" if linear else family
-    if linear:
+    solved: FamilyName = "linear" if working else family
+    if solved == "linear":
         tasks = [condense(rows) if len(rows.y) > dim + 1 else rows for rows in tasks]
-    noisy = linear and around is None
-    sigmas = np.full(len(tasks), _first_noise(first) if noisy else 1.0)
-    base = first if around is None else around.base
-    priors, begin = [base] * len(tasks), [base.center] * len(tasks)
-    center, variance, usual = base.center, base.variance, Usual(1.0, np.inf)
-    for count in range(1, most + 1):
-        found = _asked(tasks, priors, solved, sigmas, begin)
-        begin = [each.coef for each in found]
-        if noisy:
+    base = start(stacked(tasks), family) if begin is None else begin
+    sigmas = np.full(len(tasks), _first_noise(base) if family == "linear" else 1.0)
+    priors, coefs = [base] * len(tasks), [base.center] * len(tasks)
+    center, variance, usual, direct = *base, Usual(1.0, np.inf), not working
+    for _ in range(_REPETITIONS):
+        found = _asked(tasks, priors, solved, sigmas, coefs)
+        coefs = [each.coef for each in found]
+        if family == "linear":
             usual = usual_noise(found)
             sigmas = np.array([moderated(each, usual) for each in found])
         gaps = np.stack([each.gap for each in found])
@@ -165,17 +151,15 @@ def adapt(
         scatter = estimate_heterogeneity(
             gaps, variances, reach=reach, alike=alike, scattered=scattered
         )
-        direct = count == 1 and around is None
-        moved = scatter.center if direct else _step(found, linear=linear)
+        moved = scatter.center if direct else _step(found, linear=solved == "linear")
         change = np.maximum(np.abs(moved), np.abs(np.sqrt(scatter.variance) - np.sqrt(variance)))
-        center, variance = center + moved, scatter.variance
+        center, variance, direct = center + moved, scatter.variance, False
         base = Prior(center, variance)
-        wide = np.stack([free_variance(gap, base, first, family) for gap in gaps])
-        apart = scatter.apart
-        if around is not None:
-            apart = apart & around.confirmed
-        elif not linear:
-            each = zip(tasks, wide, apart, strict=True)
+        wide = np.stack([free_variance(gap, base, family) for gap in gaps])
+        if confirmed_apart is not None:
+            apart = scatter.apart & confirmed_apart
+        else:
+            each = zip(tasks, wide, scatter.apart, strict=True)
             apart = np.stack(
                 [confirmed(r, base, w, a, family=family, reach=reach) for r, w, a in each]
             )
@@ -184,27 +168,40 @@ def adapt(
         still = float(np.max(change * np.sqrt(np.diag(_information(found)))))
         if still <= accuracy:
             break
-    between, inflated = _center_error(gaps, variances, scatter, intercept=intercept)
-    found = _asked(tasks, priors, solved, sigmas, begin)
-    coefs = np.stack([each.coef for each in found])
-    information = _information([_bounded(each, limit) for each in found])
-    covariance = inflated[:, None] * np.linalg.pinv(information) * inflated
-    return Adapted(coefs, center, covariance, scatter, count, between, usual, limit, capped, still)
+    found = _asked(tasks, priors, solved, sigmas, coefs)
+    covariance = np.linalg.pinv(_information([_bounded(each, limit) for each in found]))
+    return Adapted(
+        np.stack([each.coef for each in found]),
+        center,
+        np.asarray(covariance, dtype=np.float64),
+        *_spread(gaps, variances, scatter, scattered),
+        scatter,
+        usual,
+        limit,
+        capped,
+        still,
+    )
 
 
-def _center_error(
-    gaps: Array, variances: Array, scatter: Heterogeneity, *, intercept: bool
+def _spread(
+    gaps: Array, variances: Array, scatter: Heterogeneity, scattered: Bools
 ) -> tuple[Array, Array]:
-    """Returns ``between`` of ``Adapted``, and by what the standard errors of the center grow."""
-    t, kept = scatter.variance, ~scatter.apart
-    weights = kept / (variances + t)
-    between, inflated = t * (weights**2).sum(axis=0) / weights.sum(axis=0), np.ones(len(t))
-    if intercept and len(gaps) > 1:
-        z = (gaps - scatter.center)[:, -1] / np.sqrt(variances + t)[:, -1]
-        # Those that are apart count: without the farthest, few others look too much alike.
-        squares = np.minimum(z**2, _FAR).sum()
-        between[-1], inflated[-1] = 1.0, np.sqrt(squares / (len(gaps) - 1))
-    return between, inflated
+    """Returns ``grown`` and ``noise`` of ``Adapted``.
+
+    The center's variance is that of Hartung and Knapp (2001), by the gaps' spread: of an intercept
+    (its scatter is pulled away from 0, so that it is no estimate), and of other columns where it is
+    the larger one. Tasks that are apart count, the less the more tasks there are: without the
+    farthest, few others look too much alike. Where M tasks show no scatter, there may be some:
+    its standard error is ``(v + t) sqrt(2 / (M - 1))``.
+    """
+    t, rest = scatter.variance, max(len(gaps) - 1, 1)
+    squares = (gaps - scatter.center) ** 2 / (variances + t)
+    squares = np.where(scatter.apart, np.minimum(squares, _FAR / rest), squares)
+    grown = np.maximum(squares.sum(axis=0) / rest, ~scattered | (len(gaps) == 1))
+    weights = ~scatter.apart / (variances + t)
+    noise = 1 - t * (weights**2).sum(axis=0) / weights.sum(axis=0)
+    noise = noise / grown / (1 + _UNSEEN * np.sqrt(2 / rest))
+    return np.sqrt(grown), np.where(scattered, 0.0, noise)
 
 
 def _bounded(found: Posterior, limit: Array) -> Posterior:

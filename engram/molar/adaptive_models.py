@@ -54,8 +54,7 @@ class Adaptive(MultitaskModel):
         self.shared_error_, self.shared_freedom_ = found.errors(
             scaling.unscaled(np.eye(full.shape[1])).T
         )
-        bare = [own._replace(x=own.x[:, :d]) for own in plain]
-        for one in dependent_columns(bare, intercept=self.fit_intercept):
+        for one in dependent_columns(plain, intercept=self.fit_intercept):
             self.shared_error_[[one.column, *one.others]] = np.inf
         return full[:-1], full[-1]
 

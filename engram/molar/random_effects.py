@@ -85,11 +85,11 @@ def start(rows: Rows, family: FamilyName) -> Prior:
     if (x[:, -1] == 1).all():
         offset = np.average(x[:, :-1], axis=0, weights=counts)
         variance[-1] = unit + float(variance[:-1] @ offset**2)
-        center[-1] = mean if linear else _link(family, mean, float(counts.sum()))
+        center[-1] = mean if linear else link(family, mean, float(counts.sum()))
     return Prior(center, variance)
 
 
-def _link(family: FamilyName, mean: float, size: float) -> float:
+def link(family: FamilyName, mean: float, size: float) -> float:
     """Returns the linear predictor of a mean, half a case away from impossible ones."""
     if family == "poisson":
         return float(np.log((mean * size + 0.5) / size))
@@ -139,14 +139,14 @@ def posterior(
     return Posterior(coef, gap, variance, a, score, sigma, freedom, deviance)
 
 
-def free_variance(gap: Array, prior: Prior, first: Prior, family: FamilyName) -> Array:
+def free_variance(gap: Array, prior: Prior, family: FamilyName) -> Array:
     """Returns the prior variances of coefficients that are set free: their squared gaps, or more.
 
     The mode then is ``z^2 / (z^2 + 1)`` of a distance of z standard errors, as James and Stein have
     it but for terms of order ``z^-4``. For families other than linear, gaps overshoot where a
-    likelihood is far from a parabola, so the first prior's variance is the most.
+    likelihood is far from a parabola, so the most is 1, as in ``start`` of standardized columns.
     """
-    squares = gap**2 if family == "linear" else np.minimum(gap**2, first.variance)
+    squares = gap**2 if family == "linear" else np.minimum(gap**2, 1.0)
     return np.maximum(prior.variance, squares)
 
 

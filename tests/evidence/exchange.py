@@ -80,7 +80,7 @@ def main(
     """Prints the coverage of every cell."""
     print("family    sites columns  scatter  age   pressure intercept (pooled: age) converged")
     for name in ("linear", "logistic") if family == "both" else (family,):
-        for scatter, apart in ((0.0, 0.0), (0.0, 0.3), (0.15, 0.3)):
+        for scatter, apart in ((0.0, 0.3), (0.0, 0.0), (0.15, 0.3)):
             for sites in (3, 5):
                 for raw in (True, False):
                     cell = Cell(name, sites, raw, scatter, apart)

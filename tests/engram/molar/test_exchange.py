@@ -46,7 +46,7 @@ def in_one_place(tasks, family):
     x, _, counts = stacked(tasks)
     scaling = Scaling.of(x[:, :d], counts)
     plain = [scaling.of_rows(rows) for rows in tasks]
-    found = adapt(plain, family=family, c=REACH, accuracy=1e-7, most=500)
+    found = adapt(plain, family=family, c=REACH, accuracy=1e-7)
     full = scaling.unscaled(np.vstack([found.coefs, found.center]))
     return full[:-1], full[-1], np.sqrt(np.diag(found.covariance)) / np.append(scaling.scale, 1)
 
