@@ -16,7 +16,6 @@ from federation.wire import floats_record, read_floats
 
 SITES: Final = "sites"
 SHARED: Final = "shared"
-_ROUND: Final = 1e-9  # of a mean that comes from a factorization
 
 
 class SharedEstimate(NamedTuple):
@@ -105,11 +104,9 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     return SharedEstimate(Shared(coef, size), half)
 
 
-def told_record(answer: Answer, half_width: Array) -> ArrayRecord:
+def told_record(answer: Answer, estimate: SharedEstimate) -> ArrayRecord:
     """Serializes what ``shared_record`` does, and the state around which sites tell further."""
-    told, arrays = answer.told, 7
-    estimate = SharedEstimate(Shared(answer.coef, told.size), half_width)
-    state = {"told": np.stack(told[:arrays]), "told-numbers": np.array(told[arrays:])}
+    state = {"told": np.stack(answer.told[:7]), "told-numbers": np.array(answer.told[7:])}
     return ArrayRecord({**shared_record(estimate), **floats_record(**state)})
 
 
@@ -121,22 +118,20 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
         ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
-    arrays, numbers = (
-        read_floats(record, "told", (7, dim)),
-        read_floats(record, "told-numbers", (4,)),
-    )
+    arrays = read_floats(record, "told", (7, dim))
+    numbers = read_floats(record, "told-numbers", (3,))
     told = Told(*arrays, *numbers.tolist())
     least = np.concatenate([told.variance, told.error, told.limit, numbers])
     above = np.append(told.scale, [told.sigma, told.freedom])
-    finite = np.append(arrays[:4], told.sigma)
+    finite = np.append(arrays[:5], told.sigma)
     if not (np.isfinite(finite).all() and (least >= 0).all() and (above > 0).all()):
         raise ValueError("variances, errors, scales or noise are NaN, negative or infinite")
     return told
 
 
 def equations_record(sites: Sequence[Equations], dim: int) -> ArrayRecord:
-    """Serializes k sites' triangles, and their marks and sizes below: shape (k, d + 2, d + 1)."""
-    each = [np.vstack([site.triangle, np.append(site.apart, site.size)]) for site in sites]
+    """Serializes k sites' triangles, and their marks and weights below: shape (k, d + 2, d + 1)."""
+    each = [np.vstack([site.triangle, np.append(site.apart, site.weight)]) for site in sites]
     return floats_record(equations=np.array(each).reshape(len(sites), dim + 2, dim + 1))
 
 
@@ -152,27 +147,23 @@ def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]
     return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1] > 0) for part in each]
 
 
-def impossible_equations(
-    site: Equations, rows: int, *, family: FamilyName, intercept: bool
-) -> str | None:
-    """Returns what is wrong with equations that a site sent first; None if they are possible.
+def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> str | None:
+    """Returns what is wrong with equations that a site sent; None if they are possible.
 
     Args:
         site: The equations.
-        rows: Number of rows that the site reported.
-        family: Family of the models, which says what means of targets there are.
+        rows: Number of rows that the site reported; infinite where they do not count alike.
         intercept: Whether the last column must be of ones.
     """
     r = site.triangle
-    if not (np.abs(r) <= LARGEST).all():  # NaN is not, either
-        return f"some of its sums are NaN, or beyond {LARGEST:.3g}"
-    if site.size != rows:
-        return f"it claims {site.size:g} rows of {rows}"
-    if intercept and not np.isclose(r[:, -2] @ r[:, -2], rows):
-        return "its column of ones has others"
-    mean = r[:, -2] @ r[:, -1] / rows
-    valid = {"logistic": -_ROUND <= mean <= 1 + _ROUND, "poisson": mean >= -_ROUND}
-    return None if not intercept or valid.get(family, True) else f"its target has the mean {mean}"
+    faults = {
+        f"some of its sums are NaN, or beyond {LARGEST:.3g}": not (np.abs(r) <= LARGEST).all(),
+        f"it claims {site.weight:g} rows of {rows:g}": not 0 < site.weight <= LARGEST
+        or (rows < np.inf and not np.isclose(site.weight, rows)),
+        "its column of ones has others": intercept
+        and not np.isclose(r[:, -2] @ r[:, -2], site.weight),
+    }
+    return next((reason for reason, there in faults.items() if there), None)
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:

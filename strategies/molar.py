@@ -11,9 +11,10 @@ from flwr.serverapp import Grid
 from scipy.special import ndtri
 
 from engram.molar.exchange import STILL, Equations, Told, answer, odd_sites
+from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
 from engram.molar.intervals import quantile, shared_half_width
-from engram.molar.shrinkage import combine, median_weights, outweighing
+from engram.molar.shrinkage import Shared, combine, median_weights, outweighing
 from engram.molar.site import INTERCEPT, SiteEstimate
 from engram.shares import bounded
 from federation.errors import RunStopped
@@ -41,7 +42,7 @@ from strategies.sites import SiteStrategy, read_split, sites_in_words
 
 _log = getLogger("flwr.engram")
 
-DROPPED = "the rows of all sites together do not determine it: it is dropped"
+_DROPPED = "the rows of all sites together do not determine it: it is dropped"
 _FAR = 100  # a site's loss counts as at most this many medians
 
 
@@ -140,48 +141,49 @@ class Exchange(SiteStrategy):
         bounded = self.name_bounded(np.array(sorted(self.estimates))[above], most)
         alone = (np.stack([site.coef for site in found]) == shared.coef) & (each > 0)
         self._remarks = {
-            "one-site": [self._names[k] for k in np.flatnonzero(alone.any(axis=0))],
-            "no-interval": self._without(half, _why_none(each, self._own.level)),
+            "one-site": np.array(self._names)[alone.any(axis=0)].tolist(),
+            "no-interval": self._reasons(half, _why_none(each, self._own.level)),
+            "unsettled": None,
         }
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
 
     def _answered(self) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
-        own, intercept = self._own, self._own.intercept
-        if self._told is None and self.equations:
-            odd = odd_sites([*self.equations.values()], intercept=intercept)
-            for client, column in zip([*self.equations], odd, strict=True):
-                if column is not None:
-                    name = [*self._names, "the target"][column]
-                    self.left_out[client] = f"{name} is in other units than elsewhere, it seems"
-                    del self.equations[client]
-        self.check_enough(len(self.equations))
-        clients = sorted(self.equations)
+        own, intercept, names = self._own, self._own.intercept, [*self._names, "the target"]
+        odd = odd_sites(self.equations, intercept=intercept) if self.equations else {}
+        why = "is in other units than elsewhere, it seems"
+        self.left_out |= {client: f"{names[column]} {why}" for client, column in odd.items()}
+        clients = sorted(self.equations.keys() - odd)
+        self.check_enough(len(clients))
+        most = 1.0 if own.site_weights == "equal" else self._max_weight
         found = answer(
             [self.equations[client] for client in clients],
             self._told,
             family=own.family,
             reach=REACH * own.threshold_scale,
-            max_weight=1.0 if own.site_weights == "equal" else self._max_weight,
+            max_weight=most,
             intercept=intercept,
         )
         self._told = found.told
         for one in found.dropped:
             _log.warning("column dropped at all sites: %s", one.in_words(self._names))
-        half = np.array([quantile((1 + own.level) / 2, each) for each in found.freedom])
-        half = np.where(found.error < np.inf, half, 1) * found.error
-        capped = np.flatnonzero(found.capped & (own.site_weights == "precision"))
-        bounded = self.name_bounded([clients[i] for i in capped], self._max_weight)
-        why = np.where(found.told.kept, "nothing has been estimated yet", DROPPED)
-        self._remarks = {"no-interval": self._without(half, why)}
-        metrics = MetricRecord({"sites": len(clients), "left-out": len(self.left_out), **bounded})
-        return told_record(found, half), metrics
+        half = quantile((1 + own.level) / 2, found.freedom) * found.error
+        capped = found.capped & (own.site_weights == "precision")
+        named = self.name_bounded(np.array(clients)[capped], most)
+        self._remarks = {
+            "one-site": [],
+            "no-interval": self._reasons(half, [_DROPPED] * len(half)),
+            "unsettled": _finite(found.told.change) if found.told.change > STILL else None,
+        }
+        size = float(bounded([self.sites.rows[client] for client in clients], most).sum())
+        metrics = MetricRecord({"sites": len(clients), "left-out": len(self.left_out), **named})
+        return told_record(found, SharedEstimate(Shared(found.coef, size), half)), metrics
 
-    def _without(self, half: npt.NDArray[np.float64], why: Iterable[str]) -> dict[str, str]:
+    def _reasons(self, half: npt.NDArray[np.float64], why: Iterable[str]) -> dict[str, str]:
         """Returns the reasons of the columns without an interval."""
         each = zip(self._names, half, why, strict=True)
-        return {name: str(reason) for name, width, reason in each if not np.isfinite(width)}
+        return {name: reason for name, width, reason in each if not np.isfinite(width)}
 
     @property
     def over(self) -> bool:
@@ -191,25 +193,23 @@ class Exchange(SiteStrategy):
     def _read(self, content: RecordDict, clients: list[int]) -> None:
         """Reads and checks a node's estimates, or equations, of its clients."""
         ids, failed, notes = read_split(content, clients)
-        family, record = self._own.family, content.array_records[SITES]
         self.notes |= notes
-        self.left_out |= failed
-        shape = record, len(ids), len(self._names)
+        family, given = self._own.family, (content.array_records[SITES], len(ids), len(self._names))
         if self._own.sharing == "adaptive":
-            ones = self._own.intercept and self._told is None
-            for client, each in zip(ids, read_equations(*shape), strict=True):
-                rows, self.equations[client] = self.sites.rows[client], each
-                if why := impossible_equations(each, rows, family=family, intercept=ones):
-                    self.left_out[client] = why
+            each = np.inf if self._told else float(FAMILIES[family].curvature(np.zeros(())))
+            for client, told in zip(ids, read_equations(*given), strict=True):
+                weight, self.equations[client] = self.sites.rows[client] * each, told
+                if why := impossible_equations(told, weight, intercept=self._own.intercept):
+                    failed[client] = why
         else:
-            for client, site in zip(ids, read_sites(*shape), strict=True):
+            for client, site in zip(ids, read_sites(*given), strict=True):
                 rows = self.sites.rows[client]
-                # A linear model's noise is estimated from its rows.
-                most = rows if family == "linear" else np.inf
+                most = rows if family == "linear" else np.inf  # its noise is estimated from rows
                 self.estimates[client] = site._replace(freedom=min(site.freedom, most))
                 if why := impossible(site, rows, family=family):
-                    self.left_out[client] = why
-        for client in self.left_out:
+                    failed[client] = why
+        self.left_out |= failed
+        for client in failed:
             self.equations.pop(client, None)
             self.estimates.pop(client, None)
 
@@ -279,9 +279,6 @@ class Exchange(SiteStrategy):
         if self.scored is None:
             raise RunStopped("no site has replied to the shared estimate: see the warnings")
         (coef, size), half = read_shared(arrays, len(self._names))
-        adaptive = self._own.sharing == "adaptive"
-        change = read_told(arrays, len(self._names)).change if adaptive else 0.0
-        called = [self.called(client) for client in row.get("bounded", [])]
         return {
             "sites": row["sites"],
             "left-out": row["absent"],
@@ -294,10 +291,10 @@ class Exchange(SiteStrategy):
                 "low": [_finite(value) for value in coef - half],
                 "high": [_finite(value) for value in coef + half],
                 "no-interval": row["no-interval"],
-                "one-site": row.get("one-site", []),
+                "one-site": row["one-site"],
             },
-            "bounded": called,
-            **({"unsettled": _finite(change)} if change > STILL else {}),
+            "bounded": [self.called(client) for client in row.get("bounded", [])],
+            "unsettled": row["unsettled"],
             "clients": self.scored.listed("rows"),
         }
 

@@ -79,8 +79,10 @@ class TableSites:
             raise DataError(Fault(("intercept",), text))
         self.experiment = experiment
         self.data = data
+        self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
         self._store, self._noise = store, noise
         self._private = experiment.privacy == "example"
+        self._reach = REACH * self.own.threshold_scale
         self.covers, self._least_scored = covers and self._private, least_scored
         self._estimates: dict[int, SiteEstimate] = {}
 
@@ -118,26 +120,20 @@ class TableSites:
             return site, None
         return site, why_undetermined(rows, self.names, family=self.own.family)
 
-    def answer(self, client: int, server_round: int) -> tuple[SiteEstimate, str | None]:
-        """Returns a client's own estimate.
+    def answer(
+        self, client: int, told: Told | None, server_round: int
+    ) -> tuple[SiteEstimate | Equations, str | None]:
+        """Returns a client's own estimate; an adaptive one's equations around what is shared.
 
         Where privacy is example, it is one with noise, new at each call. For the note and errors
         see ``estimate``.
         """
-        if not self._private:
-            return self.estimate(client)
-        self.estimate(client)
-        return self._noised(client, server_round), None
-
-    def equations(self, client: int, told: Told | None) -> tuple[Equations, str | None]:
-        """Returns an adaptive client's equations around what is shared; otherwise as ``answer``."""
-        _, note = self.estimate(client)
-        rows, family = self._rows(client), self.own.family
-        return tell(rows, told, family=family, reach=self._reach), note
-
-    @property
-    def _reach(self) -> float:
-        return REACH * self.own.threshold_scale
+        site, note = self.estimate(client)
+        if self._private:
+            return self._noised(client, server_round), None
+        if self.own.sharing == "median":
+            return site, note
+        return tell(self._rows(client), told, family=self.own.family, reach=self._reach), note
 
     def _own(self, client: int, told: Told | None) -> SiteEstimate:
         """Returns a client's own estimate, of the columns that are not dropped at all sites."""
@@ -215,8 +211,7 @@ class TableSites:
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the clients' numbers of rows, and their columns."""
-        held = [(client, self.data.train[client]) for client in hosted]
-        clients = {client: len(rows.y) for client, rows in held if rows is not None}
+        clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
         kind = Kind(schema=self.data.schema, classes=self.data.classes)
         return describe_node(clients, kind, self.data.names)
 
@@ -246,11 +241,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
     told, number = _read_told(host, content), round_of(content)
     adaptive = host.own.sharing == "adaptive"
     record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
-
-    def answer(client: int) -> tuple[SiteEstimate | Equations, str | None]:
-        return host.equations(client, told) if adaptive else host.answer(client, number)
-
-    found, failed = by_client(clients, answer)
+    found, failed = by_client(clients, lambda client: host.answer(client, told, number))
     if host.covers:
         failed = dict.fromkeys(failed, "its log says why")
     sites = [site for site, _ in found.values()]
@@ -259,7 +250,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
     return RecordDict(
         {
             SITES: record(sites, len(host.names)),
-            METRICS: MetricRecord({"num-examples": int(sum(site.size for site in sites))}),
+            METRICS: MetricRecord({"num-examples": sum(host.sizes[client] for client in found)}),
             CLIENTS: ConfigRecord(details),
         }
     )

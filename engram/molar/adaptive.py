@@ -88,8 +88,9 @@ class Adapted(NamedTuple):
         back = back * self.grown
         variance = np.diag(back @ self.covariance @ back.T)
         scatter = back**2 @ np.diag((1 - self.noise) * np.diag(self.covariance))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            freedom = variance**2 / (scatter**2).sum(axis=1) * max(len(self.coefs) - 1, 1)
+        squares = (scatter**2).sum(axis=1) / max(len(self.coefs) - 1, 1)
+        unknown = np.full_like(variance, np.inf)
+        freedom = np.divide(variance**2, squares, out=unknown, where=squares > 0)
         return np.sqrt(variance), freedom
 
 

@@ -39,21 +39,19 @@ class Adaptive(MultitaskModel):
         self._check_several()
         d = self.n_features_in_
         x, _, counts = stacked(rows)
-        scaling = Scaling.of(x[:, :d], counts)
-        if not self.fit_intercept:
-            scaling = scaling._replace(center=np.zeros(d))
+        scaling = Scaling.of(x, counts)
+        scaling.center[d * self.fit_intercept :] = 0.0
         plain = [scaling.of_rows(own) for own in rows]
         found = adapt(
             plain, family=self._family, c=self.c, alike=self.alike, intercept=self.fit_intercept
         )
         self.support_: Bools = found.heterogeneity.apart[:, :d]
-        self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale
+        self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale[:d]
         self.p_value_ = found.heterogeneity.p_value[:d]
         self.sites_: list[SiteEstimate] = [estimate_site(own, family=self._family) for own in rows]
         full = scaling.unscaled(np.vstack([found.coefs, found.center]))
-        self.shared_error_, self.shared_freedom_ = found.errors(
-            scaling.unscaled(np.eye(full.shape[1])).T
-        )
+        back = scaling.unscaled(np.eye(full.shape[1])).T
+        self.shared_error_, self.shared_freedom_ = found.errors(back)
         for one in dependent_columns(plain, intercept=self.fit_intercept):
             self.shared_error_[[one.column, *one.others]] = np.inf
         return full[:-1], full[-1]

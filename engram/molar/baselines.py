@@ -1,18 +1,15 @@
 """Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 
 from engram.arrays import Array, Bools
 from engram.checks import require
-from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim
 from engram.molar.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
-from engram.molar.model import MultitaskModel
+from engram.molar.numbers import Numbers
 from engram.molar.pooled import pool
 from engram.molar.shrinkage import combine
 from engram.molar.site import Rows, SiteEstimate, estimate_site
@@ -24,7 +21,7 @@ __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "Pooled
 Center = Literal["median", "trimmed-mean", "transfer"]
 
 
-class _Linear(RegressorMixin, MultitaskModel):
+class _Linear(Numbers):
     """A linear model for each task.
 
     Arguments common to all subclasses:
@@ -35,9 +32,7 @@ class _Linear(RegressorMixin, MultitaskModel):
     - ``unseen``: see ``MolarRegressor``.
     """
 
-    @property
-    def _family(self) -> FamilyName:
-        return "linear"
+    family = "linear"
 
     @property
     def _free(self) -> Bools:
@@ -62,10 +57,6 @@ class _Linear(RegressorMixin, MultitaskModel):
                     "its noise: sigma must be given"
                 )
         return sites
-
-    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Returns R^2 of the predictions."""
-        return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))
 
 
 class IndividualRegressor(_Linear):

@@ -1,14 +1,13 @@
 """Adaptive MOLAR as exchanges between a server and sites whose rows do not move.
 
-A site tells the triangle R of the QR factorization of (X y), from which the normal equations X'X
-and X'y follow, and its residual: of a linear model, all that ``adaptive.adapt`` needs, so that one
-exchange is enough. For other families that first triangle gives the columns' means and scales, and
-where to begin; then sites tell triangles of ``sqrt(D) (X z)`` with the working responses
-``z = X b + D^-1 (y - psi'(X b))`` at their modes b, and the server fits them as linear models of
-known noise: Fisher scoring, whose fixed point is that of ``adapt`` on all rows.
+A site tells the triangle R of the QR factorization of ``sqrt(D) (X z)``, with the working responses
+``z = X b + D^-1 (y - psi'(X b))`` at its mode b, at first 0. The normal equations X'DX and X'Dz
+follow from it, and the columns' means and scales. Of a linear model, D is I and z is y: all that
+``adaptive.adapt`` needs, so that one exchange is enough. For other families the server fits linear
+models of known noise: Fisher scoring, whose fixed point is that of ``adapt`` on all rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,12 +23,11 @@ from engram.molar.random_effects import (
     Usual,
     confirmed,
     free_variance,
-    link,
     moderated,
     posterior,
 )
 from engram.molar.site import Rows
-from engram.shares import bounded
+from engram.molar.tables import Scaling
 
 STILL: Final = 1e-6  # standard errors of the center, below which a change is none
 _ACCURACY: Final = 1e-7  # likewise, of what a server computes between two exchanges
@@ -43,13 +41,13 @@ _SAME: Final = 1e-9  # relative changes of variances that are none
 class Equations(NamedTuple):
     """The normal equations of a site: what it tells."""
 
-    triangle: Array  # R of (X y), shape (d + 1, d + 1)
-    size: float  # rows
+    triangle: Array  # R, shape (d + 1, d + 1)
+    weight: float  # the trace of D: of linear models, the number of rows
     apart: Bools  # coefficients that the likelihood has apart, shape (d,)
 
     def rows(self) -> Rows:
         """Returns d + 1 rows with these equations, where ones are not constant."""
-        r, each = self.triangle, self.size / len(self.triangle)
+        r, each = self.triangle, self.weight / len(self.triangle)
         return Rows(r[:, :-1] / each**0.5, r[:, -1] / each**0.5, np.full(len(r), each))
 
 
@@ -61,13 +59,12 @@ class Told(NamedTuple):
         variance: Of the sites' true coefficients around it.
         middle: Of the sites' gaps, from which it counts who is apart.
         offset: What is subtracted from columns; 0 for an intercept.
-        error: Standard errors of the center; infinite before it is known, 0 for dropped columns.
+        error: Standard errors of the center; 0 for dropped columns.
         limit: Largest precision of a site in the center; may be infinite.
         scale: What they are divided by; infinite for columns that are dropped at all sites.
         sigma: The usual noise of linear models; 1 for other families.
         freedom: Degrees of freedom that a site's noise borrows from it; may be infinite.
-        size: Rows of all sites that took part.
-        change: Of the center in the last exchange, in standard errors; infinite in the first.
+        change: Of the center in the last exchange, in standard errors.
     """
 
     center: Array
@@ -79,7 +76,6 @@ class Told(NamedTuple):
     scale: Array
     sigma: float
     freedom: float
-    size: float
     change: float
 
     @property
@@ -87,18 +83,10 @@ class Told(NamedTuple):
         """Mask of the columns that are not dropped, shape (d,)."""
         return np.isfinite(self.scale)
 
-    def standardized(self, rows: Rows) -> Rows:
-        """Returns rows of standardized columns, of zeros for those that are dropped.
-
-        The last column is what counts as ones where there are offsets.
-        """
-        return rows._replace(x=(rows.x - rows.x[:, -1:] * self.offset) / self.scale)
-
-    def raw(self, coef: Array) -> Array:
-        """Returns coefficients (..., d) in the columns' units; 0 for dropped columns."""
-        full = coef / self.scale
-        full[..., -1] -= full @ self.offset  # 0 without an intercept
-        return full
+    @property
+    def scaling(self) -> Scaling:
+        """The standardization of columns."""
+        return Scaling(self.offset, self.scale)
 
 
 class Answer(NamedTuple):
@@ -106,7 +94,7 @@ class Answer(NamedTuple):
 
     told: Told
     coef: Array  # the shared coefficients in the columns' units, shape (d,)
-    error: Array  # their standard errors; infinite where they are not known
+    error: Array  # their standard errors; infinite for dropped columns
     freedom: Array  # the degrees of freedom of these
     dropped: list[Dependent]  # columns that the rows of all sites together do not determine
     capped: Bools  # sites whose weight is cut in some column, shape (M,)
@@ -125,19 +113,19 @@ def tell(rows: Rows, told: Told | None, *, family: FamilyName, reach: float) -> 
         ValueError: If, in the first exchange, all targets of a linear model are the same, which
             shows no noise.
     """
-    x, y, counts = rows.counted()
-    weights, apart = counts, np.zeros(x.shape[1], dtype=bool)
+    (x, y, counts), model = rows.counted(), FAMILIES[family]
+    eta, apart = np.zeros(len(y)), np.zeros(x.shape[1], dtype=bool)
     if told is not None:
-        plain = told.standardized(Rows(x, y, counts))
+        plain = told.scaling.of_rows(Rows(x, y, counts))
         found, apart, _ = _settled(plain, told, family, reach)
-        model, eta = FAMILIES[family], plain.x @ found.coef
-        curvature = np.maximum(model.curvature(eta), _FLAT)
-        weights, y = counts * curvature, eta + (y - model.mean(eta)) / curvature
+        eta = plain.x @ found.coef
     elif family == "linear" and np.ptp(y) == 0:
         raise ValueError("its target is constant")
-    r = np.asarray(np.linalg.qr(np.sqrt(weights)[:, None] * np.column_stack([x, y]), mode="r"))
+    curvature = np.maximum(model.curvature(eta), _FLAT)
+    weights, z = counts * curvature, eta + (y - model.mean(eta)) / curvature
+    r = np.asarray(np.linalg.qr(np.sqrt(weights)[:, None] * np.column_stack([x, z]), mode="r"))
     missing = np.zeros((r.shape[1] - len(r), r.shape[1]))  # of few rows
-    return Equations(np.vstack([r, missing]), float(counts.sum()), apart)
+    return Equations(np.vstack([r, missing]), float(weights.sum()), apart)
 
 
 def personal(rows: Rows, told: Told, *, family: FamilyName, reach: float) -> Array:
@@ -146,13 +134,13 @@ def personal(rows: Rows, told: Told, *, family: FamilyName, reach: float) -> Arr
     Where a site's weight in the center is cut to a share f, the center holds less than the site
     knows: there its prior is wider, by 1 - f times the squared error of the center.
     """
-    plain = told.standardized(rows)
+    plain = told.scaling.of_rows(rows)
     found, _, prior = _settled(plain, told, family, reach)
     left = 1 - np.minimum(1.0, told.limit * found.variance)
     if left.any():
         prior = Prior(prior.center, prior.variance + left * told.error**2)
         found = posterior(plain, prior, family=family, sigma=found.sigma)
-    return told.raw(found.coef)
+    return told.scaling.unscaled(found.coef)
 
 
 def _settled(
@@ -200,17 +188,12 @@ def answer(
     """
     require(len(sites) > 0, "number of sites", 0, "at least 1")
     dropped: list[Dependent] = []
-    apart = None
+    apart = None if family == "linear" else np.stack([site.apart for site in sites])
     if told is None:
-        told, dropped = _begun(sites, family, max_weight, intercept=intercept)
-        if family != "linear":
-            unknown, nobody = np.full_like(told.center, np.inf), np.zeros(len(sites), dtype=bool)
-            return Answer(told, told.raw(told.center), unknown, unknown, dropped, nobody)
-    elif family != "linear":
-        # Around a weak prior, a site has nothing apart yet.
-        apart = np.stack([site.apart for site in sites]) | (told.change == np.inf)
+        told, dropped = _begun(sites, linear=apart is None, intercept=intercept)
+        apart = None if apart is None else ~apart  # whatever the gaps say
     found = adapt(
-        [told.standardized(site.rows()) for site in sites],
+        [told.scaling.of_rows(site.rows()) for site in sites],
         family=family,
         c=reach,
         intercept=intercept,
@@ -222,27 +205,27 @@ def answer(
     return Answer(*_answered(told, found, linear=apart is None), dropped, found.capped)
 
 
-def odd_sites(sites: Sequence[Equations], *, intercept: bool) -> list[int | None]:
-    """Returns the first column of each site that is far from the median site's; None if none is.
+def odd_sites(sites: Mapping[int, Equations], *, intercept: bool) -> dict[int, int]:
+    """Returns the first column in which a site is far from the median site, by site.
 
-    Only in the first exchange. The target is the column after the last. One site in other units, or
-    one that lies, would make all others' columns constant by comparison.
+    The target is the column after the last. One site in other units, or one that lies, would make
+    all others' columns constant by comparison.
     """
-    each = [_moments([site], intercept=intercept) for site in sites]
+    each = [_moments([site], intercept=intercept) for site in sites.values()]
     means, spreads = (np.stack(parts) for parts in zip(*each, strict=True))
     usual = np.median(spreads, axis=0)
     far = np.maximum(np.abs(means - np.median(means, axis=0)), spreads) > _ODD * usual
     far &= usual > 0
-    return [int(np.argmax(each)) if each.any() else None for each in far]
+    return {site: int(np.argmax(own)) for site, own in zip(sites, far, strict=True) if own.any()}
 
 
 def _moments(sites: Sequence[Equations], *, intercept: bool) -> tuple[Array, Array]:
     """Returns means (0 without an intercept) and deviations from them of (X y) over all rows."""
-    size, x = sum(site.size for site in sites), np.vstack([site.triangle for site in sites])
+    total, x = sum(site.weight for site in sites), np.vstack([site.triangle for site in sites])
     ones = x[:, -2] * intercept
-    mean = x.T @ ones / size
+    mean = x.T @ ones / total
     mean[-2] = 0.0
-    return mean, np.sqrt(np.sum((x - np.outer(ones, mean)) ** 2, axis=0) / size)
+    return mean, np.sqrt(np.sum((x - np.outer(ones, mean)) ** 2, axis=0) / total)
 
 
 def _answered(before: Told, found: Adapted, *, linear: bool) -> tuple[Told, Array, Array, Array]:
@@ -254,34 +237,22 @@ def _answered(before: Told, found: Adapted, *, linear: bool) -> tuple[Told, Arra
         spread = np.abs(np.sqrt(scatter.variance) - np.sqrt(before.variance))
         change = float(np.max((np.maximum(np.abs(moved), spread) / error)[before.kept]))
     center = before.center + moved
-    state = (
-        center,
-        scatter.variance,
-        scatter.center,
-        before.offset,
-        error,
-        found.limit,
-        before.scale,
-    )
-    told = Told(*state, *found.usual, before.size, change)
-    errors, freedom = found.errors(told.raw(np.eye(len(center))).T)
-    return told, told.raw(center), np.where(before.kept, errors, np.inf), freedom
+    state = center, scatter.variance, scatter.center, before.offset, error, found.limit
+    told = Told(*state, before.scale, *found.usual, change)
+    errors, freedom = found.errors(told.scaling.unscaled(np.eye(len(center))).T)
+    return told, told.scaling.unscaled(center), np.where(before.kept, errors, np.inf), freedom
 
 
 def _begun(
-    sites: Sequence[Equations], family: FamilyName, max_weight: float, *, intercept: bool
+    sites: Sequence[Equations], *, linear: bool, intercept: bool
 ) -> tuple[Told, list[Dependent]]:
     """Returns where exchanges begin: scales of columns and a weak prior; and dropped columns."""
     mean, deviation = _moments(sites, intercept=intercept)
     dropped = dependent_columns([site.rows() for site in sites], intercept=intercept)
-    scale = deviation[:-1].copy()
+    scale, nil = deviation[:-1].copy(), np.zeros(len(mean) - 1)
     scale[[one.column for one in dropped]] = np.inf
-    sizes = [site.size for site in sites]
-    linear, nil, unknown = family == "linear", np.zeros(len(scale)), np.full(len(scale), np.inf)
-    variance = np.where(scale < np.inf, deviation[-1] ** 2 if linear else 1.0, 0.0)
-    center = nil.copy()
-    if intercept:
-        center[-1] = mean[-1] if linear else link(family, float(mean[-1]), sum(sizes))
-    state = center, variance, nil, mean[:-1], unknown, unknown, scale
-    size = float(bounded(sizes, max_weight).sum())
-    return Told(*state, 1.0, np.inf, size, np.inf), dropped
+    center, variance = nil.copy(), np.where(scale < np.inf, 1.0, 0.0)
+    if linear:
+        center[-1], variance = mean[-1] * intercept, deviation[-1] ** 2 * variance
+    state = center, variance, nil, mean[:-1], nil, nil, scale
+    return Told(*state, 1.0, np.inf, np.inf), dropped

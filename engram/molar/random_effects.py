@@ -85,11 +85,11 @@ def start(rows: Rows, family: FamilyName) -> Prior:
     if (x[:, -1] == 1).all():
         offset = np.average(x[:, :-1], axis=0, weights=counts)
         variance[-1] = unit + float(variance[:-1] @ offset**2)
-        center[-1] = mean if linear else link(family, mean, float(counts.sum()))
+        center[-1] = mean if linear else _link(family, mean, float(counts.sum()))
     return Prior(center, variance)
 
 
-def link(family: FamilyName, mean: float, size: float) -> float:
+def _link(family: FamilyName, mean: float, size: float) -> float:
     """Returns the linear predictor of a mean, half a case away from impossible ones."""
     if family == "poisson":
         return float(np.log((mean * size + 0.5) / size))

@@ -49,7 +49,8 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
         table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)
     if len(parts) > MANY:
         table.add_row("...", f"{len(parts)} in all", "in results.json")
-    lines = [f"- {few_names(_of(why, each))}: {each}." for each in dict.fromkeys(why.values())]
+    reasons = {each: [name for name in why if why[name] == each] for each in why.values()}
+    lines = [f"- {few_names(names)}: {reason}." for reason, names in reasons.items()]
     if single:
         lines.append("* One site's own estimate to the digit, as medians of few sites are.")
     if found["bounded"]:
@@ -57,17 +58,13 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
             f"By max-weight, {few_names(found['bounded'])} counts less for others than its rows "
             "would; its own coefficients rest on all of them."
         )
-    if "unsettled" in found:
+    if found["unsettled"]:
         lines.append(
-            "The exchange has not converged: the last one moved a coefficient by "
-            f"{found['unsettled']:.2g} standard errors. Raise molar.exchanges."
+            "The exchange has not converged: the last step moved a coefficient by "
+            f"{found['unsettled']:.2g} standard errors."
         )
     table.caption, table.caption_justify = "\n".join(lines) or None, "left"
     return table
-
-
-def _of(why: Mapping[str, str], reason: str) -> list[str]:
-    return [name for name, each in why.items() if each == reason]
 
 
 def draw_losses(found: Mapping[str, Any]) -> Figure:

@@ -67,9 +67,10 @@ def covered(cell: Cell, draw: int, level: float = 0.95) -> tuple[Bools, Bools, b
     """Returns which coefficients their shared intervals hold, pooled ones do; if it converged."""
     sites, truth = cell.draw(np.random.default_rng([17, draw]))
     found = exchanged(sites, cell.family)
-    far = [float(quantile((1 + level) / 2, each)) for each in found.freedom]
     low, high = own_interval(pool(sites, family=cell.family), level=level)
-    shared: Bools = np.abs(found.coef - truth) <= np.array(far) * found.error
+    shared: Bools = (
+        np.abs(found.coef - truth) <= quantile((1 + level) / 2, found.freedom) * found.error
+    )
     return shared, (low <= truth) & (truth <= high), found.told.change <= STILL
 
 

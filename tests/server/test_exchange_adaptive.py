@@ -30,7 +30,7 @@ def test_a_run_is_the_exchange_of_the_library(tmp_path, family):
         coef = personal(own, told, family=family, reach=REACH)
         np.testing.assert_allclose(kept[client][0], coef, rtol=1e-9, atol=1e-12)
     assert found["loss-personal"] < found["loss-own"]
-    assert "unsettled" not in found
+    assert found["unsettled"] is None
 
 
 def test_an_exchange_that_ends_too_early_says_so(tmp_path):

@@ -18,7 +18,7 @@ def test_almost_without_noise_sites_send_their_own_estimates():
     e = settings(**PRIVATE | {"clip": 30.0}, noise_multiplier=1e-6)
     sites = TableSites(e, table_data(e), RamStore())
     for client in range(SITES_THERE):
-        sent, own = sites.answer(client, 1)[0], sites.estimate(client)[0]
+        sent, own = sites.answer(client, None, 1)[0], sites.estimate(client)[0]
         np.testing.assert_allclose(sent.coef, own.coef, atol=1e-3)
         np.testing.assert_allclose(sent.standard_error, own.standard_error, rtol=1e-2)
 
@@ -48,7 +48,7 @@ def test_the_noise_for_a_target_is_solved_for():
 def test_each_answer_has_new_noise_and_a_node_tells_no_losses():
     e = settings(**PRIVATE, noise_multiplier=1.0)
     sites = TableSites(e, table_data(e), RamStore(), covers=True)
-    (one, note), (other, _) = (sites.answer(0, 1) for _ in range(2))
+    (one, note), (other, _) = (sites.answer(0, None, 1) for _ in range(2))
     assert note is None
     assert not np.array_equal(one.coef, other.coef)
     shared = sites.estimate(0)[0]

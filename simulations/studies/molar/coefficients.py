@@ -74,8 +74,7 @@ def coefficients(model: Molar | Adaptive, level: float, kind: str = "honest") ->
     more: tuple[Array, Array] | tuple[()] = ()
     if isinstance(model, Adaptive):
         center = np.append(model.shared_coef_, model.shared_intercept_)
-        far = [float(quantile((1 + level) / 2, each)) for each in model.shared_freedom_]
-        half = np.array(far) * model.shared_error_
+        half = quantile((1 + level) / 2, model.shared_freedom_) * model.shared_error_
         around = Intervals(center - half, center + half)
         limits = model.confidence_intervals(level)
         reach, more = np.full(len(full), model.c), (model.spread_, model.p_value_)

@@ -42,13 +42,13 @@ def exchanged(tasks, *, family="linear", count=30, spoil=lambda told: told, **op
 
 def in_one_place(tasks, family):
     """Fits all rows, columns being standardized over them, until nothing moves."""
-    d = tasks[0].x.shape[1] - 1
     x, _, counts = stacked(tasks)
-    scaling = Scaling.of(x[:, :d], counts)
+    scaling = Scaling.of(x, counts)
+    scaling.center[-1] = 0
     plain = [scaling.of_rows(rows) for rows in tasks]
     found = adapt(plain, family=family, c=REACH, accuracy=1e-7)
     full = scaling.unscaled(np.vstack([found.coefs, found.center]))
-    return full[:-1], full[-1], np.sqrt(np.diag(found.covariance)) / np.append(scaling.scale, 1)
+    return full[:-1], full[-1], np.sqrt(np.diag(found.covariance)) / scaling.scale
 
 
 @pytest.mark.parametrize("family", ["linear", "logistic"])
@@ -161,9 +161,7 @@ def test_a_site_in_other_units_is_named_with_its_column():
     tasks[2] = tasks[2]._replace(x=tasks[2].x * [1, 1e6, 1, 1, 1])
     tasks[5] = tasks[5]._replace(y=tasks[5].y + 1e9)
     each = [tell(rows, None, family="linear", reach=REACH) for rows in tasks]
-    odd = [None] * 12
-    odd[2], odd[5] = 1, 5
-    assert odd_sites(each, intercept=True) == odd
+    assert odd_sites(dict(enumerate(each)), intercept=True) == {2: 1, 5: 5}
 
 
 def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
