@@ -11,6 +11,7 @@ from engram.molar.exchange import Answer, Equations, Told
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
+from engram.molar.tables import Scaling
 from federation.columns import LARGEST
 from federation.wire import floats_record, read_floats
 
@@ -106,7 +107,8 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
 
 def told_record(answer: Answer, estimate: SharedEstimate) -> ArrayRecord:
     """Serializes what ``shared_record`` does, and the state around which sites tell further."""
-    state = {"told": np.stack(answer.told[:7]), "told-numbers": np.array(answer.told[7:])}
+    told = answer.told
+    state = {"told": np.stack([*told[:5], *told.scaling]), "told-numbers": np.array(told[6:])}
     return ArrayRecord({**shared_record(estimate), **floats_record(**state)})
 
 
@@ -120,10 +122,11 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
     """
     arrays = read_floats(record, "told", (7, dim))
     numbers = read_floats(record, "told-numbers", (3,))
-    told = Told(*arrays, *numbers.tolist())
-    least = np.concatenate([told.variance, told.error, told.limit, numbers])
-    above = np.append(told.scale, [told.sigma, told.freedom])
-    finite = np.append(arrays[:5], told.sigma)
+    center, variance, middle, error, limit, *scaling = arrays
+    told = Told(center, variance, middle, error, limit, Scaling(*scaling), *numbers.tolist())
+    finite = np.concatenate([center, variance, middle, error, told.scaling.center, numbers[:1]])
+    least = np.concatenate([variance, error, limit, numbers])
+    above = np.append(told.scaling.scale, numbers[:2])
     if not (np.isfinite(finite).all() and (least >= 0).all() and (above > 0).all()):
         raise ValueError("variances, errors, scales or noise are NaN, negative or infinite")
     return told

@@ -1,6 +1,6 @@
 """One exchange of estimates: sites' estimates are screened, and their weighted median sent back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, Self
 
@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from scipy.special import ndtri
 
-from engram.molar.exchange import STILL, Equations, Told, answer, odd_sites
+from engram.molar.exchange import STILL, Told, answer, odd_sites
 from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
 from engram.molar.intervals import quantile, shared_half_width
 from engram.molar.shrinkage import Shared, combine, median_weights, outweighing
-from engram.molar.site import INTERCEPT, SiteEstimate
+from engram.molar.site import INTERCEPT
 from engram.shares import bounded
 from federation.errors import RunStopped
 from federation.estimates import (
@@ -43,6 +43,7 @@ from strategies.sites import SiteStrategy, read_split, sites_in_words
 _log = getLogger("flwr.engram")
 
 _DROPPED = "the rows of all sites together do not determine it: it is dropped"
+_NOTHING: Row = {"one-site": [], "no-interval": {}, "unsettled": None}
 _FAR = 100  # a site's loss counts as at most this many medians
 
 
@@ -60,7 +61,7 @@ class Exchange(SiteStrategy):
         roster: The sites.
 
     Attributes:
-        estimates: The last round's usable estimates, by client.
+        estimates: The last round's usable estimates, or equations of adaptive sites, by client.
         left_out: The clients without a usable estimate, and why.
         notes: Which sites lack some coefficients, and why.
         scored: The last evaluation, or None.
@@ -74,8 +75,7 @@ class Exchange(SiteStrategy):
         self._max_weight = experiment.max_weight
         self._told: Told | None = None
         self._names = [*self.sites.columns, *([INTERCEPT] if own.intercept else [])]
-        self.estimates: dict[int, SiteEstimate] = {}
-        self.equations: dict[int, Equations] = {}
+        self.estimates: dict[int, Any] = {}
         self._remarks: Row = {}
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
@@ -114,7 +114,7 @@ class Exchange(SiteStrategy):
         Raises:
             RunStopped: Too few estimates are usable, or a coefficient is determined by none.
         """
-        self.estimates, self.equations, self.notes, self.left_out = {}, {}, {}, {}
+        self.estimates, self.notes, self.left_out = {}, {}, {}
         self.left_out |= self.gather(server_round, replies, self._read)
         if self._own.sharing == "adaptive":
             return self._answered()
@@ -143,7 +143,6 @@ class Exchange(SiteStrategy):
         self._remarks = {
             "one-site": np.array(self._names)[alone.any(axis=0)].tolist(),
             "no-interval": self._reasons(half, _why_none(each, self._own.level)),
-            "unsettled": None,
         }
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
@@ -151,14 +150,14 @@ class Exchange(SiteStrategy):
     def _answered(self) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
         own, intercept, names = self._own, self._own.intercept, [*self._names, "the target"]
-        odd = odd_sites(self.equations, intercept=intercept) if self.equations else {}
+        odd = odd_sites(self.estimates, intercept=intercept) if self.estimates else {}
         why = "is in other units than elsewhere, it seems"
         self.left_out |= {client: f"{names[column]} {why}" for client, column in odd.items()}
-        clients = sorted(self.equations.keys() - odd)
+        clients = sorted(self.estimates.keys() - odd)
         self.check_enough(len(clients))
         most = 1.0 if own.site_weights == "equal" else self._max_weight
         found = answer(
-            [self.equations[client] for client in clients],
+            [self.estimates[client] for client in clients],
             self._told,
             family=own.family,
             reach=REACH * own.threshold_scale,
@@ -172,7 +171,6 @@ class Exchange(SiteStrategy):
         capped = found.capped & (own.site_weights == "precision")
         named = self.name_bounded(np.array(clients)[capped], most)
         self._remarks = {
-            "one-site": [],
             "no-interval": self._reasons(half, [_DROPPED] * len(half)),
             "unsettled": _finite(found.told.change) if found.told.change > STILL else None,
         }
@@ -195,23 +193,22 @@ class Exchange(SiteStrategy):
         ids, failed, notes = read_split(content, clients)
         self.notes |= notes
         family, given = self._own.family, (content.array_records[SITES], len(ids), len(self._names))
-        if self._own.sharing == "adaptive":
-            each = np.inf if self._told else float(FAMILIES[family].curvature(np.zeros(())))
-            for client, told in zip(ids, read_equations(*given), strict=True):
-                weight, self.equations[client] = self.sites.rows[client] * each, told
-                if why := impossible_equations(told, weight, intercept=self._own.intercept):
-                    failed[client] = why
-        else:
-            for client, site in zip(ids, read_sites(*given), strict=True):
-                rows = self.sites.rows[client]
+        adaptive = self._own.sharing == "adaptive"
+        read: Callable[..., Sequence[Any]] = read_equations if adaptive else read_sites
+        # In the first exchange all rows have the same weight.
+        each = np.inf if self._told else float(FAMILIES[family].curvature(np.zeros(())))
+        for client, sent in zip(ids, read(*given), strict=True):
+            rows, self.estimates[client] = self.sites.rows[client], sent
+            if adaptive:
+                why = impossible_equations(sent, rows * each, intercept=self._own.intercept)
+            else:
+                why = impossible(sent, rows, family=family)
                 most = rows if family == "linear" else np.inf  # its noise is estimated from rows
-                self.estimates[client] = site._replace(freedom=min(site.freedom, most))
-                if why := impossible(site, rows, family=family):
-                    failed[client] = why
+                self.estimates[client] = sent._replace(freedom=min(sent.freedom, most))
+            if why:
+                failed[client] = why
+                del self.estimates[client]
         self.left_out |= failed
-        for client in failed:
-            self.equations.pop(client, None)
-            self.estimates.pop(client, None)
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
         """Warns of a site that has most of the weight: it may be very large, or lie."""
@@ -263,7 +260,7 @@ class Exchange(SiteStrategy):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns which sites were asked, had no part, or lack some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
-        return super().row(absent) | {"lacking": lacking} | self._remarks
+        return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks
 
     @property
     def evaluated(self) -> bool:

@@ -135,13 +135,6 @@ class TableSites:
             return site, note
         return tell(self._rows(client), told, family=self.own.family, reach=self._reach), note
 
-    def _own(self, client: int, told: Told | None) -> SiteEstimate:
-        """Returns a client's own estimate, of the columns that are not dropped at all sites."""
-        if told is None or told.kept.all():
-            return self.estimate(client)[0]
-        rows = self._rows(client)
-        return estimate_site(rows._replace(x=rows.x * told.kept), family=self.own.family)
-
     def _noised(self, client: int, server_round: int) -> SiteEstimate:
         e, rows = self.experiment, self._rows(client)
         size = statistics_size(rows.x.shape[1])
@@ -152,14 +145,16 @@ class TableSites:
 
     def _coefficients(
         self, client: int, shared: Shared, half_width: Array, told: Told | None
-    ) -> tuple[Array, Intervals]:
-        """Returns a client's personal coefficients, and their intervals."""
-        m, site = self.own, self._own(client, told)
+    ) -> tuple[SiteEstimate, Array, Intervals]:
+        """Returns a client's own estimate, its personal coefficients, and their intervals."""
+        m, rows, (site, _) = self.own, self._rows(client), self.estimate(client)
         if told is not None:
-            coef = personal(self._rows(client), told, family=m.family, reach=self._reach)
-            return coef, own_interval(site, level=m.level)
+            if not told.kept.all():
+                site = estimate_site(rows._replace(x=rows.x * told.kept), family=m.family)
+            coef = personal(rows, told, family=m.family, reach=self._reach)
+            return site, coef, own_interval(site, level=m.level)
         coef = personalize_rows(
-            self._rows(client),
+            rows,
             site,
             shared,
             family=m.family,
@@ -168,7 +163,7 @@ class TableSites:
             c=m.threshold_scale,
         )
         limits = site_interval(site, shared, half_width, level=m.level, intercept=m.intercept)
-        return coef, limits
+        return site, coef, limits
 
     def personalize(
         self,
@@ -188,8 +183,7 @@ class TableSites:
             errors, or the family's deviances.
         """
         m = self.own
-        site = self._own(client, told)
-        coef, limits = self._coefficients(client, shared, half_width, told)
+        site, coef, limits = self._coefficients(client, shared, half_width, told)
         table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
         self._store.save(client, memory, server_round=server_round, durable=0)

@@ -48,6 +48,7 @@ _STILL: Final = 0.01  # standard errors of the center are no change
 _STEP: Final = 2.0  # of a linear predictor that is not linear in the mean, per exchange
 _FAR: Final = 100.0  # squared standard deviations of a task that is apart, divided by M - 1
 _UNSEEN: Final = 0.5  # standard errors of a scatter that it may be larger than it seems
+_LEAST: Final = float(np.finfo(np.float64).tiny)  # variance of y
 _RIDGE: Final = 1e-9  # of a column's information, where the tasks together do not determine it
 
 
@@ -134,7 +135,8 @@ def adapt(
     if solved == "linear":
         tasks = [condense(rows) if len(rows.y) > dim + 1 else rows for rows in tasks]
     base = start(stacked(tasks), family) if begin is None else begin
-    sigmas = np.full(len(tasks), _first_noise(base) if family == "linear" else 1.0)
+    first = np.sqrt(max(base.variance.max(), _LEAST)) if family == "linear" else 1.0
+    sigmas = np.full(len(tasks), first)
     priors, coefs = [base] * len(tasks), [base.center] * len(tasks)
     center, variance, usual, direct = *base, Usual(1.0, np.inf), not working
     for _ in range(_REPETITIONS):
@@ -170,18 +172,10 @@ def adapt(
         if still <= accuracy:
             break
     found = _asked(tasks, priors, solved, sigmas, coefs)
+    coefs = np.stack([each.coef for each in found])
     covariance = np.linalg.pinv(_information([_bounded(each, limit) for each in found]))
-    return Adapted(
-        np.stack([each.coef for each in found]),
-        center,
-        np.asarray(covariance, dtype=np.float64),
-        *_spread(gaps, variances, scatter, scattered),
-        scatter,
-        usual,
-        limit,
-        capped,
-        still,
-    )
+    error = np.asarray(covariance), *_spread(gaps, variances, scatter, scattered)
+    return Adapted(coefs, center, *error, scatter, usual, limit, capped, still)
 
 
 def _spread(
@@ -213,11 +207,6 @@ def _bounded(found: Posterior, limit: Array) -> Posterior:
     gap = np.linalg.lstsq(found.information, found.score)[0]
     less = part[:, None] * found.information * part
     return found._replace(information=less, score=less @ gap)
-
-
-def _first_noise(prior: Prior) -> float:
-    """Returns the standard deviation of y, or the least number if it is 0."""
-    return float(np.sqrt(max(float(prior.variance.max()), np.finfo(np.float64).tiny)))
 
 
 def stacked(tasks: Sequence[Rows]) -> Rows:

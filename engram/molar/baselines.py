@@ -63,8 +63,11 @@ class IndividualRegressor(_Linear):
     """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        own = np.stack([_least_squares(part) for part in rows])
-        return own, np.median(own, axis=0)
+        own = []
+        for x, y, counts in (part.counted() for part in rows):
+            root = np.sqrt(counts)
+            own.append(np.linalg.lstsq(root[:, None] * x, root * y)[0])
+        return np.stack(own), np.median(own, axis=0)
 
 
 class PooledRegressor(_Linear):
@@ -73,7 +76,7 @@ class PooledRegressor(_Linear):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         site = pool(rows)
         if not site.determined.all():
-            name = self._names()[int(np.argmin(site.determined))]
+            name = self.column_names[int(np.argmin(site.determined))]
             raise ValueError(f"column {name} is not determined by the rows of all tasks together")
         return np.tile(site.coef, (len(rows), 1)), site.coef
 
@@ -99,7 +102,7 @@ class LassoRegressor(_Linear):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.c >= 0, "c", self.c, "at least 0")
         own = [
-            lasso(part, _strength(part, self.c * site.sigma), free=self._free)
+            lasso(part, _strength(site, self.c), free=self._free)
             for part, site in zip(rows, self._sites(rows, self.sigma), strict=True)
         ]
         return np.stack(own), np.median(own, axis=0)
@@ -139,7 +142,7 @@ class DebiasedRegressor(_Linear):
         sites = self._sites(rows, self.sigma)
         center = self._center(sites)
         own = [
-            lasso_debiasing(part, center, _strength(part, c * site.sigma), free=self._free)
+            lasso_debiasing(part, center, _strength(site, c), free=self._free)
             for part, site in zip(rows, sites, strict=True)
         ]
         return np.stack(own), center
@@ -147,7 +150,7 @@ class DebiasedRegressor(_Linear):
     def _center(self, sites: list[SiteEstimate]) -> Array:
         known = np.stack([site.determined for site in sites])
         if not known.any(axis=0).all():
-            name = self._names()[int(np.argmin(known.any(axis=0)))]
+            name = self.column_names[int(np.argmin(known.any(axis=0)))]
             raise ValueError(f"column {name} is determined by the rows of no task")
         if self.center == "median":
             return combine(sites).coef
@@ -159,16 +162,8 @@ class DebiasedRegressor(_Linear):
         require(self.sigma is not None, "sigma", None, "given for center='transfer'")
         require(not self.fit_intercept, "fit_intercept", self.fit_intercept, "False for 'transfer'")
         sigma = float(self.sigma or 0)
-        found = high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
-        return found.coefs, found.center
+        return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
 
 
-def _strength(rows: Rows, scale: float) -> float:
-    _, _, counts = rows.counted()
-    return lasso_strength(float(counts.sum()), rows.x.shape[1], scale)
-
-
-def _least_squares(rows: Rows) -> Array:
-    x, y, counts = rows.counted()
-    root = np.sqrt(counts)
-    return np.asarray(np.linalg.lstsq(root[:, None] * x, root * y)[0], dtype=np.float64)
+def _strength(site: SiteEstimate, c: float) -> float:
+    return lasso_strength(site.size, len(site.coef), c * site.sigma)

@@ -14,7 +14,7 @@ import numpy as np
 
 from engram.arrays import Array, Bools
 from engram.checks import require
-from engram.molar.adaptive import Adapted, adapt
+from engram.molar.adaptive import adapt
 from engram.molar.columns import Dependent, dependent_columns
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.random_effects import (
@@ -58,10 +58,9 @@ class Told(NamedTuple):
         center: The shared coefficients; 0 for dropped columns.
         variance: Of the sites' true coefficients around it.
         middle: Of the sites' gaps, from which it counts who is apart.
-        offset: What is subtracted from columns; 0 for an intercept.
         error: Standard errors of the center; 0 for dropped columns.
         limit: Largest precision of a site in the center; may be infinite.
-        scale: What they are divided by; infinite for columns that are dropped at all sites.
+        scaling: The standardization; its scale is infinite for columns dropped at all sites.
         sigma: The usual noise of linear models; 1 for other families.
         freedom: Degrees of freedom that a site's noise borrows from it; may be infinite.
         change: Of the center in the last exchange, in standard errors.
@@ -70,10 +69,9 @@ class Told(NamedTuple):
     center: Array
     variance: Array
     middle: Array
-    offset: Array
     error: Array
     limit: Array
-    scale: Array
+    scaling: Scaling
     sigma: float
     freedom: float
     change: float
@@ -81,12 +79,7 @@ class Told(NamedTuple):
     @property
     def kept(self) -> Bools:
         """Mask of the columns that are not dropped, shape (d,)."""
-        return np.isfinite(self.scale)
-
-    @property
-    def scaling(self) -> Scaling:
-        """The standardization of columns."""
-        return Scaling(self.offset, self.scale)
+        return np.isfinite(self.scaling.scale)
 
 
 class Answer(NamedTuple):
@@ -202,7 +195,17 @@ def answer(
         begin=Prior(told.center, told.variance),
         confirmed_apart=apart,
     )
-    return Answer(*_answered(told, found, linear=apart is None), dropped, found.capped)
+    scatter, error = found.heterogeneity, np.sqrt(np.diag(found.covariance))
+    moved, change, scaling = found.center - told.center, found.change, told.scaling
+    if apart is not None:
+        moved *= min(1.0, _STEP / max(np.abs(moved).max(), _STEP))
+        spread = np.abs(np.sqrt(scatter.variance) - np.sqrt(told.variance))
+        change = float(np.max((np.maximum(np.abs(moved), spread) / error)[told.kept]))
+    state = told.center + moved, scatter.variance, scatter.center, error, found.limit
+    errors, freedom = found.errors(scaling.unscaled(np.eye(len(error))).T)
+    errors[~told.kept] = np.inf
+    told = Told(*state, scaling, *found.usual, change)
+    return Answer(told, scaling.unscaled(told.center), errors, freedom, dropped, found.capped)
 
 
 def odd_sites(sites: Mapping[int, Equations], *, intercept: bool) -> dict[int, int]:
@@ -228,21 +231,6 @@ def _moments(sites: Sequence[Equations], *, intercept: bool) -> tuple[Array, Arr
     return mean, np.sqrt(np.sum((x - np.outer(ones, mean)) ** 2, axis=0) / total)
 
 
-def _answered(before: Told, found: Adapted, *, linear: bool) -> tuple[Told, Array, Array, Array]:
-    """Returns what an adaptation tells, as ``Answer``."""
-    scatter, error = found.heterogeneity, np.sqrt(np.diag(found.covariance))
-    moved, change = found.center - before.center, found.change
-    if not linear:
-        moved *= min(1.0, _STEP / max(np.abs(moved).max(), _STEP))
-        spread = np.abs(np.sqrt(scatter.variance) - np.sqrt(before.variance))
-        change = float(np.max((np.maximum(np.abs(moved), spread) / error)[before.kept]))
-    center = before.center + moved
-    state = center, scatter.variance, scatter.center, before.offset, error, found.limit
-    told = Told(*state, before.scale, *found.usual, change)
-    errors, freedom = found.errors(told.scaling.unscaled(np.eye(len(center))).T)
-    return told, told.scaling.unscaled(center), np.where(before.kept, errors, np.inf), freedom
-
-
 def _begun(
     sites: Sequence[Equations], *, linear: bool, intercept: bool
 ) -> tuple[Told, list[Dependent]]:
@@ -254,5 +242,5 @@ def _begun(
     center, variance = nil.copy(), np.where(scale < np.inf, 1.0, 0.0)
     if linear:
         center[-1], variance = mean[-1] * intercept, deviation[-1] ** 2 * variance
-    state = center, variance, nil, mean[:-1], nil, nil, scale
-    return Told(*state, 1.0, np.inf, np.inf), dropped
+    scaling = Scaling(mean[:-1], scale)
+    return Told(center, variance, nil, nil, nil, scaling, 1.0, np.inf, np.inf), dropped

@@ -236,7 +236,5 @@ def usual_noise(found: list[Posterior]) -> Usual:
 
 def moderated(found: Posterior, usual: Usual) -> float:
     """Returns a task's noise ``sqrt((f sigma^2 + p usual^2) / (f + p))``, f its freedom."""
-    f, p = found.freedom, usual.freedom
-    if not np.isfinite(p):
-        return usual.sigma
-    return float(np.sqrt((f * found.sigma**2 + p * usual.sigma**2) / (f + p)))
+    own = found.freedom / (found.freedom + usual.freedom)
+    return float(np.sqrt(own * found.sigma**2 + (1 - own) * usual.sigma**2))

@@ -83,11 +83,7 @@ def draw_losses(found: Mapping[str, Any]) -> Figure:
     names = clients.get("names", clients["ids"])
     labels = [tick_label(names[i]) for i in order]
     axes.set_xticks(places, labels, fontsize=7, rotation=90, parse_math=False)
-    axes.set(
-        xlabel="site",
-        ylabel="held-out loss over that of its own estimate",
-        yscale="log",
-    )
+    axes.set(xlabel="site", ylabel="held-out loss over that of its own estimate", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="minor", labelsize=7)
