@@ -172,10 +172,10 @@ def adapt(
         if still <= accuracy:
             break
     found = _asked(tasks, priors, solved, sigmas, coefs)
-    coefs = np.stack([each.coef for each in found])
+    own = np.stack([each.coef for each in found])
     covariance = np.linalg.pinv(_information([_bounded(each, limit) for each in found]))
     error = np.asarray(covariance), *_spread(gaps, variances, scatter, scattered)
-    return Adapted(coefs, center, *error, scatter, usual, limit, capped, still)
+    return Adapted(own, center, *error, scatter, usual, limit, capped, still)
 
 
 def _spread(

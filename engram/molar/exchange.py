@@ -200,7 +200,7 @@ def answer(
     if apart is not None:
         moved *= min(1.0, _STEP / max(np.abs(moved).max(), _STEP))
         spread = np.abs(np.sqrt(scatter.variance) - np.sqrt(told.variance))
-        change = float(np.max((np.maximum(np.abs(moved), spread) / error)[told.kept]))
+        change = float(np.max(np.maximum(np.abs(moved), spread)[told.kept] / error[told.kept]))
     state = told.center + moved, scatter.variance, scatter.center, error, found.limit
     errors, freedom = found.errors(scaling.unscaled(np.eye(len(error))).T)
     errors[~told.kept] = np.inf

@@ -68,7 +68,7 @@ def of_table(path, **special):
     )
 
 
-def test_columns_that_others_give_are_dropped_by_name_at_all_sites(table):
+def test_columns_that_others_give_are_dropped_by_name_at_all_sites(table, warnings_of_engram):
     found = of_table(table / "t.csv", sharing="adaptive")
     plain = of_table(table / "plain.csv", sharing="adaptive")
     shared, less = found.results["shared"], plain.results["shared"]
@@ -76,6 +76,7 @@ def test_columns_that_others_give_are_dropped_by_name_at_all_sites(table):
     assert coef.pop("half_years") == 0
     np.testing.assert_allclose([*coef.values()], less["coef"], rtol=1e-6)
     assert list(shared["no-interval"]) == ["half_years"]
+    assert "column dropped at all sites: half_years (given by age)" in warnings_of_engram.text
     assert "half_years: the rows of all sites" in coefficient_table(found.results, 0.95).caption
     own = found.personal_model("a")
     assert np.isfinite(own["age"].numpy()).all()
@@ -98,3 +99,52 @@ def test_medians_of_few_sites_say_why_they_have_no_interval_and_whose_estimate_t
     assert "needs 6 sites of equal weight" in caption
     assert "sharing=adaptive" in caption
     assert "One site's own estimate to the digit" in caption
+
+
+@pytest.mark.parametrize("name", ["t.csv", "plain.csv"])
+@pytest.mark.parametrize("family", ["linear", "logistic"])
+@pytest.mark.parametrize("sharing", ["adaptive", "median"])
+def test_no_interval_is_missing_without_a_reason(table, name, family, sharing):
+    data = pd.read_csv(table / name)
+    if family == "logistic":
+        data["days"] = (data["days"] > data["days"].median()).astype(int)
+    data.to_csv(table / "these.csv", index=False)
+    if name == "t.csv" and sharing == "median":
+        with pytest.raises(Exception, match="no site's rows determine age, half_years"):
+            of_table(table / "these.csv", sharing=sharing, family=family)
+        return
+    found = of_table(table / "these.csv", sharing=sharing, family=family).results
+    shared = found["shared"]
+    without = [n for n, low in zip(shared["names"], shared["low"], strict=True) if low is None]
+    assert list(shared["no-interval"]) == without
+    assert without == {"adaptive": ["half_years"] * (name == "t.csv")}.get(sharing, shared["names"])
+    caption = coefficient_table(found, 0.95).caption or ""
+    assert all(reason in caption for reason in shared["no-interval"].values())
+
+
+def test_a_capped_weight_is_said_in_the_table_and_leaves_a_site_its_own_estimate(tmp_path):
+    rng = np.random.default_rng(0)
+    site = np.repeat(["large", "b", "c"], [5000, 60, 60])
+    age = rng.normal(62, 12, len(site))
+    days = np.where(site == "large", 0.4, 0.1) * age + rng.normal(0, 3, len(site))
+    pd.DataFrame({"site": site, "age": age, "days": days}).to_csv(tmp_path / "t.csv", index=False)
+    found = of_table(tmp_path / "t.csv", sharing="adaptive")
+    assert found.results["bounded"] == ["large"]
+    caption = coefficient_table(found.results, 0.95).caption
+    assert "By max-weight, large counts less for others than its rows would" in caption
+    coef, low, high, own, _ = found.personal_model("large")["age"].tolist()
+    assert low < coef < high
+    assert abs(coef - own) < 0.5 * (high - own)
+    (tmp_path / "t.csv").rename(tmp_path / "equal.csv")
+    equal = of_table(tmp_path / "equal.csv", sharing="adaptive", site_weights="equal")
+    assert equal.results["bounded"] == []  # by the setting itself, of which every site knows
+    assert not coefficient_table(equal.results, 0.95).caption
+
+
+def test_a_site_in_other_units_is_left_out_by_name(table):
+    data = pd.read_csv(table / "plain.csv")
+    data.loc[data["site"] == "c", "age"] *= 1e7
+    data.to_csv(table / "units.csv", index=False)
+    found = of_table(table / "units.csv", sharing="adaptive").results
+    assert found["left-out"] == {"2": "age is in other units than elsewhere, it seems"}
+    assert found["sites"] == 2

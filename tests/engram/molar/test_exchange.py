@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from engram.molar.adaptive import adapt, stacked
 from engram.molar.exchange import STILL, answer, odd_sites, personal, tell
 from engram.molar.simulation import linear_rows, logistic_rows
 from engram.molar.site import Rows, estimate_site
-from engram.molar.tables import Scaling
-from tests.evidence.exchange import Cell, covered
+from tests.evidence.exchange import in_one_place
 
 REACH = 3.0
 
@@ -40,24 +38,13 @@ def exchanged(tasks, *, family="linear", count=30, spoil=lambda told: told, **op
     return found, np.stack([personal(rows, told, family=family, reach=REACH) for rows in tasks])
 
 
-def in_one_place(tasks, family):
-    """Fits all rows, columns being standardized over them, until nothing moves."""
-    x, _, counts = stacked(tasks)
-    scaling = Scaling.of(x, counts)
-    scaling.center[-1] = 0
-    plain = [scaling.of_rows(rows) for rows in tasks]
-    found = adapt(plain, family=family, c=REACH, accuracy=1e-7)
-    full = scaling.unscaled(np.vstack([found.coefs, found.center]))
-    return full[:-1], full[-1], np.sqrt(np.diag(found.covariance)) / scaling.scale
-
-
 @pytest.mark.parametrize("family", ["linear", "logistic"])
 def test_sites_fit_what_one_place_fits_to_a_millionth_of_a_standard_error(family):
     tasks = sites()[0] if family == "linear" else classes()
     moved = [rows._replace(x=rows.x * [12, *[1] * (rows.x.shape[1] - 1)]) for rows in tasks]
     for rows in moved:
         rows.x[:, 0] += 62
-    coefs, center, error = in_one_place(moved, family)
+    coefs, center, error, _ = in_one_place(moved, family)
     found, own = exchanged(moved, family=family)
     assert found.told.change <= STILL
     assert (np.abs(found.coef - center) <= 1e-6 * error).all()
@@ -79,18 +66,6 @@ def test_columns_need_no_centers():
     variance = residual @ residual / (len(x) - 6) * np.linalg.inv(x[:, :2].T @ x[:, :2])
     np.testing.assert_allclose(plain.coef[:2], coef, atol=0.5 * variance[0, 0] ** 0.5)
     np.testing.assert_allclose(plain.error[:2], np.sqrt(np.diag(variance)), rtol=0.4)
-
-
-@pytest.mark.parametrize("draw", [0, 1])
-def test_shared_intervals_of_raw_columns_hold_as_often_as_those_of_centered_ones(draw):
-    raw, centered = (covered(Cell("linear", 3, own), draw)[0] for own in (True, False))
-    np.testing.assert_array_equal(raw[:2], centered[:2])
-
-
-def test_shared_intervals_hold():
-    """Of 12 draws at level 0.95, fewer than 9 hold with a probability of 0.002."""
-    held = np.sum([covered(Cell("linear", 3, True, rows=60), draw)[0] for draw in range(12)], 0)
-    assert (held >= 9).all()
 
 
 @pytest.mark.parametrize("sizes", [(50_000, 250), (50_000, 250, 250)])
@@ -162,6 +137,16 @@ def test_a_site_in_other_units_is_named_with_its_column():
     tasks[5] = tasks[5]._replace(y=tasks[5].y + 1e9)
     each = [tell(rows, None, family="linear", reach=REACH) for rows in tasks]
     assert odd_sites(dict(enumerate(each)), intercept=True) == {2: 1, 5: 5}
+
+
+def test_a_site_in_other_units_is_named_in_later_exchanges_as_well():
+    tasks = classes()
+    tasks[3] = tasks[3]._replace(x=tasks[3].x * [1e6, 1, 1])
+    first = [tell(rows, None, family="logistic", reach=REACH) for rows in tasks]
+    assert odd_sites(dict(enumerate(first)), intercept=True) == {3: 0}
+    told = answer([*first[:3], *first[4:]], None, family="logistic", reach=REACH).told
+    later = [tell(rows, told, family="logistic", reach=REACH) for rows in tasks]
+    assert odd_sites(dict(enumerate(later)), intercept=True) == {3: 0}
 
 
 def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
