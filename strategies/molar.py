@@ -170,7 +170,7 @@ class Exchange(SiteStrategy):
         half = quantile((1 + own.level) / 2, found.freedom) * found.error
         capped = found.capped & (own.site_weights == "precision")
         named = self.name_bounded(np.array(clients)[capped], most)
-        unsettled = found.told.change if found.told.change > STILL else None
+        unsettled = _finite(found.told.change) if found.told.change > STILL else None
         reasons = self._reasons(half, [_DROPPED] * len(half))
         self._remarks = {"no-interval": reasons, "unsettled": unsettled}
         size = float(bounded([self.sites.rows[client] for client in clients], most).sum())

@@ -122,19 +122,18 @@ def posterior(
     inner = root[:, None] * g * root  # symmetric, as (I + G T)^-1 is not
     inverse = np.linalg.inv(np.eye(len(t)) + inner)
     scaled = g * root
-    a = g - scaled @ inverse @ scaled.T
     score = u - scaled @ (inverse @ (root * u))
     left = np.diag(inverse)  # 1 - t_k A_kk, by which a wide prior's A loses no digits
-    diagonal = np.where(left < _HALF, (1 - left) / np.where(t > 0, t, 1), np.diag(a))
-    diagonal = np.maximum(diagonal, _LEAST * max(float(np.diag(g).max()), _LEAST))
+    wide, unit = left < _HALF, np.where(left < _HALF, root, 1)
+    a = (np.eye(len(t)) - inverse) / unit[:, None] / unit
+    a = np.where(wide[:, None] & wide, a, g - scaled @ inverse @ scaled.T)
+    diagonal = np.maximum(np.diag(a), _LEAST * max(float(np.diag(g).max()), _LEAST))
     variance = np.maximum(left, _LEAST) / diagonal
     freedom = np.inf
     if family == "linear":
         freedom = max(float(counts.sum() - np.sum(inner * inverse)), _LEAST)
         sigma = float(np.sqrt(counts @ (y - x @ coef) ** 2 / freedom))
-    gap = np.where(
-        left < _HALF, (coef - prior.center) / np.where(left < _HALF, 1 - left, 1), score / diagonal
-    )
+    gap = np.where(wide, (coef - prior.center) / np.where(wide, 1 - left, 1), score / diagonal)
     deviance = float(counts @ FAMILIES[family].loss(x @ coef, y))
     return Posterior(coef, gap, variance, a, score, sigma, freedom, deviance)
 

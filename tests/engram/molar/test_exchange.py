@@ -149,6 +149,20 @@ def test_a_site_in_other_units_is_named_in_later_exchanges_as_well():
     assert odd_sites(dict(enumerate(later)), intercept=True) == {3: 0}
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mean", [0.1, 10.0, 1e6])
+def test_counts_may_be_of_any_size(mean):
+    rng = np.random.default_rng(0)
+    tasks = []
+    for _ in range(4):
+        age = rng.normal(62, 12, (200, 1))
+        rate = mean * np.exp(0.02 * (age[:, 0] - 62) + 0.1 * rng.normal())
+        tasks.append(Rows(age, rng.poisson(rate).astype(float)).with_ones())
+    found, _ = exchanged(tasks, family="poisson")
+    assert found.told.change <= STILL
+    assert abs(found.coef[0] - 0.02) <= 3 * found.error[0] <= 3 * 0.01
+
+
 def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
     tasks, _ = sites()
     flat = Rows(tasks[0].x, np.full(30, 2.0))
