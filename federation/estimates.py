@@ -106,7 +106,7 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
 
 
 def told_record(answer: Answer, estimate: SharedEstimate) -> ArrayRecord:
-    """Serializes what ``shared_record`` does, and the state around which sites tell further."""
+    """Serializes an estimate as ``shared_record`` does, with the server's whole answer."""
     told = answer.told
     state = {"told": np.stack([*told[:5], *told.scaling]), "told-numbers": np.array(told[6:])}
     return ArrayRecord({**shared_record(estimate), **floats_record(**state)})
@@ -151,7 +151,7 @@ def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]
 
 
 def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> str | None:
-    """Returns what is wrong with equations that a site sent; None if they are possible.
+    """Checks a site's equations: the first fault in words, or None.
 
     Args:
         site: The equations.

@@ -123,7 +123,7 @@ class TableSites:
     def answer(
         self, client: int, told: Told | None, server_round: int
     ) -> tuple[SiteEstimate | Equations, str | None]:
-        """Returns a client's own estimate; an adaptive one's equations around what is shared.
+        """Returns a client's own estimate, or in adaptive sharing its normal equations.
 
         Where privacy is example, it is one with noise, new at each call. For the note and errors
         see ``estimate``.

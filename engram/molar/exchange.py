@@ -39,7 +39,7 @@ _SAME: Final = 1e-9  # relative changes of variances that are none
 
 
 class Equations(NamedTuple):
-    """The normal equations of a site: what it tells."""
+    """The normal equations of a site's rows."""
 
     triangle: Array  # R, shape (d + 1, d + 1)
     weight: float  # the trace of D: of linear models, the number of rows
@@ -122,7 +122,7 @@ def tell(rows: Rows, told: Told | None, *, family: FamilyName, reach: float) -> 
 
 
 def personal(rows: Rows, told: Told, *, family: FamilyName, reach: float) -> Array:
-    """Returns a site's personal coefficients, shape (d,), which it keeps.
+    """Computes a site's personal coefficients, shape (d,); they stay there.
 
     Where a site's weight in the center is cut to a share f, the center holds less than the site
     knows: there its prior is wider, by 1 - f times the squared error of the center.
@@ -139,7 +139,7 @@ def personal(rows: Rows, told: Told, *, family: FamilyName, reach: float) -> Arr
 def _settled(
     rows: Rows, told: Told, family: FamilyName, reach: float
 ) -> tuple[Posterior, Bools, Prior]:
-    """Returns a site's posterior by its own noise, what is apart, and the prior that follows."""
+    """Returns a site's posterior by its own noise, its coefficients apart, and their prior."""
     base = prior = Prior(told.center, told.variance)
     sigma, apart = told.sigma, np.zeros(len(told.center), dtype=bool)
     found = posterior(rows, prior, family=family, sigma=sigma)
@@ -209,7 +209,7 @@ def answer(
 
 
 def odd_sites(sites: Mapping[int, Equations], *, intercept: bool) -> dict[int, int]:
-    """Returns the first column in which a site is far from the median site, by site.
+    """Finds sites far from the median site, and the first such column of each.
 
     The target is the column after the last. One site in other units, or one that lies, would make
     all others' columns constant by comparison.

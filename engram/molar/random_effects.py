@@ -216,7 +216,7 @@ class Usual(NamedTuple):
 
 
 def usual_noise(found: list[Posterior]) -> Usual:
-    """Returns the noise to which each task's is moderated (``moderated``).
+    """Estimates the usual noise, for ``moderated``.
 
     The usual variance is the mean of the tasks', weighted by their degrees of freedom f. How much
     it counts follows from how much they differ: if the true variances are inverse chi-squares with
