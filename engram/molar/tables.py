@@ -39,7 +39,7 @@ class Scaling(NamedTuple):
 
     def unscaled(self, coefs: Array) -> Array:
         """Returns coefficients, shape (..., d), of columns in their own units."""
-        full = coefs / self.scale
+        full = coefs / self.scale + 0.0  # dropped columns have 0, and not -0
         full[..., -1] -= full @ self.center  # 0 without an intercept
         return full
 
