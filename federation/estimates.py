@@ -159,14 +159,12 @@ def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> st
         intercept: Whether the last column must be of ones.
     """
     r = site.triangle
-    faults = {
-        f"some of its sums are NaN, or beyond {LARGEST:.3g}": not (np.abs(r) <= LARGEST).all(),
-        f"it claims {site.weight:g} rows of {rows:g}": not 0 < site.weight <= LARGEST
-        or (rows < np.inf and not np.isclose(site.weight, rows)),
-        "its column of ones has others": intercept
-        and not np.isclose(r[:, -2] @ r[:, -2], site.weight),
-    }
-    return next((reason for reason, there in faults.items() if there), None)
+    if not (np.abs(r) <= LARGEST).all():  # NaN is not, either
+        return f"some of its sums are NaN, or beyond {LARGEST:.3g}"
+    if not 0 < site.weight <= LARGEST or (rows < np.inf and not np.isclose(site.weight, rows)):
+        return f"it claims {site.weight:g} rows of {rows:g}"
+    odd = intercept and not np.isclose(r[:, -2] @ r[:, -2], site.weight)
+    return "its column of ones has others" if odd else None
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
