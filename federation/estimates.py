@@ -161,7 +161,8 @@ def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> st
     r = site.triangle
     if not (np.abs(r) <= LARGEST).all():  # NaN is not, either
         return f"some of its sums are NaN, or beyond {LARGEST:.3g}"
-    if not 0 < site.weight <= LARGEST or (rows < np.inf and not np.isclose(site.weight, rows)):
+    within = 1 / LARGEST < site.weight <= LARGEST
+    if not within or (rows < np.inf and not np.isclose(site.weight, rows)):
         return f"it claims {site.weight:g} rows of {rows:g}"
     odd = intercept and not np.isclose(r[:, -2] @ r[:, -2], site.weight)
     return "its column of ones has others" if odd else None
