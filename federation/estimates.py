@@ -7,10 +7,11 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from engram.arrays import Array
-from engram.molar.exchange import Told
+from engram.molar.exchange import Answer, Equations, Told
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
+from engram.molar.tables import Scaling
 from federation.columns import LARGEST
 from federation.wire import floats_record, read_floats
 
@@ -104,16 +105,11 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     return SharedEstimate(Shared(coef, size), half)
 
 
-def told_record(told: Told, half_width: Array) -> ArrayRecord:
-    """Serializes what ``shared_record`` does, with ``variance``, ``error`` and ``sigma``."""
-    return floats_record(
-        coef=told.center,
-        size=np.array([told.size]),
-        variance=told.variance,
-        error=told.error,
-        sigma=np.array([told.sigma]),
-        **{"half-width": half_width},
-    )
+def told_record(answer: Answer, estimate: SharedEstimate) -> ArrayRecord:
+    """Serializes an estimate as ``shared_record`` does, with the server's whole answer."""
+    told = answer.told
+    state = {"told": np.stack([*told[:5], *told.scaling]), "told-numbers": np.array(told[6:])}
+    return ArrayRecord({**shared_record(estimate), **floats_record(**state)})
 
 
 def read_told(record: ArrayRecord, dim: int) -> Told:
@@ -124,13 +120,52 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
         ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
-    (coef, size), _ = read_shared(record, dim)
-    variance, error = (read_floats(record, name, (dim,)) for name in ("variance", "error"))
-    sigma = float(read_floats(record, "sigma", (1,))[0])
-    finite = np.isfinite(variance).all() and np.isfinite(sigma)
-    if not (finite and (variance >= 0).all() and (error > 0).all() and sigma > 0):
-        raise ValueError("variances, errors or noise are NaN, negative or infinite")
-    return Told(coef, variance, error, sigma, size)
+    arrays = read_floats(record, "told", (7, dim))
+    numbers = read_floats(record, "told-numbers", (3,))
+    center, variance, middle, error, limit, *scaling = arrays
+    told = Told(center, variance, middle, error, limit, Scaling(*scaling), *numbers.tolist())
+    finite = np.concatenate([center, variance, middle, error, told.scaling.center, numbers[:1]])
+    least = np.concatenate([variance, error, limit, numbers])
+    above = np.append(told.scaling.scale, numbers[:2])
+    if not (np.isfinite(finite).all() and (least >= 0).all() and (above > 0).all()):
+        raise ValueError("variances, errors, scales or noise are NaN, negative or infinite")
+    return told
+
+
+def equations_record(sites: Sequence[Equations], dim: int) -> ArrayRecord:
+    """Serializes k sites' triangles, and their marks and weights below: shape (k, d + 2, d + 1)."""
+    each = [np.vstack([site.triangle, np.append(site.apart, site.weight)]) for site in sites]
+    return floats_record(equations=np.array(each).reshape(len(sites), dim + 2, dim + 1))
+
+
+def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]:
+    """Reads ``count`` sites' equations from an untrusted sender; their numbers may be anything.
+
+    Raises:
+        KeyError: If the array is missing.
+        ValueError: It has another shape or dtype.
+        TypeError: It is not what it is declared to be.
+    """
+    each = read_floats(record, "equations", (count, dim + 2, dim + 1))
+    return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1] > 0) for part in each]
+
+
+def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> str | None:
+    """Checks a site's equations: the first fault in words, or None.
+
+    Args:
+        site: The equations.
+        rows: Number of rows that the site reported; infinite where they do not count alike.
+        intercept: Whether the last column must be of ones.
+    """
+    r = site.triangle
+    if not (np.abs(r) <= LARGEST).all():  # NaN is not, either
+        return f"some of its sums are NaN, or beyond {LARGEST:.3g}"
+    within = 1 / LARGEST < site.weight <= LARGEST
+    if not within or (rows < np.inf and not np.isclose(site.weight, rows)):
+        return f"it claims {site.weight:g} rows of {rows:g}"
+    odd = intercept and not np.isclose(r[:, -2] @ r[:, -2], site.weight)
+    return "its column of ones has others" if odd else None
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:

@@ -1,6 +1,6 @@
 """One exchange of estimates: sites' estimates are screened, and their weighted median sent back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, Self
 
@@ -10,11 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from scipy.special import ndtri
 
-from engram.molar.exchange import Told, answer
+from engram.molar.exchange import STILL, Told, answer, odd_sites
+from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
-from engram.molar.intervals import shared_half_width
-from engram.molar.shrinkage import combine, median_weights, outweighing
-from engram.molar.site import INTERCEPT, SiteEstimate
+from engram.molar.intervals import quantile, shared_half_width
+from engram.molar.shrinkage import Shared, combine, median_weights, outweighing
+from engram.molar.site import INTERCEPT
 from engram.shares import bounded
 from federation.errors import RunStopped
 from federation.estimates import (
@@ -22,6 +23,8 @@ from federation.estimates import (
     SITES,
     SharedEstimate,
     impossible,
+    impossible_equations,
+    read_equations,
     read_shared,
     read_sites,
     read_told,
@@ -39,6 +42,8 @@ from strategies.sites import SiteStrategy, read_split, sites_in_words
 
 _log = getLogger("flwr.engram")
 
+_DROPPED = "the rows of all sites together do not determine it: it is dropped"
+_NOTHING: Row = {"one-site": [], "no-interval": {}, "unsettled": None}
 _FAR = 100  # a site's loss counts as at most this many medians
 
 
@@ -56,7 +61,7 @@ class Exchange(SiteStrategy):
         roster: The sites.
 
     Attributes:
-        estimates: The last round's usable estimates, by client.
+        estimates: The last round's usable estimates, or equations of adaptive sites, by client.
         left_out: The clients without a usable estimate, and why.
         notes: Which sites lack some coefficients, and why.
         scored: The last evaluation, or None.
@@ -70,7 +75,8 @@ class Exchange(SiteStrategy):
         self._max_weight = experiment.max_weight
         self._told: Told | None = None
         self._names = [*self.sites.columns, *([INTERCEPT] if own.intercept else [])]
-        self.estimates: dict[int, SiteEstimate] = {}
+        self.estimates: dict[int, Any] = {}
+        self._remarks: Row = {}
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
 
@@ -90,6 +96,7 @@ class Exchange(SiteStrategy):
     ) -> Iterable[Message]:
         """Asks every site for its estimate; adaptive sites get the shared state so far."""
         again = self._own.sharing == "adaptive" and server_round > 1
+        self.scored = None
         self._told = read_told(arrays, len(self._names)) if again else None
         shared = {SHARED: arrays} if again else {}
         return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
@@ -109,19 +116,22 @@ class Exchange(SiteStrategy):
         """
         self.estimates, self.notes, self.left_out = {}, {}, {}
         self.left_out |= self.gather(server_round, replies, self._read)
+        if self._own.sharing == "adaptive":
+            return self._answered()
         self.check_enough(len(self.estimates))
         for client, note in sorted(self.notes.items()):
             called = self.called(client)
             _log.warning("client %s gets coefficients that it lacks from others: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
-        if self._own.sharing == "adaptive":
-            return self._answered(found)
         weights, most = self._own.site_weights, self._max_weight
         each = median_weights(found, weights, most)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
-            name = self._names[int(np.argmax(unknown))]
-            raise RunStopped(f"column {name} is determined by the rows of no site")
+            names = ", ".join(np.array(self._names)[unknown])
+            reasons = "; ".join(sorted(set(self.notes.values())))
+            raise RunStopped(
+                f"no site's rows determine {names} ({reasons}): leave out columns that others give"
+            )
         self._warn_of_weight(each)
         shared = combine(found, weights, most)
         half = shared_half_width(
@@ -129,37 +139,75 @@ class Exchange(SiteStrategy):
         )
         above = outweighing(found, weights, most)
         bounded = self.name_bounded(np.array(sorted(self.estimates))[above], most)
+        alone = (np.stack([site.coef for site in found]) == shared.coef) & (each > 0)
+        self._remarks = {
+            "one-site": np.array(self._names)[alone.any(axis=0)].tolist(),
+            "no-interval": self._reasons(half, _why_none(each, self._own.level)),
+        }
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
 
-    def _answered(self, found: list[SiteEstimate]) -> tuple[ArrayRecord, MetricRecord]:
+    def _answered(self) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
-        told = answer(
-            found,
+        own, intercept, names = self._own, self._own.intercept, [*self._names, "the target"]
+        odd = odd_sites(self.estimates, intercept=intercept) if self.estimates else {}
+        why = "is in other units than elsewhere, it seems"
+        self.left_out |= {client: f"{names[column]} {why}" for client, column in odd.items()}
+        clients = sorted(self.estimates.keys() - odd)
+        self.check_enough(len(clients))
+        most = 1.0 if own.site_weights == "equal" else self._max_weight
+        found = answer(
+            [self.estimates[client] for client in clients],
             self._told,
-            reach=REACH * self._own.threshold_scale,
-            weights=self._own.site_weights,
-            max_weight=self._max_weight,
-            intercept=self._own.intercept,
+            family=own.family,
+            reach=REACH * own.threshold_scale,
+            max_weight=most,
+            intercept=intercept,
         )
-        half = float(ndtri((1 + self._own.level) / 2)) * told.error
-        metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out)})
-        return told_record(told, half), metrics
+        self._told = found.told
+        for one in found.dropped:
+            _log.warning("column dropped at all sites: %s", one.in_words(self._names))
+        half = quantile((1 + own.level) / 2, found.freedom) * found.error
+        capped = found.capped & (own.site_weights == "precision")
+        named = self.name_bounded(np.array(clients)[capped], most)
+        unsettled = _finite(found.told.change) if found.told.change > STILL else None
+        reasons = self._reasons(half, [_DROPPED] * len(half))
+        self._remarks = {"no-interval": reasons, "unsettled": unsettled}
+        size = float(bounded([self.sites.rows[client] for client in clients], most).sum())
+        metrics = MetricRecord({"sites": len(clients), "left-out": len(self.left_out), **named})
+        return told_record(found, SharedEstimate(Shared(found.coef, size), half)), metrics
+
+    def _reasons(self, half: npt.NDArray[np.float64], why: Iterable[str]) -> dict[str, str]:
+        """Returns the reasons of the columns without an interval."""
+        each = zip(self._names, half, why, strict=True)
+        return {name: reason for name, width, reason in each if not np.isfinite(width)}
+
+    @property
+    def over(self) -> bool:
+        """Whether adaptive sites have nothing more to tell."""
+        return self._told is not None and self._told.change <= STILL
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
-        """Reads and checks a node's estimates of its clients."""
+        """Reads and checks a node's estimates, or equations, of its clients."""
         ids, failed, notes = read_split(content, clients)
-        found = read_sites(content.array_records[SITES], len(ids), len(self._names))
-        sites = dict(zip(ids, found, strict=True))
-        for client, site in sites.items():
-            rows = self.sites.rows[client]
-            if reason := impossible(site, rows, family=self._own.family):
-                failed[client] = reason
-            elif self._own.family == "linear":  # its noise is estimated from its rows
-                sites[client] = site._replace(freedom=min(site.freedom, rows))
-        self.left_out |= failed
         self.notes |= notes
-        self.estimates |= {c: site for c, site in sites.items() if c not in failed}
+        family, given = self._own.family, (content.array_records[SITES], len(ids), len(self._names))
+        adaptive = self._own.sharing == "adaptive"
+        read: Callable[..., Sequence[Any]] = read_equations if adaptive else read_sites
+        # In the first exchange all rows have the same weight.
+        each = np.inf if self._told else float(FAMILIES[family].curvature(np.zeros(())))
+        for client, sent in zip(ids, read(*given), strict=True):
+            rows, self.estimates[client] = self.sites.rows[client], sent
+            if adaptive:
+                why = impossible_equations(sent, rows * each, intercept=self._own.intercept)
+            else:
+                why = impossible(sent, rows, family=family)
+                most = rows if family == "linear" else np.inf  # its noise is estimated from rows
+                self.estimates[client] = sent._replace(freedom=min(sent.freedom, most))
+            if why:
+                failed[client] = why
+                del self.estimates[client]
+        self.left_out |= failed
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
         """Warns of a site that has most of the weight: it may be very large, or lie."""
@@ -211,7 +259,7 @@ class Exchange(SiteStrategy):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns which sites were asked, had no part, or lack some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
-        return super().row(absent) | {"lacking": lacking}
+        return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks
 
     @property
     def evaluated(self) -> bool:
@@ -238,7 +286,11 @@ class Exchange(SiteStrategy):
                 "coef": coef.tolist(),
                 "low": [_finite(value) for value in coef - half],
                 "high": [_finite(value) for value in coef + half],
+                "no-interval": row["no-interval"],
+                "one-site": row["one-site"],
             },
+            "bounded": [self.called(client) for client in row.get("bounded", [])],
+            "unsettled": row["unsettled"],
             "clients": self.scored.listed("rows"),
         }
 
@@ -266,6 +318,17 @@ def _losses(scored: Evaluation) -> dict[str, Any]:
         found[column.name] = float(bounded(losses, _FAR).mean()) if some.any() else None
         found[f"{column.name}-median"] = float(np.median(losses)) if some.any() else None
     return found
+
+
+def _why_none(weights: npt.NDArray[np.float64], level: float) -> list[str]:
+    """Returns for each column why a median may have no interval (``shared_half_width``)."""
+    needed = int(ndtri(1 - (1 - level) / 4) ** 2) + 1
+    equal = weights.sum(axis=0) ** 2 / (weights**2).sum(axis=0)  # sites of equal weight, in effect
+    few = f"a median's interval needs {needed} sites of equal weight, and these count as"
+    return [
+        f"{few} {n:.3g}: sharing=adaptive gives one" if n < needed else "too many sites differ"
+        for n in equal
+    ]
 
 
 def _finite(value: float) -> float | None:

@@ -1,19 +1,19 @@
 """The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from client.hosts.base import Opening, hosts
 from client.hosts.rows import read_tables, shared_by
 from client.memory import MemoryStore
 from client.requests import Request, answered, by_client, round_of, split
 from engram.checks import Fault
-from engram.molar.exchange import Told, tell
+from engram.molar.exchange import Equations, Told, personal, tell
 from engram.molar.families import FAMILIES
 from engram.molar.heterogeneity import REACH
 from engram.molar.intercept import personalize_rows
@@ -25,7 +25,14 @@ from engram.molar.tables import check_finite
 from federation.calibration import noise_multiplier
 from federation.data.tables import TableData
 from federation.errors import DataError, EngramError, one_line
-from federation.estimates import SHARED, SITES, read_shared, read_told, site_record
+from federation.estimates import (
+    SHARED,
+    SITES,
+    equations_record,
+    read_shared,
+    read_told,
+    site_record,
+)
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
 from federation.noise import Noise, secret_noise
@@ -70,8 +77,10 @@ class TableSites:
             raise DataError(Fault(("intercept",), text))
         self.experiment = experiment
         self.data = data
+        self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
         self._store, self._noise = store, noise
         self._private = experiment.privacy == "example"
+        self._reach = REACH * self.own.threshold_scale
         self.covers, self._least_scored = covers and self._private, least_scored
         self._estimates: dict[int, SiteEstimate] = {}
 
@@ -111,8 +120,8 @@ class TableSites:
 
     def answer(
         self, client: int, told: Told | None, server_round: int
-    ) -> tuple[SiteEstimate, str | None]:
-        """Returns a client's own estimate; for adaptive sites, its estimate around the shared one.
+    ) -> tuple[SiteEstimate | Equations, str | None]:
+        """Returns a client's own estimate, or in adaptive sharing its normal equations.
 
         Where privacy is example, it is one with noise, new at each call. For the note and errors
         see ``estimate``.
@@ -120,9 +129,9 @@ class TableSites:
         site, note = self.estimate(client)
         if self._private:
             return self._noised(client, server_round), None
-        if self.own.sharing == "adaptive":
-            site, _ = self._told(client, told)
-        return site, note
+        if self.own.sharing == "median":
+            return site, note
+        return tell(self._rows(client), told, family=self.own.family, reach=self._reach), note
 
     def _noised(self, client: int, server_round: int) -> SiteEstimate:
         e, rows = self.experiment, self._rows(client)
@@ -132,19 +141,18 @@ class TableSites:
         noisy = noisy_statistics(rows, bound=e.clip, multiplier=z, normal=normal)
         return estimate_of(noisy, len(rows.y), z * e.clip**2)
 
-    def _told(self, client: int, told: Told | None) -> tuple[SiteEstimate, Array]:
-        reach = REACH * self.own.threshold_scale
-        return tell(self._rows(client), told, family=self.own.family, reach=reach)
-
     def _coefficients(
         self, client: int, shared: Shared, half_width: Array, told: Told | None
-    ) -> tuple[Array, Intervals]:
-        """Returns a client's personal coefficients, and their intervals."""
-        m, (site, _) = self.own, self.estimate(client)
+    ) -> tuple[SiteEstimate, Array, Intervals]:
+        """Returns a client's own estimate, its personal coefficients, and their intervals."""
+        m, rows, (site, _) = self.own, self._rows(client), self.estimate(client)
         if told is not None:
-            return self._told(client, told)[1], own_interval(site, level=m.level)
+            if not told.kept.all():
+                site = estimate_site(rows._replace(x=rows.x * told.kept), family=m.family)
+            coef = personal(rows, told, family=m.family, reach=self._reach)
+            return site, coef, own_interval(site, level=m.level)
         coef = personalize_rows(
-            self._rows(client),
+            rows,
             site,
             shared,
             family=m.family,
@@ -153,7 +161,7 @@ class TableSites:
             c=m.threshold_scale,
         )
         limits = site_interval(site, shared, half_width, level=m.level, intercept=m.intercept)
-        return coef, limits
+        return site, coef, limits
 
     def personalize(
         self,
@@ -173,8 +181,7 @@ class TableSites:
             errors, or the family's deviances.
         """
         m = self.own
-        site, _ = self.estimate(client)
-        coef, limits = self._coefficients(client, shared, half_width, told)
+        site, coef, limits = self._coefficients(client, shared, half_width, told)
         table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
         self._store.save(client, memory, server_round=server_round, durable=0)
@@ -184,7 +191,8 @@ class TableSites:
             return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
         test = held_out.with_ones() if m.intercept else held_out
         loss = FAMILIES[m.family].loss
-        own = site.coef if site.determined.all() else np.full_like(site.coef, np.nan)
+        lacks = ~site.determined & (True if told is None else told.kept)
+        own = site.coef if not lacks.any() else np.full_like(site.coef, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
             scores = {
                 name: float(np.mean(loss(test.x @ beta, test.y)))
@@ -195,8 +203,7 @@ class TableSites:
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the clients' numbers of rows, and their columns."""
-        held = [(client, self.data.train[client]) for client in hosted]
-        clients = {client: len(rows.y) for client, rows in held if rows is not None}
+        clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
         kind = Kind(schema=self.data.schema, classes=self.data.classes)
         return describe_node(clients, kind, self.data.names)
 
@@ -224,6 +231,8 @@ def _open(opening: Opening) -> TableSites:
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
     told, number = _read_told(host, content), round_of(content)
+    adaptive = host.own.sharing == "adaptive"
+    record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
     found, failed = by_client(clients, lambda client: host.answer(client, told, number))
     if host.covers:
         failed = dict.fromkeys(failed, "its log says why")
@@ -232,8 +241,8 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
     details = split(number, found, failed, notes)
     return RecordDict(
         {
-            SITES: site_record(sites, len(host.names)),
-            METRICS: MetricRecord({"num-examples": int(sum(site.size for site in sites))}),
+            SITES: record(sites, len(host.names)),
+            METRICS: MetricRecord({"num-examples": sum(host.sizes[client] for client in found)}),
             CLIENTS: ConfigRecord(details),
         }
     )

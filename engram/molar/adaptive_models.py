@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 
 from engram.arrays import Array, Bools
-from engram.molar.adaptive import adapt
+from engram.molar.adaptive import adapt, stacked
+from engram.molar.columns import dependent_columns
 from engram.molar.heterogeneity import REACH
 from engram.molar.honest import honest_intervals
 from engram.molar.intervals import Intervals
@@ -25,7 +26,9 @@ class Adaptive(MultitaskModel):
         support_: Whether a task's coefficient is apart from the shared one, shape (M, d).
         spread_: Standard deviation of the other tasks' coefficients, shape (d,); 0: they are alike.
         p_value_: Of the test that they are alike, shape (d,).
-        shared_error_: Standard error of each shared coefficient and of the intercept, shape (d',).
+        shared_error_: Standard error of each shared coefficient and of the intercept, shape (d',);
+            infinite where the rows of all tasks together do not determine it.
+        shared_freedom_: Degrees of freedom of these, shape (d',); infinite without scatter.
         sites_: Each task's own estimate (OLS or maximum likelihood).
     """
 
@@ -35,17 +38,22 @@ class Adaptive(MultitaskModel):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         self._check_several()
         d = self.n_features_in_
-        scaling = _common_scale(rows, d, center=self.fit_intercept)
-        plain = [_scaled(own, scaling) for own in rows]
-        chosen = {"c": self.c, "alike": self.alike}
-        found = adapt(plain, family=self._family, **chosen, intercept=self.fit_intercept)
+        x, _, counts = stacked(rows)
+        scaling = Scaling.of(x, counts)
+        scaling.center[d * self.fit_intercept :] = 0.0
+        plain = [scaling.of_rows(own) for own in rows]
+        found = adapt(
+            plain, family=self._family, c=self.c, alike=self.alike, intercept=self.fit_intercept
+        )
         self.support_: Bools = found.heterogeneity.apart[:, :d]
-        self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale
+        self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale[:d]
         self.p_value_ = found.heterogeneity.p_value[:d]
         self.sites_: list[SiteEstimate] = [estimate_site(own, family=self._family) for own in rows]
-        full = _unscaled(np.vstack([found.coefs, found.center]), scaling)
-        back = _unscaled(np.eye(full.shape[1]), scaling).T
-        self.shared_error_ = np.sqrt(np.diag(back @ found.covariance @ back.T))
+        full = scaling.unscaled(np.vstack([found.coefs, found.center]))
+        back = scaling.unscaled(np.eye(full.shape[1])).T
+        self.shared_error_, self.shared_freedom_ = found.errors(back)
+        for one in dependent_columns(plain, intercept=self.fit_intercept):
+            self.shared_error_[[one.column, *one.others]] = np.inf
         return full[:-1], full[-1]
 
     def confidence_intervals(self, level: float = 0.95) -> Intervals:
@@ -89,23 +97,3 @@ class AdaptiveClassifier(TwoClasses, Adaptive):
 
     Classes that some column tells apart, and tasks with one class only, are no obstacle.
     """
-
-
-def _common_scale(rows: list[Rows], d: int, *, center: bool) -> Scaling:
-    parts = [own.counted() for own in rows]
-    x, counts = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
-    found = Scaling.of(x[:, :d], counts)
-    return found if center else Scaling(np.zeros(d), found.scale)
-
-
-def _scaled(rows: Rows, scaling: Scaling) -> Rows:
-    d = len(scaling.scale)
-    return rows._replace(x=np.hstack([scaling.apply(rows.x[:, :d]), rows.x[:, d:]]))
-
-
-def _unscaled(coefs: Array, scaling: Scaling) -> Array:
-    """Returns coefficients, shape (k, d'), of columns in their own units."""
-    d = len(scaling.scale)
-    slopes = coefs[:, :d] / scaling.scale
-    rest = coefs[:, d:] - (slopes @ scaling.center)[:, None]
-    return np.hstack([slopes, rest[:, : coefs.shape[1] - d]])

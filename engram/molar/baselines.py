@@ -1,18 +1,15 @@
 """Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 
 from engram.arrays import Array, Bools
 from engram.checks import require
-from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim
 from engram.molar.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
-from engram.molar.model import MultitaskModel
+from engram.molar.numbers import Numbers
 from engram.molar.pooled import pool
 from engram.molar.shrinkage import combine
 from engram.molar.site import Rows, SiteEstimate, estimate_site
@@ -24,7 +21,7 @@ __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "Pooled
 Center = Literal["median", "trimmed-mean", "transfer"]
 
 
-class _Linear(RegressorMixin, MultitaskModel):
+class _Linear(Numbers):
     """A linear model for each task.
 
     Arguments common to all subclasses:
@@ -35,9 +32,7 @@ class _Linear(RegressorMixin, MultitaskModel):
     - ``unseen``: see ``MolarRegressor``.
     """
 
-    @property
-    def _family(self) -> FamilyName:
-        return "linear"
+    family = "linear"
 
     @property
     def _free(self) -> Bools:
@@ -63,17 +58,16 @@ class _Linear(RegressorMixin, MultitaskModel):
                 )
         return sites
 
-    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Returns R^2 of the predictions."""
-        return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))
-
 
 class IndividualRegressor(_Linear):
     """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        own = np.stack([_least_squares(part) for part in rows])
-        return own, np.median(own, axis=0)
+        own = []
+        for x, y, counts in (part.counted() for part in rows):
+            root = np.sqrt(counts)
+            own.append(np.linalg.lstsq(root[:, None] * x, root * y)[0])
+        return np.stack(own), np.median(own, axis=0)
 
 
 class PooledRegressor(_Linear):
@@ -82,7 +76,7 @@ class PooledRegressor(_Linear):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         site = pool(rows)
         if not site.determined.all():
-            name = self._names()[int(np.argmin(site.determined))]
+            name = self.column_names[int(np.argmin(site.determined))]
             raise ValueError(f"column {name} is not determined by the rows of all tasks together")
         return np.tile(site.coef, (len(rows), 1)), site.coef
 
@@ -108,7 +102,7 @@ class LassoRegressor(_Linear):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.c >= 0, "c", self.c, "at least 0")
         own = [
-            lasso(part, _strength(part, self.c * site.sigma), free=self._free)
+            lasso(part, _strength(site, self.c), free=self._free)
             for part, site in zip(rows, self._sites(rows, self.sigma), strict=True)
         ]
         return np.stack(own), np.median(own, axis=0)
@@ -148,7 +142,7 @@ class DebiasedRegressor(_Linear):
         sites = self._sites(rows, self.sigma)
         center = self._center(sites)
         own = [
-            lasso_debiasing(part, center, _strength(part, c * site.sigma), free=self._free)
+            lasso_debiasing(part, center, _strength(site, c), free=self._free)
             for part, site in zip(rows, sites, strict=True)
         ]
         return np.stack(own), center
@@ -156,7 +150,7 @@ class DebiasedRegressor(_Linear):
     def _center(self, sites: list[SiteEstimate]) -> Array:
         known = np.stack([site.determined for site in sites])
         if not known.any(axis=0).all():
-            name = self._names()[int(np.argmin(known.any(axis=0)))]
+            name = self.column_names[int(np.argmin(known.any(axis=0)))]
             raise ValueError(f"column {name} is determined by the rows of no task")
         if self.center == "median":
             return combine(sites).coef
@@ -168,16 +162,8 @@ class DebiasedRegressor(_Linear):
         require(self.sigma is not None, "sigma", None, "given for center='transfer'")
         require(not self.fit_intercept, "fit_intercept", self.fit_intercept, "False for 'transfer'")
         sigma = float(self.sigma or 0)
-        found = high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
-        return found.coefs, found.center
+        return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
 
 
-def _strength(rows: Rows, scale: float) -> float:
-    _, _, counts = rows.counted()
-    return lasso_strength(float(counts.sum()), rows.x.shape[1], scale)
-
-
-def _least_squares(rows: Rows) -> Array:
-    x, y, counts = rows.counted()
-    root = np.sqrt(counts)
-    return np.asarray(np.linalg.lstsq(root[:, None] * x, root * y)[0], dtype=np.float64)
+def _strength(site: SiteEstimate, c: float) -> float:
+    return lasso_strength(site.size, len(site.coef), c * site.sigma)

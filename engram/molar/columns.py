@@ -33,16 +33,17 @@ def dependent_columns(tasks: Sequence[Rows], *, intercept: bool = True) -> list[
     pivoting.
 
     Args:
-        tasks: Each task's rows, without a column of ones.
-        intercept: Whether each task has an intercept.
+        tasks: Each task's rows.
+        intercept: Whether each task has an intercept: its rows' last column, of ones.
     """
-    parts = []
+    parts, squares = [], []
     for rows in tasks:
         x, _, counts = rows.counted()
-        mean = np.average(x, axis=0, weights=counts) if intercept else 0.0
-        parts.append(np.linalg.qr(np.sqrt(counts)[:, None] * (x - mean), mode="r"))
-    x = np.vstack(parts)
-    size = np.sqrt(np.sum([(rows.x**2).sum(axis=0) for rows in tasks], axis=0))
+        x, ones = np.split(np.sqrt(counts)[:, None] * x, [x.shape[1] - intercept], axis=1)
+        squares.append((x**2).sum(axis=0))
+        # The residual of least squares: of ones, the mean is subtracted.
+        parts.append(np.linalg.qr(x - ones @ (np.linalg.pinv(ones) @ x), mode="r"))
+    x, size = np.vstack(parts), np.sqrt(np.sum(squares, axis=0))
     lengths = np.linalg.norm(x, axis=0)
     constant = lengths <= _NIL * size
     x = x / np.where(constant, 1.0, lengths)

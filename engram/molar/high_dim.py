@@ -31,13 +31,6 @@ class Transfer(NamedTuple):
     differences: Array  # delta_m, shape (M, d)
 
 
-class HighDim(NamedTuple):
-    """Debiased coefficients."""
-
-    coefs: Array  # each task's, shape (M, d)
-    center: Array  # the parameter that they were debiased around, shape (d,)
-
-
 def transfer_bounds(sizes: Array, dim: int, scale: float) -> Bounds:
     """Returns the bounds for ``sizes`` n_m, shape (M,), d = ``dim``, and ``scale`` = c sigma."""
     own = scale * np.sqrt(np.log(sizes * dim) / sizes)
@@ -45,21 +38,19 @@ def transfer_bounds(sizes: Array, dim: int, scale: float) -> Bounds:
 
 
 def high_dim(
-    tasks: Sequence[Rows],
-    sigma: float,
-    *,
-    c: float = 1.0,
-    radius: float = np.inf,
-    reading: Reading = "symmetric",
-) -> HighDim:
+    tasks: Sequence[Rows], sigma: float, *, c: float = 1.0, reading: Reading = "symmetric"
+) -> tuple[Array, Array]:
     """Debiases each task's LASSO around the global parameter that ``transfer`` finds.
 
     Its strength is lambda_m (Proposition 3). See ``transfer`` for arguments and errors.
+
+    Returns:
+        Each task's coefficients, shape (M, d), and that parameter, shape (d,).
     """
-    center = transfer(tasks, sigma, c=c, radius=radius, reading=reading).coef
+    center = transfer(tasks, sigma, c=c, reading=reading).coef
     strengths = transfer_bounds(_sizes(tasks), len(center), c * sigma).own
     around = [lasso_debiasing(x, center, own) for x, own in zip(tasks, strengths, strict=True)]
-    return HighDim(np.stack(around), center)
+    return np.stack(around), center
 
 
 def transfer(

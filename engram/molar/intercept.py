@@ -46,9 +46,8 @@ def personalize_rows(
 
     mean = FAMILIES[family].mean
 
-    def derivative(
-        value: float,
-    ) -> float:  # of the log-likelihood, downwards: it rises with the value
+    def derivative(value: float) -> float:
+        # Of the log-likelihood, downwards: it rises with the value.
         return float(counts @ (mean(offset + value) - y))
 
     reach = 1.0 + float(np.abs(site.coef[-1]))

@@ -156,9 +156,9 @@ def _reach(size: float, alpha: float) -> float:
     return float(np.sqrt(2 * np.log(max(2 * size, 8 / alpha))))
 
 
-def quantile(level: Array | float, freedom: float) -> Array:
+def quantile(level: Array | float, freedom: Array | float) -> Array:
     """Returns the quantile of Student's t, of which the normal one is the limit."""
-    return np.asarray(stdtrit(freedom, level) if np.isfinite(freedom) else ndtri(level))
+    return np.asarray(np.where(np.isinf(freedom), ndtri(level), stdtrit(freedom, level)))
 
 
 def _constant(alpha: float) -> float:

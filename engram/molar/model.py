@@ -118,13 +118,8 @@ class MultitaskModel(BaseEstimator):
             raise ValueError(f"y must be numbers, got {shown(y[0])}") from error
 
     def _check_rows(self, x: Array, y: Array, labels: npt.NDArray[Any]) -> None:
-        check_finite(x, labels, self._names())
+        check_finite(x, labels, self.column_names)
         check_target(y, labels, self._family)
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the coefficients: of the columns, and of the intercept if there is one."""
-        return self._names()
 
     def _check_several(self) -> None:
         """Raises ``ValueError`` if there is one task, with which nothing can be shared."""
@@ -134,7 +129,9 @@ class MultitaskModel(BaseEstimator):
                 "there is nothing to share"
             )
 
-    def _names(self) -> list[str]:
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the coefficients: of the columns, and of the intercept if there is one."""
         given: Sequence[str] | None = getattr(self, "feature_names_in_", None)
         names = [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
         return [*names, INTERCEPT] if self.fit_intercept else names
@@ -164,7 +161,7 @@ class MultitaskModel(BaseEstimator):
         shown = np.full(len(x), "not given") if labels is None else labels
         if len(shown) != len(x):
             raise ValueError(f"task must have {len(x)} labels, one a row, got {len(shown)}")
-        check_finite(x, shown, self._names())
+        check_finite(x, shown, self.column_names)
         x = x if self.scaling_ is None else self.scaling_.apply(x)
         eta: Array = x @ self.shared_coef_ + self.shared_intercept_
         if labels is None:

@@ -122,31 +122,30 @@ def posterior(
     inner = root[:, None] * g * root  # symmetric, as (I + G T)^-1 is not
     inverse = np.linalg.inv(np.eye(len(t)) + inner)
     scaled = g * root
-    a = g - scaled @ inverse @ scaled.T
     score = u - scaled @ (inverse @ (root * u))
     left = np.diag(inverse)  # 1 - t_k A_kk, by which a wide prior's A loses no digits
-    diagonal = np.where(left < _HALF, (1 - left) / np.where(t > 0, t, 1), np.diag(a))
-    diagonal = np.maximum(diagonal, _LEAST * max(float(np.diag(g).max()), _LEAST))
+    wide, unit = left < _HALF, np.where(left < _HALF, root, 1)
+    a = (np.eye(len(t)) - inverse) / unit[:, None] / unit
+    a = np.where(wide[:, None] & wide, a, g - scaled @ inverse @ scaled.T)
+    diagonal = np.maximum(np.diag(a), _LEAST * max(float(np.diag(g).max()), _LEAST))
     variance = np.maximum(left, _LEAST) / diagonal
     freedom = np.inf
     if family == "linear":
         freedom = max(float(counts.sum() - np.sum(inner * inverse)), _LEAST)
         sigma = float(np.sqrt(counts @ (y - x @ coef) ** 2 / freedom))
-    gap = np.where(
-        left < _HALF, (coef - prior.center) / np.where(left < _HALF, 1 - left, 1), score / diagonal
-    )
+    gap = np.where(wide, (coef - prior.center) / np.where(wide, 1 - left, 1), score / diagonal)
     deviance = float(counts @ FAMILIES[family].loss(x @ coef, y))
     return Posterior(coef, gap, variance, a, score, sigma, freedom, deviance)
 
 
-def free_variance(gap: Array, prior: Prior, first: Prior, family: FamilyName) -> Array:
+def free_variance(gap: Array, prior: Prior, family: FamilyName) -> Array:
     """Returns the prior variances of coefficients that are set free: their squared gaps, or more.
 
     The mode then is ``z^2 / (z^2 + 1)`` of a distance of z standard errors, as James and Stein have
     it but for terms of order ``z^-4``. For families other than linear, gaps overshoot where a
-    likelihood is far from a parabola, so the first prior's variance is the most.
+    likelihood is far from a parabola, so the most is 1, as in ``start`` of standardized columns.
     """
-    squares = gap**2 if family == "linear" else np.minimum(gap**2, first.variance)
+    squares = gap**2 if family == "linear" else np.minimum(gap**2, 1.0)
     return np.maximum(prior.variance, squares)
 
 
@@ -209,8 +208,15 @@ def _mode(
     return coef, g, u
 
 
-def moderate(found: list[Posterior]) -> Array:
-    """Returns the tasks' noise, each moderated by that of all (``moderated``).
+class Usual(NamedTuple):
+    """The noise of most tasks, and how many degrees of freedom a task borrows from it."""
+
+    sigma: float
+    freedom: float  # infinite: all tasks have this noise
+
+
+def usual_noise(found: list[Posterior]) -> Usual:
+    """Estimates the usual noise, for ``moderated``.
 
     The usual variance is the mean of the tasks', weighted by their degrees of freedom f. How much
     it counts follows from how much they differ: if the true variances are inverse chi-squares with
@@ -218,21 +224,16 @@ def moderate(found: list[Posterior]) -> Array:
     ``2 / f + 2 / (p - 4)``. If they differ no more than by chance, all have the usual one.
     """
     freedom = np.array([each.freedom for each in found])
-    if not np.isfinite(freedom).all():
-        return np.ones(len(found))
     squares = np.array([each.sigma for each in found]) ** 2
     usual = float(np.average(squares, weights=freedom))
     if usual == 0:
-        return np.asarray(np.sqrt(squares))
+        return Usual(float(np.finfo(np.float32).tiny), np.inf)
     spread = float(np.average((squares / usual - 1) ** 2, weights=freedom))
     excess = spread - float(np.average(2 / freedom, weights=freedom))
-    if excess <= 0:
-        return np.full(len(found), usual**0.5)
-    prior = _PRIOR + 2 / excess
-    return np.array([moderated(each, usual**0.5, prior) for each in found])
+    return Usual(usual**0.5, _PRIOR + 2 / excess if excess > 0 else np.inf)
 
 
-def moderated(found: Posterior, usual: float, prior: float = _PRIOR) -> float:
+def moderated(found: Posterior, usual: Usual) -> float:
     """Returns a task's noise ``sqrt((f sigma^2 + p usual^2) / (f + p))``, f its freedom."""
-    f = found.freedom
-    return float(np.sqrt((f * found.sigma**2 + prior * usual**2) / (f + prior)))
+    own = found.freedom / (found.freedom + usual.freedom)
+    return float(np.sqrt(own * found.sigma**2 + (1 - own) * usual.sigma**2))

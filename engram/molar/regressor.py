@@ -46,7 +46,7 @@ class _Molar(MultitaskModel):
         known = self.undetermined in ("error", "shared")
         require(known, "undetermined", self.undetermined, "error or shared")
         self._check_several()
-        tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self._names()
+        tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self.column_names
         self.sites_: list[SiteEstimate] = [self._site(own, task) for own, task in tasks]
         nowhere = (median_weights(self.sites_) == 0).all(axis=0)
         if nowhere.any():
@@ -75,7 +75,7 @@ class _Molar(MultitaskModel):
     def _site(self, rows: Rows, task: Any) -> SiteEstimate:
         site = estimate_site(rows, family=self._family, sigma=self._sigma(task))
         if self.undetermined == "error" and not site.determined.all():
-            reason = why_undetermined(rows, self._names(), family=self._family)
+            reason = why_undetermined(rows, self.column_names, family=self._family)
             raise ValueError(
                 f"task {task!r}: {reason}; with undetermined='shared' it takes what its rows do "
                 "not determine from the other tasks"
@@ -116,14 +116,11 @@ class _Molar(MultitaskModel):
         if method == "honest":
             low, high = honest_intervals(self.sites_, level=level, intercept=self.fit_intercept)
         else:
-            low, high = self._intervals(level, method)
+            half = shared_half_width(self.sites_, self.shared_, level=level, method=method)
+            each = [self._limits(site, half, level, method) for site in self.sites_]
+            low, high = (np.stack(ends) for ends in zip(*each, strict=True))
         d = self.n_features_in_
         return Intervals(low[:, :d], high[:, :d])
-
-    def _intervals(self, level: float, method: IntervalMethod) -> Intervals:
-        half = shared_half_width(self.sites_, self.shared_, level=level, method=method)
-        each = [self._limits(site, half, level, method) for site in self.sites_]
-        return Intervals(np.stack([i.low for i in each]), np.stack([i.high for i in each]))
 
     def _limits(
         self, site: SiteEstimate, half: Array, level: float, method: IntervalMethod = "practical"
@@ -145,7 +142,7 @@ class _Molar(MultitaskModel):
             ValueError: If the task was not fitted.
         """
         check_is_fitted(self)
-        names, shared, name = self._names(), self.shared_.coef, type(self).__name__
+        names, shared, name = self.column_names, self.shared_.coef, type(self).__name__
         differs = self._full != shared
         if self.fit_intercept:
             differs[:, -1] = False  # every task has its own

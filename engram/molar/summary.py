@@ -8,7 +8,10 @@ import numpy.typing as npt
 
 from engram.molar.intervals import Intervals
 
-_NONE: Final = "-: no interval, since the rows do not determine it, or too many tasks differ"
+_NONE: Final = (
+    "-: no interval: the rows do not determine it, too many tasks differ, or they are fewer than a "
+    "median's interval needs (six of equal weight at level 0.95)"
+)
 
 
 class Summary(NamedTuple):

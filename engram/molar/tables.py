@@ -14,7 +14,10 @@ Labels = npt.NDArray[Any]
 
 
 class Scaling(NamedTuple):
-    """The standardization of columns, (x - center) / scale, both of shape (d,)."""
+    """The standardization of columns, (x - center) / scale, both of shape (d,).
+
+    Of a last column of ones, the center is 0 and the scale 1. An infinite scale drops a column.
+    """
 
     center: Array
     scale: Array
@@ -29,6 +32,16 @@ class Scaling(NamedTuple):
     def apply(self, x: Array) -> Array:
         """Returns the standardized columns."""
         return (x - self.center) / self.scale
+
+    def of_rows(self, rows: Rows) -> Rows:
+        """Returns rows with standardized columns, by the last one if that is of (weighted) ones."""
+        return rows._replace(x=(rows.x - rows.x[:, -1:] * self.center) / self.scale)
+
+    def unscaled(self, coefs: Array) -> Array:
+        """Returns coefficients, shape (..., d), of columns in their own units."""
+        full = coefs / self.scale + 0.0  # dropped columns have 0, and not -0
+        full[..., -1] -= full @ self.center  # 0 without an intercept
+        return full
 
 
 def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels]:

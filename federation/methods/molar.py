@@ -84,7 +84,11 @@ class Molar(Thresholded):
         "shared: for few rows, and for rare classes)",
     )
     exchanges: int = Field(
-        3, ge=1, le=100, description="with sharing=adaptive: how often sites are asked"
+        30,
+        ge=2,
+        le=100,
+        description="with sharing=adaptive: most exchanges; they end when nothing changes, and "
+        "linear models need one",
     )
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
@@ -93,9 +97,9 @@ class Molar(Thresholded):
         return [_LOSS]
 
     def rounds(self, shared: SharedSettings) -> int:
-        """Returns the number of exchanges: one, unless sharing is adaptive."""
+        """Returns the most exchanges: one, unless sharing is adaptive and the family not linear."""
         del shared
-        return self.exchanges if self.sharing == "adaptive" else 1
+        return self.exchanges if self.sharing == "adaptive" and self.family != "linear" else 1
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Also names a threshold of 0, by which adaptive sharing would share nothing."""

@@ -456,7 +456,8 @@ class Given(TypedDict, total=False):
     """molar: median (the paper's one exchange) or adaptive (sites shrink around what is shared:
     for few rows, and for rare classes)."""
     exchanges: int
-    """molar: with sharing=adaptive: how often sites are asked."""
+    """molar: with sharing=adaptive: most exchanges; they end when nothing changes, and linear
+    models need one."""
     bandit_model: Literal["C", "P"]
     """molar-bandit: C (each arm has a context; a site has one parameter) or P (a site sees one
     context, and each arm has a parameter)."""

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
+from federation.errors import few_names
 from federation.methods.molar import COLUMNS, Molar
 from server.record import RunRecord
 from simulations.plots import tick_label
@@ -37,11 +38,27 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     for heading in ("coefficient", f"{level:g} interval"):
         table.add_column(heading, justify="right")
     parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
+    why, single = shared["no-interval"], shared["one-site"]
     for name, coef, low, high in parts[:MANY]:
         limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
-        table.add_row(name, f"{coef:.4g}", limits)
+        table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)
     if len(parts) > MANY:
         table.add_row("...", f"{len(parts)} in all", "in results.json")
+    reasons = {each: [name for name in why if why[name] == each] for each in why.values()}
+    lines = [f"- {few_names(names)}: {reason}." for reason, names in reasons.items()]
+    if single:
+        lines.append("* One site's own estimate to the digit, as medians of few sites are.")
+    if found["bounded"]:
+        lines.append(
+            f"By max-weight, {few_names(found['bounded'])} counts less for others than its rows "
+            "would; its own coefficients rest on all of them."
+        )
+    if found["unsettled"]:
+        lines.append(
+            "The exchange has not converged: the last step moved a coefficient by "
+            f"{found['unsettled']:.2g} standard errors."
+        )
+    table.caption, table.caption_justify = "\n".join(lines) or None, "left"
     return table
 
 

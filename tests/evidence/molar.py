@@ -88,8 +88,8 @@ def _ways(
     """Returns functions that estimate all coefficients, by method and scale of its strength."""
     whole = Rows(np.concatenate([r.x for r in tasks]), np.concatenate([r.y for r in tasks]))
     ways: dict[tuple[str, float], Callable[[], Array]] = {
-        ("Algorithm 3, symmetric", 1): lambda: high_dim(tasks, _SIGMA).coefs,
-        ("Algorithm 3, as printed", 1): lambda: high_dim(tasks, _SIGMA, reading="paper").coefs,
+        ("Algorithm 3, symmetric", 1): lambda: high_dim(tasks, _SIGMA)[0],
+        ("Algorithm 3, as printed", 1): lambda: high_dim(tasks, _SIGMA, reading="paper")[0],
     }
     for scale in (0.25, 0.5, 1, 2, 4, 8):
         own, total = transfer_bounds(np.full(len(tasks), float(size)), dim, scale * _SIGMA)

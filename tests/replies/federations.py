@@ -76,6 +76,8 @@ def federations(folder: Path) -> dict[str, dict]:
         "images": rows | {"dataset": images, "model": "resnet"},
         "tables": tables,
         "adaptive": tables | {"sharing": "adaptive"},
+        "exchanges": {"method": "molar", "dataset": "sparse-logistic", "family": "logistic"}
+        | {"sharing": "adaptive"},
         "bandit": {"method": "molar-bandit", "dataset": "sparse-linear"},
         "meta": {"method": "meta-ban", "dataset": "linear-groups", **quick},
     }

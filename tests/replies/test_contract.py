@@ -21,7 +21,8 @@ from tests.replies.fields import Field, fields_of, others, spoiled
 
 LIARS = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
 # Replies that differ in some fields from those of another federation: the others are not repeated.
-LIKE = {"targets": "classes", "adaptive": "tables"}
+LIKE = {"targets": "classes", "adaptive": "tables", "exchanges": "tables"}
+FAMILIES = ["classes", "targets", "tables", "adaptive", "exchanges", "bandit", "meta"]
 pytestmark = pytest.mark.filterwarnings("error")  # nothing overflows, nothing is guessed at
 
 
@@ -88,7 +89,7 @@ def check_lines(lines):
         assert len(line) < 2500
 
 
-@pytest.mark.parametrize("name", ["classes", "targets", "tables", "adaptive", "bandit", "meta"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_field_of_a_sites_replies_ends_the_run_of_the_others(name, given, tmp_path, lines):
     fields = honest(tmp_path / "honest", given[name])
     if name in LIKE:

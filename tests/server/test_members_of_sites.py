@@ -7,7 +7,7 @@ from client.hosts import Opening, host_of
 from client.memory import RamStore
 from engram.molar.bandits.play import batches
 from engram.molar.bandits.policies import exchange
-from engram.molar.exchange import answer, tell
+from engram.molar.exchange import answer, personal, tell
 from engram.molar.heterogeneity import REACH
 from federation.data.environments import simulated_environment
 from federation.data.tables import table_data
@@ -20,8 +20,14 @@ from tests.server.members import CLIENTS, SCRIPT
 from tests.support import small
 
 ROUNDS = 5
+CALL = {"family": "logistic", "reach": REACH}
 SPECIAL = {
-    "molar": {"sharing": "adaptive", "exchanges": ROUNDS},
+    "molar": {
+        "sharing": "adaptive",
+        "family": "logistic",
+        "dataset": "sparse-logistic",
+        "exchanges": ROUNDS,
+    },
     "molar-bandit": {"num_rounds": ROUNDS, "first_batch": 40, "report_every": 1},
     "meta-ban": {"num_rounds": ROUNDS, "dataset": "linear-groups"},
 }
@@ -47,16 +53,16 @@ def exchanged():
     rows = [rows.with_ones() for rows in table_data(e).train]
     for number in range(1, ROUNDS + 1):
         there = sorted(SCRIPT[number][1])
-        each = [tell(rows[client], told, family="linear", reach=REACH)[0] for client in there]
-        told = answer(each, told, reach=REACH, max_weight=e.max_weight)
-    own = [tell(each, told, family="linear", reach=REACH)[1] for each in rows]
-    return told, own
+        each = [tell(rows[client], told, **CALL) for client in there]
+        found = answer(each, told, **CALL, max_weight=e.max_weight)
+        told = found.told
+    return found, [personal(each, told, **CALL) for each in rows]
 
 
 def test_sites_of_molar_come_and_go(tmp_path):
     found, kept = scripted("molar", tmp_path / "run")
-    told, own = exchanged()
-    np.testing.assert_allclose(found["shared"]["coef"], told.center, rtol=1e-9, atol=1e-12)
+    last, own = exchanged()
+    np.testing.assert_allclose(found["shared"]["coef"], last.coef, rtol=1e-9, atol=1e-12)
     for client in SCRIPT[ROUNDS][0]:
         coef = [float(leaf[0]) for leaf in kept[client].values()]
         np.testing.assert_allclose(coef, own[client], rtol=1e-9, atol=1e-12)

@@ -6,11 +6,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 from rich.table import Table as Printed
-from scipy.special import ndtri
 
 from engram.arrays import Array, Bools
 from engram.molar.adaptive_models import Adaptive
-from engram.molar.intervals import Intervals, own_interval
+from engram.molar.intervals import Intervals, own_interval, quantile
 from engram.molar.shrinkage import threshold
 from engram.molar.site import SiteEstimate
 from simulations.pool import Row
@@ -21,7 +20,10 @@ _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
 ?: outside its interval, which judges by another threshold; the task's own estimate is in
 coefficients.csv."""
-_NO_INTERVAL: Final = "-: too many tasks differ, or there are too few, for an interval.\n"
+_NO_INTERVAL: Final = """\
+-: too many tasks differ, there are too few for a median's interval (six of equal weight
+at level 0.95; adaptive MOLAR takes two), or the rows of all tasks do not determine it.
+"""
 _SCATTER: Final = """\
 scatter: standard deviation of coefficients
 that do not differ; 0: all alike; p: of the
@@ -72,7 +74,7 @@ def coefficients(model: Molar | Adaptive, level: float, kind: str = "honest") ->
     more: tuple[Array, Array] | tuple[()] = ()
     if isinstance(model, Adaptive):
         center = np.append(model.shared_coef_, model.shared_intercept_)
-        half = float(ndtri((1 + level) / 2)) * model.shared_error_
+        half = quantile((1 + level) / 2, model.shared_freedom_) * model.shared_error_
         around = Intervals(center - half, center + half)
         limits = model.confidence_intervals(level)
         reach, more = np.full(len(full), model.c), (model.spread_, model.p_value_)
@@ -217,6 +219,8 @@ def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
     parts.append(KINDS[found.kind])
     if (unsure(found) & shown).any():
         parts.append(_UNSURE)
+    if (~np.isfinite(found.low) & shown).any():
+        parts.append("-: no interval, since the task's own rows do not determine the coefficient.")
     if not everything:
         left = lines - int(shown.sum())
         parts.append(

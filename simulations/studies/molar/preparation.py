@@ -79,7 +79,7 @@ def independent(table: Table) -> tuple[Table, list[str]]:
         raise DataError(str(error)) from error
     tasks, codes = distinct(table.labels)
     rows = rows_of_tasks(table.x, table.y, None, codes, tasks)
-    found = dependent_columns(rows)
+    found = dependent_columns([own.with_ones() for own in rows])
     if not found:
         return table, []
     left_out = {each.column for each in found}

@@ -136,3 +136,13 @@ def test_bad_arguments_are_refused():
         AdaptiveRegressor(family="gamma").fit(data, y, task="country")
     with pytest.raises(ValueError, match="number of tasks must be at least 1"):
         adapt([], family="linear")
+
+
+def test_a_column_that_no_rows_determine_has_no_finite_error():
+    """half_years is twice the age: their effect may be divided between them in any way."""
+    data, y = linear(rows=40)
+    names = [name for name in data.columns if name != "country"]
+    twice = data.assign(half_years=2 * data[names[0]])
+    found = AdaptiveRegressor().fit(twice, y, task="country")
+    place = found.feature_names_in_.tolist().index("half_years")
+    assert set(np.flatnonzero(np.isinf(found.shared_error_))) == {0, place}

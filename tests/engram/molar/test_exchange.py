@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from engram.molar.adaptive import adapt
-from engram.molar.exchange import answer, tell
+from engram.molar.exchange import STILL, answer, odd_sites, personal, tell
 from engram.molar.simulation import linear_rows, logistic_rows
-from engram.molar.site import Rows
+from engram.molar.site import Rows, estimate_site
+from tests.evidence.exchange import in_one_place
 
 REACH = 3.0
 
@@ -19,60 +19,148 @@ def sites(tasks=12, rows=30, dim=4, seed=0):
     return [linear_rows(rng, own, rows, 1.0).with_ones() for own in beta], beta
 
 
-def exchanged(tasks, count, *, family="linear", spoil=lambda found: found, **options):
+def classes(tasks=8, rows=80, seed=0):
+    rng = np.random.default_rng(seed)
+    beta = np.array([1.0, -1.0])
+    return [logistic_rows(rng, beta, rows).with_ones() for _ in range(tasks)]
+
+
+def exchanged(tasks, *, family="linear", count=30, spoil=lambda told: told, **options):
+    """Returns the last answer, and each site's coefficients."""
+    options = {"family": family, "reach": REACH} | options
     told = None
-    for _ in range(count):
-        found = [tell(rows, told, family=family, reach=REACH)[0] for rows in tasks]
-        told = answer(spoil(found), told, reach=REACH, **options)
-    return told, np.stack([tell(rows, told, family=family, reach=REACH)[1] for rows in tasks])
+    for _ in range(1 if family == "linear" else count):
+        each = [tell(rows, told, family=family, reach=REACH) for rows in tasks]
+        found = answer(spoil(each), told, **options)
+        told = found.told
+        if told.change <= STILL:
+            break
+    return found, np.stack([personal(rows, told, family=family, reach=REACH) for rows in tasks])
 
 
-def test_exchanges_come_near_what_one_place_finds():
-    tasks, beta = sites()
-    whole = adapt(tasks, family="linear", c=REACH)
-    for count, off in ((2, 0.15), (10, 0.06)):
-        told, coefs = exchanged(tasks, count)
-        np.testing.assert_allclose(told.center, whole.center, atol=off)
-        np.testing.assert_allclose(coefs[:, :4], beta, atol=0.7)
-        assert np.abs(coefs[1:, :4] - beta[1:]).mean() < 0.15
-        assert abs(coefs[0, 0] - beta[0, 0]) < 0.7
+@pytest.mark.parametrize("family", ["linear", "logistic"])
+def test_sites_fit_what_one_place_fits_to_a_millionth_of_a_standard_error(family):
+    tasks = sites()[0] if family == "linear" else classes()
+    moved = [rows._replace(x=rows.x * [12, *[1] * (rows.x.shape[1] - 1)]) for rows in tasks]
+    for rows in moved:
+        rows.x[:, 0] += 62
+    coefs, center, error, _ = in_one_place(moved, family)
+    found, own = exchanged(moved, family=family)
+    assert found.told.change <= STILL
+    assert (np.abs(found.coef - center) <= 1e-6 * error).all()
+    assert (np.abs(own - coefs) <= 1e-6 * error).all()
 
 
-def test_intercepts_scatter_and_columns_need_not():
+def test_columns_need_no_centers():
+    """Where all tasks agree, slopes and their errors are those of least squares with task means."""
+    rng = np.random.default_rng(1)
+    tasks = [linear_rows(rng, np.array([0.4, -0.1]), 200, 1.0).with_ones() for _ in range(4)]
+    far = [rows._replace(x=rows.x * [12, 18, 1] + [62, 130, 0]) for rows in tasks]
+    plain, raw = (exchanged(each)[0] for each in (tasks, far))
+    np.testing.assert_allclose(raw.coef[:2] * [12, 18], plain.coef[:2], rtol=1e-9)
+    np.testing.assert_allclose(raw.error[:2] * [12, 18], plain.error[:2], rtol=1e-7)
+    within = [np.column_stack([rows.x[:, :2], rows.y]) for rows in tasks]
+    x = np.concatenate([each - each.mean(axis=0) for each in within])
+    coef = np.linalg.lstsq(x[:, :2], x[:, 2])[0]
+    residual = x[:, 2] - x[:, :2] @ coef
+    variance = residual @ residual / (len(x) - 6) * np.linalg.inv(x[:, :2].T @ x[:, :2])
+    np.testing.assert_allclose(plain.coef[:2], coef, atol=0.5 * variance[0, 0] ** 0.5)
+    np.testing.assert_allclose(plain.error[:2], np.sqrt(np.diag(variance)), rtol=0.4)
+
+
+@pytest.mark.parametrize("sizes", [(50_000, 250), (50_000, 250, 250)])
+def test_a_capped_weight_leaves_a_site_its_own_estimate(sizes):
+    rng = np.random.default_rng(3)
+    tasks = [linear_rows(rng, np.array([0.4]), n, 4.0).with_ones() for n in sizes]
+    tasks[1] = tasks[1]._replace(y=tasks[1].y - 0.6 * tasks[1].x[:, 0])
+    found, own = exchanged(tasks, max_weight=5.0)
+    assert found.capped.tolist() == [True] + [False] * (len(sizes) - 1)
+    alone = estimate_site(tasks[0])
+    assert (np.abs(own[0] - alone.coef) <= 1.96 * alone.standard_error).all()
+    assert not exchanged(tasks)[0].capped.any()
+
+
+def test_a_column_that_others_give_is_dropped_at_all_sites():
     tasks, _ = sites()
-    found = [tell(rows, None, family="linear", reach=REACH)[0] for rows in tasks]
-    alike = [site._replace(coef=found[0].coef) for site in found]
-    assert (answer(alike, None, reach=REACH).variance > 0).tolist() == [False] * 4 + [True]
-    assert not answer(alike, None, reach=REACH, intercept=False).variance.any()
+    more = [rows._replace(x=np.insert(rows.x, 2, 2 * rows.x[:, 0], axis=1)) for rows in tasks]
+    (plain, own), (found, kept) = exchanged(tasks), exchanged(more)
+    (dropped,) = found.dropped
+    assert {dropped.column, *dropped.others} == {0, 2}
+    names = [k for k in range(6) if k != dropped.column]
+    unit = np.where(np.arange(5) == 0, 2.0 if dropped.column == 0 else 1.0, 1.0)
+    if dropped.column == 0:
+        names = [2, 1, 3, 4, 5]
+    np.testing.assert_allclose(found.coef[names] * unit, plain.coef, rtol=1e-6)
+    np.testing.assert_allclose(kept[:, names] * unit, own, rtol=1e-5, atol=1e-6)
+    assert found.error[dropped.column] == np.inf
+    assert (kept[:, dropped.column] == 0).all()
+
+
+def test_intercepts_scatter():
+    tasks, _ = sites()
+    assert exchanged(tasks)[0].told.variance[-1] > 0
 
 
 def test_sites_with_fewer_rows_than_columns_take_part():
-    tasks, beta = sites(rows=4, dim=6, tasks=30)
-    _, coefs = exchanged(tasks, 3)
+    tasks, beta = sites(rows=5, dim=6, tasks=20)
+    _, coefs = exchanged(tasks)
     assert np.abs(coefs[1:, :6] - beta[1:]).mean() < 0.5 * np.abs(beta).mean()
 
 
 def test_a_site_of_a_single_class_takes_part():
-    rng = np.random.default_rng(0)
-    tasks = [logistic_rows(rng, np.array([1.0, -1.0]), 60).with_ones() for _ in range(10)]
+    tasks = classes(tasks=10, rows=60)
     tasks[0] = tasks[0]._replace(y=np.zeros(60))
-    told, coefs = exchanged(tasks, 3, family="logistic")
-    np.testing.assert_allclose(told.center[:2], [1, -1], atol=0.4)
+    found, coefs = exchanged(tasks, family="logistic")
+    np.testing.assert_allclose(found.coef[:2], [1, -1], atol=0.4)
     assert np.isfinite(coefs).all()
     assert coefs[0, 2] < coefs[1:, 2].min()
 
 
-@pytest.mark.parametrize("options", [{"weights": "equal"}, {"max_weight": 5.0}, {}])
+@pytest.mark.parametrize("options", [{"max_weight": 1.0}, {"max_weight": 5.0}, {}])
 def test_a_site_that_lies_moves_the_center_little(options):
     tasks, _ = sites()
 
-    def spoil(found):
-        liar = found[3]._replace(coef=np.full(5, 1e9), scale=np.full(5, 1e-3))
-        return [*found[:3], liar, *found[4:]]
+    def spoil(told):
+        lie = told[3].triangle.copy()
+        lie[:, 0] *= 30
+        lie[:, -1] *= -30
+        return [*told[:3], told[3]._replace(triangle=lie), *told[4:]]
 
-    honest, _ = exchanged(tasks, 2, **options)
-    told, _ = exchanged(tasks, 2, spoil=spoil, **options)
-    np.testing.assert_allclose(told.center, honest.center, atol=0.6)
+    honest, _ = exchanged(tasks, **options)
+    found, _ = exchanged(tasks, spoil=spoil, **options)
+    np.testing.assert_allclose(found.coef[1:4], honest.coef[1:4], atol=0.6)
+
+
+def test_a_site_in_other_units_is_named_with_its_column():
+    tasks, _ = sites()
+    tasks[2] = tasks[2]._replace(x=tasks[2].x * [1, 1e6, 1, 1, 1])
+    tasks[5] = tasks[5]._replace(y=tasks[5].y + 1e9)
+    each = [tell(rows, None, family="linear", reach=REACH) for rows in tasks]
+    assert odd_sites(dict(enumerate(each)), intercept=True) == {2: 1, 5: 5}
+
+
+def test_a_site_in_other_units_is_named_in_later_exchanges_as_well():
+    tasks = classes()
+    tasks[3] = tasks[3]._replace(x=tasks[3].x * [1e6, 1, 1])
+    first = [tell(rows, None, family="logistic", reach=REACH) for rows in tasks]
+    assert odd_sites(dict(enumerate(first)), intercept=True) == {3: 0}
+    told = answer([*first[:3], *first[4:]], None, family="logistic", reach=REACH).told
+    later = [tell(rows, told, family="logistic", reach=REACH) for rows in tasks]
+    assert odd_sites(dict(enumerate(later)), intercept=True) == {3: 0}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mean", [0.1, 10.0, 1e6])
+def test_counts_may_be_of_any_size(mean):
+    rng = np.random.default_rng(0)
+    tasks = []
+    for _ in range(4):
+        age = rng.normal(62, 12, (200, 1))
+        rate = mean * np.exp(0.02 * (age[:, 0] - 62) + 0.1 * rng.normal())
+        tasks.append(Rows(age, rng.poisson(rate).astype(float)).with_ones())
+    found, _ = exchanged(tasks, family="poisson")
+    assert found.told.change <= STILL
+    assert abs(found.coef[0] - 0.02) <= 3 * found.error[0] <= 3 * 0.01
 
 
 def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
@@ -80,19 +168,23 @@ def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
     flat = Rows(tasks[0].x, np.full(30, 2.0))
     with pytest.raises(ValueError, match="its target is constant"):
         tell(flat, None, family="linear", reach=REACH)
-    told, _ = exchanged(tasks, 2)
-    assert np.isfinite(tell(flat, told, family="linear", reach=REACH)[1]).all()
+    found, _ = exchanged(tasks)
+    assert np.isfinite(personal(flat, found.told, family="linear", reach=REACH)).all()
     with pytest.raises(ValueError, match="number of sites must be at least 1, got 0"):
-        answer([], None, reach=REACH)
+        answer([], None, family="linear", reach=REACH)
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("sigma", [0.0, 5e-324, 1e200, np.inf])
+@pytest.mark.parametrize("length", [0.0, 1e-30, 1e30])
 @pytest.mark.parametrize("max_weight", [2.0, np.inf])
-def test_the_noise_of_one_site_overflows_nothing(sigma, max_weight):
+def test_the_noise_of_one_site_overflows_nothing(length, max_weight):
     tasks, _ = sites()
-    found = [tell(rows, None, family="linear", reach=REACH)[0] for rows in tasks]
-    found[0] = found[0]._replace(sigma=sigma)
-    told = answer(found, None, reach=REACH, max_weight=max_weight)
-    assert all(np.isfinite(part).all() for part in told)
-    assert (told.error > 0).all()
+
+    def spoil(told):
+        lie = told[0].triangle.copy()
+        lie[-1, -1] = length
+        return [told[0]._replace(triangle=lie), *told[1:]]
+
+    found, _ = exchanged(tasks, spoil=spoil, max_weight=max_weight)
+    assert np.isfinite(found.coef).all()
+    assert (found.error > 0).all()

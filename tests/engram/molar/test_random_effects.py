@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from engram.molar.random_effects import Prior, confirmed, moderate, posterior, start
+from engram.molar.random_effects import (
+    Prior,
+    confirmed,
+    moderated,
+    posterior,
+    start,
+    usual_noise,
+)
 from engram.molar.site import Rows, estimate_site
 
 
@@ -123,9 +130,12 @@ def test_noise_is_moderated_by_that_of_all_as_much_as_it_differs():
     # Usual 5; squared coefficient of variation (4/5)^2 = 0.64, of which 2/40 is chance.
     prior = 4 + 2 / (0.64 - 0.05)
     expected = np.sqrt([(40 * s**2 + prior * 5) / (40 + prior) for s in (1, 1, 3, 3)])
-    np.testing.assert_allclose(moderate(found), expected)
+    usual = usual_noise(found)
+    np.testing.assert_allclose([moderated(each, usual) for each in found], expected)
     alike = [unit._replace(sigma=s, freedom=4.0) for s in (1.0, 1.2, 1.4)]
-    np.testing.assert_allclose(moderate(alike), ((1 + 1.44 + 1.96) / 3) ** 0.5)
+    usual = usual_noise(alike)
+    expected = ((1 + 1.44 + 1.96) / 3) ** 0.5
+    np.testing.assert_allclose([moderated(each, usual) for each in alike], expected)
 
 
 def test_one_case_with_an_extreme_value_does_not_set_a_coefficient_free():

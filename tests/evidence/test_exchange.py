@@ -1,0 +1,41 @@
+"""The coverage of what adaptive sites share, in small; its figures are in docs/results.md."""
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.evidence import exchange
+from tests.evidence.exchange import Cell, covered, equal
+
+
+@pytest.mark.parametrize("draw", [0, 1])
+def test_intervals_of_raw_columns_hold_as_often_as_those_of_centered_ones(draw):
+    raw, centered = (covered(Cell("linear", 3, own), draw)[0] for own in (True, False))
+    np.testing.assert_array_equal(raw[:2], centered[:2])
+
+
+def test_intervals_hold():
+    """Of 12 draws at level 0.95, fewer than 9 hold with a probability of 0.002."""
+    held = np.sum([covered(Cell("linear", 3, True, rows=60), draw)[0] for draw in range(12)], 0)
+    assert (held >= 9).all()
+
+
+@pytest.mark.parametrize("family", ["linear", "logistic"])
+def test_sites_fit_what_the_library_fits(family):
+    cell = Cell(family, 3, True, apart=0.3, odd=1.5)
+    assert equal(cell.draw(np.random.default_rng([3, 1]))[0], family) == "equal"
+
+
+def test_it_prints_every_cell(monkeypatch):
+    monkeypatch.setattr(exchange, "exchanged", lambda sites, family: FIT)
+    command = typer.Typer()
+    command.command()(exchange.main)
+    found = CliRunner().invoke(command, ["--draws", "1", "--family", "linear"])
+    assert found.exit_code == 0, found.output
+    lines = found.output.splitlines()
+    assert len(lines) == 1 + 3 * 2 * 2
+    assert all(line.startswith("linear") for line in lines[1:])
+
+
+FIT = exchange.exchanged(Cell("linear", 3, True).draw(np.random.default_rng(0))[0], "linear")
