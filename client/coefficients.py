@@ -11,13 +11,12 @@ from torch import Tensor
 
 from engram.molar.site import INTERCEPT
 from engram.types import Params
-from federation.data.schema.columns import Schema
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from federation.methods.molar import Molar
 from federation.methods.molar_bandit import MolarBandit
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 
 
 class Coefficients(NamedTuple):

@@ -21,11 +21,11 @@ from engram.tasks import TASKS
 from federation.data.federated import FederatedData, Split
 from federation.data.lazy import RowNumbers
 from federation.data.ranges import Range, inputs_in, ranges_of, some_of
-from federation.data.schema.columns import Schema
 from federation.experiment import Experiment
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
 from federation.predicted import USUAL, Interval, coverage, intervals_of, outputs_of
+from federation.schema import Schema
 
 _ENOUGH: Final = 9  # rows by which intervals of the usual probability are known
 

@@ -27,7 +27,6 @@ from engram.tasks import TASKS
 from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for
-from federation.data.schema.columns import Schema
 from federation.data.standards import own_units
 from federation.data.tables import TableData, family_of, own_table, table_data
 from federation.errors import UNNAMED, DataError, Refused
@@ -35,7 +34,7 @@ from federation.exported import Exported
 from federation.learning import server_side
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 from federation.streams import Stream, torch_generator, unseen
 from federation.tensors import difference
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from federation.data.schema.columns import Schema
+from federation.schema import Schema
 from federation.stored import Settings, Stored
 
 _Text = Annotated[str, Field(max_length=10**5)]

@@ -7,10 +7,9 @@ from flwr.app import ConfigRecord, RecordDict
 
 from engram.units import Moments
 from federation.columns import LARGEST
-from federation.data.schema.columns import Schema
 from federation.errors import UNNAMED, Names, brief, one_line
 from federation.fingerprint import fingerprint, source_root
-from federation.schema import MOST_ROWS, Kind, Told
+from federation.schema import MOST_ROWS, Kind, Schema, Told
 from federation.shapes import check, size
 from federation.wire import APPROVAL, COLUMNS, OWN_DATA, ROSTER, floats_of, read_int, read_list
 

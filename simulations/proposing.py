@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from federation.data.describing import frame_of
-from federation.data.schema.columns import Role
 from federation.data.schema.fitting import fit
 from federation.data.schema.written import to_toml
 from federation.data.source import Source
 from federation.data.values import Columns
 from federation.experiment import Experiment
+from federation.schema import Role
 from federation.settings.data import DataSettings, with_schema
 
 _SUFFIXES: Final = (".csv", ".npz", ".parquet", ".arrow")

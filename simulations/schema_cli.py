@@ -111,7 +111,7 @@ def schema(
         given = {"target-column": target[0]} if target else {}
         text = described(str(server), given | overrides)
         if save is None:
-            print(text, end="", file=sys.stdout)
+            out.print(text, end="", soft_wrap=True, markup=False, highlight=False)
             return
         if save.exists():
             raise Refused(f"{save} is there already: give another name")

@@ -34,7 +34,6 @@ from federation.data.environments import (
     simulated_environment,
     table_environment,
 )
-from federation.data.schema.columns import Column, Schema
 from federation.data.tables import TableData
 from federation.errors import UNNAMED, DataError, EngramError
 from federation.estimates import SHARED, SITES, read_parameters, site_record
@@ -42,7 +41,7 @@ from federation.experiment import Experiment
 from federation.methods.molar_bandit import MolarBandit
 from federation.noise import Noise, secret_noise
 from federation.roster import describe_node
-from federation.schema import Kind
+from federation.schema import Column, Kind, Schema
 from federation.streams import Stream, generator
 from federation.wire import CLIENTS, METRICS
 

@@ -16,11 +16,11 @@ from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
-from federation.data.schema.columns import Schema
 from federation.data.shaping import TESTED, TYPES, Shaping, say_once
 from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
+from federation.schema import Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]

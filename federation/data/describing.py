@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import Fault
+from federation import schema as columns
 from federation.data.frames import check_columns
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
-from federation.data.schema import columns
 from federation.data.schema.cells import Cells
-from federation.data.schema.columns import Column
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.rules import dates, kind_of, mixed
 from federation.data.schema.typed import typed
@@ -23,10 +22,11 @@ from federation.data.values import Columns
 from federation.described import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
 from federation.errors import DataError, one_line
 from federation.machine import rows_in_memory
+from federation.schema import Column
 
 Schema = Mapping[str, DescribedColumn]
 
-_KINDS: Final[Mapping[str, columns.Kind]] = {
+_KINDS: Final[Mapping[str, columns.ColumnKind]] = {
     "": "",
     "number": "number",
     "text": "category",

@@ -11,9 +11,9 @@ from engram.arrays import Array, Bools, Ints
 from engram.checks import Fault
 from federation.data.cells import check_there
 from federation.data.schema.cells import row_name
-from federation.data.schema.columns import Column, Schema
 from federation.data.schema.typed import typed
-from federation.errors import DataError, few_names
+from federation.errors import DataError, few_names, refusals
+from federation.schema import Column, Schema
 
 _LACKING: Final = "the model has learned from rows where none is missing"
 
@@ -80,7 +80,8 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
         if cells.dtype.kind == "f" and len(odd := frame.index[np.isinf(cells.to_numpy())]):
             faults.append(Fault((), f"{path}: {name} is infinite in {row_name(odd[0])}", (name,)))
     if faults:
-        raise DataError(*faults)
+        lacking = refusals(lambda: check_there(path, found, _LACKING))
+        raise DataError(*(lacking if schema.missing == "refuse" else []), *faults)
     return pd.DataFrame(found, index=frame.index)
 
 

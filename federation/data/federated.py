@@ -24,10 +24,9 @@ from engram.networks import CHARACTERS
 from engram.tasks import task_of
 from engram.units import Units
 from federation.data.lazy import Lazy, RowNumbers, UnreadableRow
-from federation.data.schema.columns import Schema
 from federation.errors import UNNAMED, DataError, Names, Refused, one_line
 from federation.machine import check_room
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 from federation.shapes import described, example, size
 from federation.streams import Stream, torch_generator
 

@@ -20,12 +20,12 @@ from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
-from federation.data.schema.columns import Schema
 from federation.data.schema.typed import is_plain
 from federation.data.table_rows import DECLARE, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
+from federation.schema import Schema
 
 if TYPE_CHECKING:
     from datasets import Dataset

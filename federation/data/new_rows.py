@@ -17,11 +17,10 @@ from federation.data.images import decoded_images, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
-from federation.data.schema.columns import File, Schema
 from federation.data.schema.csv_files import read_csv
 from federation.data.shaping import Shaping
 from federation.errors import DataError
-from federation.schema import Kind
+from federation.schema import File, Kind, Schema
 from federation.shapes import described
 
 

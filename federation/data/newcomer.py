@@ -15,13 +15,12 @@ from federation.data.lazy import RowNumbers
 from federation.data.new_rows import NewRows, read_new_rows
 from federation.data.places import Place
 from federation.data.raw_tables import RawTable
-from federation.data.schema.columns import Schema
 from federation.data.schema.fitting import fit
 from federation.data.table_rows import targets_of
 from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 
 
 class Newcomer(NamedTuple):

@@ -12,12 +12,12 @@ from federation.data.frames import is_frame
 from federation.data.images import read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
-from federation.data.schema.columns import File
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.written import read_schema
 from federation.data.source import HUB, Source
 from federation.errors import DataError
 from federation.experiment import FIRST, read_by
+from federation.schema import File
 from federation.settings.data import DataSettings, with_schema
 from federation.settings.machine import MachineSettings
 

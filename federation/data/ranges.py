@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from engram.models.base import Inputs
 from federation.data.federated import Split
 from federation.data.lazy import RowNumbers
-from federation.data.schema.columns import Schema
+from federation.schema import Schema
 
 SIZE: Final = "root mean square"
 """Name of the figure of a row that is no list of columns, such as an image."""

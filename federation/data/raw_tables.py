@@ -15,7 +15,6 @@ from federation.data.cells import check_there
 from federation.data.encoding import read_cells
 from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
-from federation.data.schema.columns import Column, Schema
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.typed import is_plain, typed
@@ -23,6 +22,7 @@ from federation.data.shaping import say_once
 from federation.data.values import Columns, name_order
 from federation.errors import DataError, few_names
 from federation.machine import check_rows
+from federation.schema import Column, Schema
 
 _Array = npt.NDArray[Any]
 

@@ -22,7 +22,6 @@ from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
-from federation.data.schema.columns import Schema
 from federation.data.schema.typed import typed
 from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
@@ -31,6 +30,7 @@ from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
 from federation.names import checked_names
+from federation.schema import Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]

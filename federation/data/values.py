@@ -14,9 +14,9 @@ import numpy.typing as npt
 from engram.checks import Fault, clash, must
 from engram.tasks import CLASSIFICATION
 from federation.data.schema.cells import row_name
-from federation.data.schema.columns import INPUTS, Column, Schema
 from federation.data.schema.written import read_schema
 from federation.errors import DataError, brief, few_names
+from federation.schema import INPUTS, Column, Schema
 from federation.settings.data import DataSettings
 
 _MOST = 1000  # values of a column: each is a column of inputs

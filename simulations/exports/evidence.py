@@ -8,10 +8,10 @@ from client.coefficients import Coefficients
 from client.evidence import Evidence, of_client, of_test
 from federation.columns import COMMON, TUNED
 from federation.data.ranges import inputs_in, ranges_of, some_of
-from federation.data.schema.columns import Schema
 from federation.errors import DataError
 from federation.methods.molar import Molar
 from federation.methods.network import NetworkMethod
+from federation.schema import Schema
 from simulations.learned import Learned
 
 

@@ -17,11 +17,10 @@ from engram.core.served import is_known, unknown
 from engram.models.plain import Recalling, layered
 from engram.tasks import TASKS
 from federation.data.federated import model_for
-from federation.data.schema.columns import Schema
 from federation.data.tables import family_of
 from federation.errors import DataError, Refused, refusals, told_with
 from federation.exported import Exported, Form, Format, check_format
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 from simulations.arguments import arguments
 from simulations.exports.evidence import of_coefficients, of_network
 from simulations.exports.tables import coefficients_of

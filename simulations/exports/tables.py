@@ -19,13 +19,13 @@ from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.new_rows import NewRows, read_new_rows
 from federation.data.raw_tables import RawTable
-from federation.data.schema.columns import Column, Kind, Schema
 from federation.data.tables import TableData, family_of, target_of
 from federation.data.values import Columns, Values
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
 from federation.predicted import Interval
+from federation.schema import Column, ColumnKind, Schema
 from federation.streams import Stream, generator
 from federation.wire import to_record
 from simulations.exports.evidence import of_coefficients
@@ -151,7 +151,7 @@ def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
     y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
     if columns.target in names and y.ndim == 2:
         y = y[:, names.index(columns.target)]
-    kind: Kind = "category" if classes else "number"
+    kind: ColumnKind = "category" if classes else "number"
     # Only a run of named classes says which of two texts is 1.
     column = None if isinstance(y, np.ndarray) else Column(columns.target, kind=kind)
     table = RawTable(path, None, y, None, Schema(), column)

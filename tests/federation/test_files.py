@@ -9,12 +9,12 @@ import pytest
 
 from federation.credentials import read_federation
 from federation.data.npz import read_npz
-from federation.data.schema.columns import File
 from federation.data.schema.csv_files import read_csv
 from federation.errors import DataError, Refused
 from federation.files import parse_toml, read_file, read_json
 from federation.fingerprint import source_root
 from federation.keys import read_certificate
+from federation.schema import File
 from federation.settings.files import read_settings
 
 

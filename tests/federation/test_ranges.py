@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from federation.data.ranges import SIZE, Range, far_away, inputs_in, ranges_of
-from federation.data.schema.columns import Column, Schema
+from federation.schema import Column, Schema
 
 HEIGHT = [Range("height", 1.5, 1.9)]
 

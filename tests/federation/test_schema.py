@@ -9,14 +9,15 @@ import pytest
 
 import engram
 from federation.data.dealing import federated_data, own_data
-from federation.data.encoding import encode, filled, fit, usual
-from federation.data.schema.columns import Column, Schema
+from federation.data.encoding import encode, filled, read_cells, usual
+from federation.data.raw_tables import of_frame
 from federation.data.source import Source
 from federation.data.tables import table_data
 from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.methods import METHODS
+from federation.schema import Column, File, Schema
 from simulations.exports.predicting import predict
 from tests.support import small
 
@@ -40,16 +41,22 @@ def by_hand(frame, ages, sexes):
     return np.column_stack([age, sex == "f", sex == "m", frame["dose"]]).astype(float)
 
 
-def fitted(frame, missing="median", **declared):
-    return fit(HERE, frame, Columns(missing=missing, **declared))
+def fitted(frame, missing="median", missing_values=(), **declared):
+    schema = Schema(missing=missing, file=File(missing=missing_values))
+    columns = Columns(schema=schema, **declared)
+    return of_frame(HERE, frame, columns, y=np.zeros(len(frame))).schema
+
+
+def encoded(schema, frame, fills=None):
+    return encode(schema, HERE, read_cells(schema, HERE, frame), fills)
 
 
 def test_columns_are_found_by_name_in_any_order():
     frame = wards()
     schema = fitted(frame, "indicator")
-    x = encode(schema, HERE, frame)
+    x = encoded(schema, frame)
     other = frame.assign(patient=range(len(frame)))[["patient", "dose", "sex", "age"]]
-    np.testing.assert_array_equal(encode(schema, HERE, other), x)
+    np.testing.assert_array_equal(encoded(schema, other), x)
     assert schema.inputs == (
         *("age", "age is missing", "sex=f", "sex=m", "sex is missing"),
         *("dose", "dose is missing"),
@@ -68,21 +75,23 @@ def test_missing_values_are_the_owners_median_and_commonest_text():
     frame, owner = wards(), np.arange(24) % 3
     frame.loc[owner == 2, "age"] = np.nan  # an owner without any
     schema = fitted(frame)
-    found = usual(schema, HERE, frame, owner, 3)
+    found = usual(schema, read_cells(schema, HERE, frame), owner, 3)
     for k in range(3):
         own = frame[owner == k]
         np.testing.assert_equal(found[0][k], own["age"].median())
         counts = own["sex"].value_counts()
         assert counts[found[1][k]] == counts.max()
         assert found[2][k] == np.median(own["dose"])
-    x = encode(schema, HERE, frame, [values[owner] for values in found])
+    x = encoded(schema, frame, [values[owner] for values in found])
     ages = np.nan_to_num(found[0])[owner]
     np.testing.assert_array_equal(x, by_hand(frame, ages, found[1][owner]))
-    everybody = filled(schema, HERE, frame)
+    everybody = filled(schema, read_cells(schema, HERE, frame))
     sexes = frame["sex"].mode()[0]
     expected = by_hand(frame, frame["age"].median(), sexes)
-    np.testing.assert_array_equal(encode(everybody, HERE, frame), expected)
-    nobody = filled(everybody, HERE, frame[owner == 2])  # whose age is still everybody's
+    np.testing.assert_array_equal(encoded(everybody, frame), expected)
+    nobody = filled(
+        everybody, read_cells(everybody, HERE, frame[owner == 2])
+    )  # whose age is still everybody's
     assert nobody.columns[0].fill == frame["age"].median()
     assert nobody.columns[2].fill == np.median(frame["dose"][owner == 2])
 
@@ -93,14 +102,14 @@ def test_all_that_is_wrong_is_told_at_once():
     with pytest.raises(
         DataError, match=r"rows\.csv lacks the columns age, dose; it has Age, which"
     ):
-        encode(schema, HERE, frame[["sex"]].assign(Age=1))
+        encoded(schema, frame[["sex"]].assign(Age=1))
     odd = frame.assign(dose=np.where(np.arange(24) == 2, np.inf, 1.0))
     odd["sex"] = odd["sex"].fillna("x")
     with pytest.raises(DataError) as caught:
-        encode(schema, HERE, odd)
+        encoded(schema, odd)
     assert [fault.text for fault in caught.value.faults] == [
         "rows.csv: age is missing in row 0: the model has learned from rows where none is missing",
-        "rows.csv: sex must be one of f, m (categories), got 'x' in row 3",
+        "rows.csv: column sex must hold f, m, got 'x' in row 3 and 2 more rows",
         "rows.csv: dose is infinite in row 2",
     ]
 
@@ -111,13 +120,14 @@ def test_every_column_that_a_node_must_declare_is_named():
         fitted(frame, values=Values(needed=True))
     told = [fault.text.partition(" is text")[0] for fault in caught.value.faults]
     assert told == ["rows.csv: sex", "rows.csv: color"]
-    unknown = Values({"sex": ("m",), "color": ("blue",)})
-    with pytest.raises(DataError, match=r"sex must be one of m .* in row 1; .*color must be one"):
-        fitted(frame[frame.index != 2], "refuse", values=unknown)
+    known = [Column("sex", "category", ("m",)), Column("color", "category", ("blue",))]
+    with pytest.raises(DataError, match=r"sex must hold m, got 'f' in row 1.*color must hold blue"):
+        read_cells(Schema(tuple(known)), HERE, frame[frame.index != 2])
 
 
 def test_it_is_read_back_as_it_was_written():
-    schema = filled(fitted(wards(), missing_values=("?", "-9")), HERE, wards())
+    schema = fitted(wards(), missing_values=("?", "-9"))
+    schema = filled(schema, read_cells(schema, HERE, wards()))
     again = Schema.from_json(json.dumps(schema.to_json()))
     assert again == schema
     assert [c.fill for c in again.columns] == [c.fill for c in schema.columns]

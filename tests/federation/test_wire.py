@@ -12,12 +12,11 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.data.schema.columns import Column, Schema
 from federation.errors import Refused
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.hosting import NodeConfig, hosted_clients
 from federation.roster import describe_node, read_entry
-from federation.schema import Kind
+from federation.schema import Column, Kind, Schema
 from federation.streams import Stream, generator, torch_generator
 from federation.wire import to_params, to_record
 from tests.support import assert_same

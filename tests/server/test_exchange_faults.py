@@ -8,12 +8,12 @@ from client import app
 from client.hosts.molar import TableSites
 from client.memory import RamStore
 from client.policy import UNLIMITED
-from federation.data.schema.columns import Schema
 from federation.data.source import Source
 from federation.data.tables import TableData, table_data
 from federation.errors import Refused, RunStopped
 from federation.estimates import SITES
 from federation.hosting import NodeConfig
+from federation.schema import Schema
 from federation.wire import ROSTER_QUERY
 from server.record import RunRecord
 from server.run import run as run_on

@@ -6,10 +6,9 @@ import pytest
 from flwr.app import Error, Message
 
 from engram.units import Moments, Standard
-from federation.data.schema.columns import Schema
 from federation.errors import RunStopped
 from federation.roster import describe_node
-from federation.schema import Kind, Told
+from federation.schema import Kind, Schema, Told
 from server import answers
 from server.roster import Attendance, query_roster
 from tests.server.rosters import (

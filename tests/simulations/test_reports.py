@@ -15,8 +15,8 @@ from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
 from engram.metrics import METRICS
 from federation.data.arrivals import drawn_environment
-from federation.data.schema.columns import Schema
 from federation.experiment import Experiment
+from federation.schema import Schema
 from simulations.claims import claims_of
 from simulations.comparison import find_runs
 from simulations.gains import draw_gains

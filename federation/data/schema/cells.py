@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.schema.columns import Column
 from federation.errors import brief, few_names
+from federation.schema import Column
 
 NOTHING: Final = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>"})
 """Cells that count as missing unless a schema has them among a column's values."""
@@ -136,7 +136,7 @@ class Cells(NamedTuple):
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """How often each of ``texts`` stands there."""
+        """Counts of each of ``texts``."""
         return np.bincount(self.rows[self.rows >= 0], minlength=len(self.texts))
 
     @property

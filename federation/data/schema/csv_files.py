@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from federation.data.schema.cells import NOTHING, NUMBER
-from federation.data.schema.columns import File
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
+from federation.schema import File
 
 if TYPE_CHECKING:
     import pyarrow as pa

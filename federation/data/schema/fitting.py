@@ -4,10 +4,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from federation.data.schema.cells import Cells
-from federation.data.schema.columns import Column, Question, Schema
 from federation.data.schema.rules import asked, classes, kind_of, mixed
-from federation.data.schema.written import read_schema
+from federation.data.schema.written import Question, read_schema
+from federation.schema import Column, Schema
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
 """Names of columns that programs write for the numbers of rows: they are never inputs."""
@@ -77,7 +79,8 @@ def _completed(column: Column, cells: Cells) -> Column:
     kind = column.kind or kind_of(cells)
     values = column.values
     if not values and kind in ("category", "ordered"):
-        values = tuple(sorted(map(str, cells.texts)))
+        keys = cells.texts if cells.numbers is None else cells.numbers
+        values = tuple(str(cells.texts[k]) for k in np.argsort(keys, kind="stable"))
     return replace(column, kind=kind, values=values)
 
 

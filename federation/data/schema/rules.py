@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from federation.data.schema.cells import CODE, NUMBER, Cells, number
-from federation.data.schema.columns import Column, Kind, Question
+from federation.data.schema.written import Question
+from federation.schema import Column, ColumnKind
 
 FEW: Final = 10
 """Different cells up to which text is taken for a category, however few rows there are."""
@@ -51,7 +52,7 @@ _LETTERS: Final = re.compile(r"(?!(EUR|USD|GBP|CHF)$)[^\W\d_]")  # before a numb
 _AFFIX: Final = re.compile(r"(?P<before>[^\d+.,-]*)(?P<number>[+-]?[\d.,' ]*\d[.,]?)(?P<after>.*)")
 
 
-def kind_of(cells: Cells) -> Kind:
+def kind_of(cells: Cells) -> ColumnKind:
     """Returns the kind of a column that no rule asks about."""
     if cells.numbers is not None:
         return "whole" if cells.whole else "number"

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from federation.data.schema.cells import NUMBER, meant, named_cells, number, plain_numbers, texts_of
-from federation.data.schema.columns import Column
 from federation.errors import DataError, few_names
+from federation.schema import Column
 
 _TRUTH: Final = ("false", "true")
 _DAY: Final = 86_400.0  # seconds

@@ -20,17 +20,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from federation.data.schema.columns import Column, File, Question, Schema
 from federation.errors import Refused, few_names, one_line
 from federation.files import parse_toml, read_file
+from federation.schema import Column, File, Schema
 from federation.settings.fields import in_words, nearest
 
 _LARGEST: Final = 2**24  # bytes
 _PARTS: Final = ("columns", "file")
+
+
+class Question(NamedTuple):
+    """A column of which nothing is assumed.
+
+    Attributes:
+        column: Its name.
+        cells: Three of its cells, where ``looks`` names none. Nodes do not send them.
+        looks: What they look like.
+        choices: Lines of a schema that answer it; the first is the proposal.
+        rule: Name of the rule that asks.
+    """
+
+    column: str
+    cells: tuple[str, ...]
+    looks: str
+    choices: tuple[str, ...]
+    rule: str = ""
+
+    def __str__(self) -> str:
+        """Returns the line of a refusal."""
+        cells = f" ({', '.join(map(repr, self.cells))})" if self.cells else ""
+        return f"column {self.column}{cells} {self.looks}: write {', or '.join(self.choices)}"
 
 
 def read_schema(given: str) -> Schema:

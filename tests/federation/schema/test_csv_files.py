@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.data.schema.columns import File
 from federation.data.schema.csv_files import read_csv
 from federation.errors import DataError
+from federation.schema import File
 
 TABLE = pd.DataFrame(
     {

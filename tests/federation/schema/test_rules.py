@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from federation.data.schema.columns import Column, Schema
 from federation.data.schema.fitting import fit
 from federation.data.schema.written import read_schema
+from federation.schema import Column, Schema
 
 rng = np.random.default_rng(0)
 N = 200
