@@ -38,7 +38,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pydantic's models had a method of this name
 
     class TableSettings(Settings):
-        """How tables with named columns are read."""
+        """Settings of tables with named columns."""
 
         schema: str = Field(  # type: ignore[assignment]  # likewise
             "",
