@@ -215,7 +215,7 @@ class Schema:
         return found
 
     def told(self) -> str:
-        """Returns what a node tells of it, for ``from_json``: nothing of its rows."""
+        """Returns the part that a node tells, for ``from_json``: nothing of its rows."""
         columns = (
             Column(c.name, c.kind, c.values, None, c.default, c.role, c.unit, c.since)
             for c in self.columns

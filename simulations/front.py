@@ -423,7 +423,7 @@ def _run_into(
 
 
 def executes(engine: Engine, opens: Opens = host_of) -> Execute:
-    """Returns what runs an experiment by an engine, on the clients that ``opens`` opens."""
+    """Returns a function that runs an experiment by an engine, on clients that ``opens`` opens."""
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         run_in_process(experiment, folder, engine=engine, on_round=report, opens=opens)

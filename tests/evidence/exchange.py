@@ -69,7 +69,7 @@ def exchanged(sites: list[Rows], family: FamilyName, exchanges: int = 30) -> Ans
 
 
 def covered(cell: Cell, draw: int, level: float = 0.95) -> tuple[Bools, Bools, bool]:
-    """Returns which coefficients their shared intervals hold, pooled ones do; if it converged."""
+    """Returns the coverage of shared and of pooled intervals by coefficient; if it converged."""
     sites, truth = cell.draw(np.random.default_rng([17, draw]))
     found = exchanged(sites, cell.family)
     low, high = own_interval(pool(sites, family=cell.family), level=level)

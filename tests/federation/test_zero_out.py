@@ -45,7 +45,7 @@ def read(data, keep=slice(None), **settings):
 
 
 def sides(data, keep=slice(None), **settings):
-    """How often each row is where: a client's, for training, validation or testing."""
+    """Counts of each row: a client's, for training, validation or testing."""
     data, settings = dict(data), dict(settings)
     if "task=" in data:
         settings["task"] = data.pop("task=")

@@ -21,7 +21,7 @@ CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 
 
 def meant(column: Column, cell: str) -> str | None:
-    """Returns what a cell means; None where it is missing."""
+    """Returns the meaning of a cell; None where it is missing."""
     text = cell if cell in column.codes else cell.strip()
     text = column.codes.get(text, text)
     if text in column.missing or (text in NOTHING and text not in column.values):

@@ -192,7 +192,7 @@ def _names(path: Path, text: str, file: File) -> list[str]:
 
 
 def _lines_of_header(text: str, file: File) -> int:
-    """Returns how many lines of the file the first record takes."""
+    """Returns the number of lines that the first record takes."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=file.separator)
     for record in reader:
         if record:

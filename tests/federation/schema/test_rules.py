@@ -1,4 +1,4 @@
-"""Which columns are asked about, and what is proposed; numbers of the rules are the manual's."""
+"""Columns that are asked about, and proposals; numbers of the rules are the manual's."""
 
 import datetime
 
