@@ -180,8 +180,8 @@ def _names(path: Path, text: str, file: File) -> list[str]:
         )
     if names.count("") > 1:
         raise DataError(
-            f"{path} begins with a line of {names.count('')} empty names: if the names are in the "
-            "next line, write file.skip = 1 into the schema"
+            f"{path} begins with a line of {names.count('')} empty names: if it is a title above "
+            "the header, write file.skip = 1 into the schema"
         )
     if again := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
