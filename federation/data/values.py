@@ -147,7 +147,7 @@ class Columns(NamedTuple):
         values = Values.parse(settings.categories, needed=alone)
         written = read_schema(settings.schema) if settings.schema else Schema()
         target = settings.target_column
-        columns = written.by_name
+        columns = dict(written.by_name)
         for name, declared in values.declared.items():
             known, is_target = columns.get(name, Column(name)), name == target
             # Numbers of classes may have names, too.
