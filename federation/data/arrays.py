@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from engram.metrics import Targets
 from federation.data.labels import classes_of, is_text
-from federation.data.lazy import Joined, Lazy
+from federation.data.lazy import Images, Joined, Lazy
 from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
@@ -320,7 +320,9 @@ class Own(NamedTuple):
         if isinstance(x, Lazy):
             _same_length(self.path, place.name, x, y)
             some = place._replace(task=None, drawn=True)
-            found = x.then(lambda rows: self._inputs(some, rows, _first(rows), {}, several=several))
+            shaping = self.shaping._replace(all_images=True)
+            own = self._replace(shaping=shaping) if isinstance(x, Images) else self
+            found = x.then(lambda rows: own._inputs(some, rows, _first(rows), {}, several=several))
             self._check_alike(place, found)
             return found
         if isinstance(x, dict | tuple):

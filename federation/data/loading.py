@@ -106,7 +106,7 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
         columns.check_task(own.path, [columns.task] if found.keys() & _TASKS else sorted(arrays))
         return found
     if kind == "images":
-        return read_images(own.path)
+        return read_images(own.path, alpha=own.shaping.images == "alpha")
     if kind == "csv":
         return rows_of(of_csv(own.path, columns), columns, own.targets, split)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import

@@ -14,7 +14,7 @@ from federation.data.arrays import Own
 from federation.data.encoding import encode, filled, in_order
 from federation.data.federated import seen_as
 from federation.data.frames import read_frame
-from federation.data.images import decoded_images, images_in
+from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
@@ -65,7 +65,8 @@ def read_new_rows(
         files = images_in(path)
         folders = [file.parent for file in files]
         y = {} if path in folders else {"y": np.array([folder.name for folder in folders])}
-        x = _shaped(path, {"x": decoded_images(files)}, kind, settings)
+        alpha = settings.get("images") == "alpha"
+        x = _shaped(path, {"x": files_decoded(path, files, alpha=alpha)}, kind, settings)
         found = NewRows(x, len(files), {"file": [str(file) for file in files]}, y)
     else:
         arrays: Mapping[str, Any] = read_npy(path) if path.is_dir() else read_npz(path)

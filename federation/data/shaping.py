@@ -36,12 +36,12 @@ class Shaping(NamedTuple):
 
     Attributes:
         images: The setting: which rows are images, and where their channels are.
-        image_network: Whether the network takes nothing but images.
+        all_images: Whether all rows are images: the network takes no others, or files are such.
         whole_numbers: Whether whole numbers, other than grey levels, stay so.
     """
 
-    images: Literal["auto", "none", "grey", "channels-last"] = "auto"
-    image_network: bool = False
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"] = "auto"
+    all_images: bool = False
     whole_numbers: bool = False
 
     @classmethod
@@ -81,13 +81,13 @@ class Shaping(NamedTuple):
 
     def _image(self, place: Place, x: _Array) -> _Array:
         """Returns images with their channels first, and other rows as they are."""
-        axes = {"grey": 3, "channels-last": 4}.get(self.images, x.ndim)
+        axes = {"grey": 3, "channels-last": 4, "alpha": 4}.get(self.images, x.ndim)
         if x.ndim != axes:
             raise place.fault(f"of {axes} axes for images={self.images}", f"shape {x.shape}")
-        auto = self.images == "auto" and (self.image_network or x.dtype == _GREY)
+        auto = self.images == "auto" and (self.all_images or x.dtype == _GREY)
         if self.images == "grey" or (auto and x.ndim == 3):
             return x[:, None]
-        if self.images == "channels-last":
+        if self.images in ("channels-last", "alpha"):
             return np.moveaxis(x, 3, 1)
         if not auto or x.ndim != 4:
             return x
@@ -98,7 +98,7 @@ class Shaping(NamedTuple):
                 f"shape {x.shape}, where both may be: set images=channels-last, or images=none if "
                 "they are first",
             )
-        if not (first or last) and self.image_network:
+        if not (first or last) and self.all_images:
             raise place.fault(
                 "images with 1 or 3 channels, first or last",
                 f"shape {x.shape}: set images=none if rows are (channels, height, width)",
