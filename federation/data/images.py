@@ -7,7 +7,6 @@ of 65535, and those of 32 are what they are.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -29,7 +28,6 @@ _TRAIN: Final = "train"
 _TESTS: Final = ("test", "val", "valid", "validation")  # of which the first one there tests
 _SIXTEEN: Final = np.float32(65535)
 _T = TypeVar("_T")
-_Opened = Callable[[int], AbstractContextManager[IO[bytes]]]
 
 
 def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
@@ -91,18 +89,29 @@ def _images(folder: Path, pattern: str) -> list[Path]:
 
 def files_decoded(folder: Path, files: Sequence[Path], *, alpha: bool = False) -> Images:
     """Returns the images of files; for the rest see ``decoded_images``."""
-    names = [*map(str, files)]
-    return decoded_images(str(folder), names, lambda row: open_file(files[row]), alpha=alpha)
+
+    def opened(row: int) -> IO[bytes]:
+        return open_file(files[row])
+
+    return decoded_images(str(folder), lambda row: str(files[row]), len(files), opened, alpha=alpha)
 
 
-def decoded_images(where: str, names: Sequence[str], opened: _Opened, *, alpha: bool) -> Images:
+def decoded_images(
+    where: str,
+    called: Callable[[int], str],
+    count: int,
+    opened: Callable[[int], IO[bytes]],
+    *,
+    alpha: bool,
+) -> Images:
     """Returns images, each of which is decoded when it is drawn.
 
     They are in color if some of those that are looked at are: see ``some_of``.
 
     Args:
         where: What messages call all of them.
-        names: What they call each.
+        called: What they call the image of a number.
+        count: How many there are.
         opened: Opens the image of a number.
         alpha: Whether transparency is a channel.
 
@@ -117,9 +126,9 @@ def decoded_images(where: str, names: Sequence[str], opened: _Opened, *, alpha: 
             with opened(row) as file, Image.open(file) as image:
                 return use(image)
         except DataError as error:
-            raise DataError(f"{names[row]} {error}") from error
+            raise DataError(f"{called(row)} {error}") from error
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(f"{names[row]} is no image ({type(error).__name__})") from error
+            raise DataError(f"{called(row)} is no image ({type(error).__name__})") from error
 
     def decoded(row: int) -> npt.NDArray[Any]:
         return load(row, lambda image: _shown(where, image, look, alpha))
@@ -130,19 +139,19 @@ def decoded_images(where: str, names: Sequence[str], opened: _Opened, *, alpha: 
             if image.shape != first.shape:
                 width, height = first.shape[1::-1]
                 raise DataError(
-                    f"{names[row]} must be {width} x {height} pixels, as {names[0]} is, got "
+                    f"{called(row)} must be {width} x {height} pixels, as {called(0)} is, got "
                     f"{image.shape[1]} x {image.shape[0]}"
                 )
         return np.stack(images)
 
     try:
         bits = load(0, _look).bits
-        looks = [load(row, partial(_look, bits=bits)) for row in some_of(len(names)).tolist()]
+        looks = [load(row, partial(_look, bits=bits)) for row in some_of(count).tolist()]
         look = _common(where, looks, alpha)
         first = decoded(0)
     except DataError as error:
         raise DataError(f"image cannot be read: {error}") from error
-    return Images(read, first[None], np.arange(len(names)))
+    return Images(read, first[None], np.arange(count))
 
 
 class _Look(NamedTuple):

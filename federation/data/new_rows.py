@@ -89,7 +89,8 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     if of_one_client and schema.missing == "median":
         encode(schema, path, frame)  # which names all that is wrong
         schema = filled(schema, path, frame)
-    x = encode(schema, path, frame).astype(np.float32 if kind.inputs else np.float64)
+    single = kind.inputs and kind.units.inputs is None
+    x = encode(schema, path, frame).astype(np.float32 if single else np.float64)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
     return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)
@@ -98,7 +99,8 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
 def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[str, Any]) -> Any:
     shaping = Shaping.of(settings.get("model", ""), settings.get("images", "auto"))
     whole = kind.inputs.startswith("int64")  # the network may be unknown here
-    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole))
+    exact = kind.units.inputs is not None
+    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole, exact=exact))
     return seen_as(own.inputs(found))
 
 

@@ -48,7 +48,7 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         known["fills"] = usual(schema, path, inputs[learned], owner[learned], count)
         each = [values[owner] for values in known["fills"]]
         schema = filled(schema, path, inputs[learned])
-    x = encode(schema, path, inputs, each).astype(np.float32)
+    x = encode(schema, path, inputs, each)
     return {"x": x, "schema": schema, "y": y, **known}
 
 
