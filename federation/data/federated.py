@@ -1,8 +1,9 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,10 @@ __all__ = [
     "seen_as",
     "with_known_tokens",
 ]
+
+
+_LAST: Final = re.compile(r"float32\[\d+,\d+,[134]\]")
+_HINT: Final = ": set images=channels-last if rows are images (height, width, channels)"
 
 
 class Split(NamedTuple):
@@ -278,7 +283,8 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
             )
         return model
     except ValueError as error:
-        raise Refused(one_line(str(error))) from error
+        hint = _HINT if _LAST.fullmatch(kind.inputs) and e.images == "auto" else ""
+        raise Refused(one_line(f"{error}{hint}")) from error
 
 
 def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment") -> FederatedData:

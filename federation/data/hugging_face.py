@@ -293,7 +293,7 @@ def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool, alpha
     if len(names) == len(images) == 1:
         return pictures[names[0]]
     others = [name for name in names if name not in images]
-    drawn = rows.select_columns(others).with_format("numpy")
+    drawn = rows.select_columns(others).with_format("numpy", dtype=None)  # not in float32
 
     def read(numbers: RowNumbers) -> dict[str, _Array]:
         try:
@@ -301,7 +301,7 @@ def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool, alpha
         except Exception as error:  # what decodes it raises what it likes
             raise DataError(f"{path}: {type(error).__name__}: {error}") from error
         taken = {name: pictures[name].take(numbers) for name in images}
-        taken |= {name: _array(path, name, found[name], rows.features[name]) for name in others}
+        taken |= {name: _array(path, name, found[name]) for name in others}
         return {name: taken[name] for name in names}
 
     like = Lazy(read, None, np.arange(1)).take(np.zeros(1, dtype=np.int64))
@@ -320,7 +320,7 @@ def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool, alpha
     return Lazy(combined, combined(np.zeros(1, dtype=np.int64)), np.arange(len(rows)))
 
 
-def _array(path: Path, name: str, values: _Array, feature: Any) -> _Array:
+def _array(path: Path, name: str, values: _Array) -> _Array:
     """Returns values of some rows as an array of numbers, a row of it for each."""
     if values.dtype.kind == "U":
         values = _characters(path, name, values)
@@ -330,10 +330,7 @@ def _array(path: Path, name: str, values: _Array, feature: Any) -> _Array:
         raise DataError(f"{path}: {name} must hold as many numbers in each row") from error
     if values.dtype.kind not in "biuf":
         raise DataError(f"{path}: {name} must hold numbers, got {values.dtype}")
-    while hasattr(feature, "feature"):  # of lists, what they are lists of
-        feature = feature.feature
-    # The library makes all whole numbers int64, grey levels too.
-    return values.astype(np.uint8) if getattr(feature, "dtype", "") == "uint8" else values
+    return values
 
 
 def _characters(path: Path, name: str, texts: _Array) -> _Array:

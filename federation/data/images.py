@@ -145,8 +145,13 @@ def decoded_images(
         return np.stack(images)
 
     try:
-        bits = load(0, _look).bits
-        looks = [load(row, partial(_look, bits=bits)) for row in some_of(count).tolist()]
+        looks = [load(0, _look)]
+        for row in filter(None, some_of(count).tolist()):
+            try:
+                looks.append(load(row, partial(_look, bits=looks[0].bits)))
+            except DataError as error:
+                if isinstance(error.__cause__, DataError):  # of the others whoever draws them says
+                    raise
         look = _common(where, looks, alpha)
         first = decoded(0)
     except DataError as error:

@@ -28,6 +28,7 @@ TESTED = "tested rows"
 _Array = npt.NDArray[Any]
 _CHANNELS = (1, 3)
 _GREY = "uint8"
+_LARGEST = np.finfo(np.float32).max
 _STEPS = 64  # of float32, between a column's least and largest value
 _SCALED = 10  # numbers above it are no shares of 255
 
@@ -85,8 +86,8 @@ class Shaping(NamedTuple):
             if columns and not self.exact and not place.drawn:
                 _say_lost(place, x)
             x = x.astype(dtype, copy=False)
-            if not (finite := np.isfinite(x)).all():
-                raise place.fault("finite", place.first(x, ~finite))
+            if not (finite := (x >= -_LARGEST) & (x <= _LARGEST)).all():
+                raise place.fault("finite", place.first(x.astype(np.float32), ~finite))
         return np.ascontiguousarray(x if several else self._image(place, x))
 
     def _image(self, place: Place, x: _Array) -> _Array:
@@ -111,7 +112,8 @@ class Shaping(NamedTuple):
         if not (first or last) and self.all_images:
             raise place.fault(
                 "images with 1 or 3 channels, first or last",
-                f"shape {x.shape}: set images=none if rows are (channels, height, width)",
+                f"shape {x.shape}: set images=none if rows are (channels, height, width), or "
+                "images=channels-last if they are (height, width, channels)",
             )
         return np.moveaxis(x, 3, 1) if last else x
 
