@@ -15,7 +15,7 @@ from federation.errors import DataError, few_names
 
 _NAMES: Final = ("y", "label", "labels", "target", "targets")
 _ITEMS: Final = (
-    "(x, y), such as ((x0, x1), y) for several inputs, or named fields, one of them "
+    "pairs (x, y), such as ((x0, x1), y) for several inputs, or named fields, one of them "
     f"{', '.join(_NAMES)}"
 )
 

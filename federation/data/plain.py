@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import unmasked
 from federation.data.images import pixels
 from federation.errors import brief
 
@@ -21,16 +22,7 @@ def plain(value: Any) -> npt.NDArray[Any]:
         raise TypeError("a sparse one is given by its toarray()")
     if "PIL.Image" in sys.modules and isinstance(value, sys.modules["PIL.Image"].Image):
         return pixels(value)
-    rows = value if isinstance(value, list | tuple) else [value]
-    if not any(isinstance(row, np.ma.MaskedArray) for row in rows):
-        return np.asarray(value)
-    masked = np.ma.asarray(value)
-    if not np.ma.is_masked(masked):
-        return np.asarray(masked.data)
-    if masked.dtype.kind not in "buif":
-        raise TypeError(f"masked entries of {masked.dtype} have no value that stands for them")
-    numbers = masked.data.astype(np.result_type(masked.dtype, np.float32))
-    return np.where(np.ma.getmaskarray(masked), np.float32(np.nan), numbers)
+    return np.asarray(unmasked(value))
 
 
 def shown(value: object) -> str:

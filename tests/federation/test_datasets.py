@@ -184,7 +184,7 @@ ANY = rf"data {PAIR}, or a list of such of each client, or these by the clients'
         ([pairs(0, 1), pairs()], "client 1 has no rows"),
         (
             TensorDataset(torch.zeros(4, 3)),
-            r"data: items must be \(x, y\), .*, got tuple of length 1",
+            r"data: items must be pairs \(x, y\), .*, got tuple of length 1",
         ),
         (Endless(), "data must be a data set whose rows have numbers, got Endless"),
     ],
