@@ -236,11 +236,17 @@ def _with_images(rows: "Dataset") -> "Dataset":
 
 def _check_whole(path: Path, rows: "Dataset", names: list[str], *, plain: bool) -> None:
     """Refuses columns in which a value is missing, by name and first row."""
-    first = {name: _first_missing(rows.data.column(name)) for name in names}
+    table = _in_arrow(rows, names)
+    first = {name: _first_missing(table.column(name)) for name in names}
     lacking = [f"{name} is missing in row {row}" for name, row in first.items() if row >= 0]
     advice = "set missing=median or missing=indicator" if plain else "a row needs one"
     if lacking:
         raise DataError(f"{path}: {few_names(lacking)}: {advice}")
+
+
+def _in_arrow(rows: "Dataset", names: list[str]) -> Any:
+    """Returns columns as a table of Arrow, which is mapped into memory as the rows are."""
+    return rows.select_columns(names).with_format("arrow")[:]
 
 
 def _first_missing(column: Any) -> int:
@@ -250,13 +256,14 @@ def _first_missing(column: Any) -> int:
 
     if isinstance(column.type, pa.ExtensionType):
         column = pa.chunked_array([each.storage for each in column.chunks])
-    if pa.types.is_struct(column.type):  # an image
+    is_struct = pa.types.is_struct(column.type)
+    if is_struct and {field.name for field in column.type} == {"bytes", "path"}:  # an image
         empty = [pc.is_null(pc.struct_field(column, name)) for name in ("bytes", "path")]
         return int(pc.index(pc.and_(*empty), True).as_py())
     row = int(pc.index(pc.is_null(column, nan_is_null=True), True).as_py())
-    if row < 0 and (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+    if row < 0 and pa.types.is_nested(column.type) and not is_struct:
         values = pc.list_flatten(column)
-        if values.null_count or not pa.types.is_primitive(values.type):  # NaN: as it is drawn
+        if values.null_count or pa.types.is_nested(values.type):  # NaN is told as it is drawn
             inner = _first_missing(values)
             return inner if inner < 0 else int(pc.list_parent_indices(column)[inner].as_py())
     return row
@@ -272,10 +279,10 @@ def _kind(feature: Any) -> str:
 
 
 def _pictures(path: Path, rows: "Dataset", name: str, *, alpha: bool) -> Images:
-    drawn = rows.select_columns([name])
+    column = _in_arrow(rows, [name]).column(name)
 
     def opened(row: int) -> IO[bytes]:
-        image = drawn[row][name]
+        image = column[row].as_py()
         content = image["bytes"]
         return open_file(Path(image["path"])) if content is None else io.BytesIO(content)
 

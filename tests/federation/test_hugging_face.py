@@ -221,6 +221,7 @@ def test_columns_of_numbers_are_read_as_they_are_drawn(tmp_path):
         ({"b": None}, "b,list", "b is missing in row 63: a row needs one"),
         ({"list": None}, "list", "list is missing in row 63: a row needs one"),
         ({"list": [1, None]}, "list", "list is missing in row 63: a row needs one"),
+        ({"pair": [1, None]}, "pair", "pair is missing in row 63: a row needs one"),
         ({"grid": [[1, 2], [None, 4]]}, "grid", "grid is missing in row 63: a row needs one"),
         ({"image": None}, "image", "image is missing in row 63: a row needs one"),
         ({"text": None}, "text", "text is missing in row 63: a row needs one"),
@@ -231,11 +232,16 @@ def test_missing_values_are_refused_before_anything_is_drawn(tmp_path, kind, cha
     from datasets import Image as Drawing
 
     kinds = {"a": Value("float64"), "b": Value("int32"), "list": List(Value("int64"))}
-    kinds |= {"grid": List(List(Value("float32"))), "image": Drawing(), "text": Value("string")}
+    kinds |= {
+        "pair": List(Value("float32"), length=2),
+        "grid": List(List(Value("float32"))),
+        "image": Drawing(),
+        "text": Value("string"),
+    }
     kinds |= {"y": Value("int64"), "task": Value("int64")}
     picture = Image.fromarray(np.zeros((4, 5), "uint8"))
     row = {"a": 1.0, "b": 2, "list": [1, 2], "grid": [[1, 2], [3, 4]], "image": picture}
-    row |= {"text": "ab"}
+    row |= {"text": "ab", "pair": [1, 2]}
     rows = [{**row, "y": k % 2, "task": k % 4, **(change if k == 63 else {})} for k in range(80)]
     dataset = stored(kind, Dataset.from_list(rows, features=Features(kinds)), tmp_path)
     settings = {"task": "next-token", "model": "lstm"} if inputs == "text" else {}

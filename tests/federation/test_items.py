@@ -150,8 +150,8 @@ def test_other_named_fields_are_inputs_by_name():
     ],
 )
 def test_what_else_items_are_is_asked(item, got):
-    way = r"items must be pairs \(x, y\), such as \(\(x0, x1\), y\) for several inputs, or named fields"
-    with pytest.raises(DataError, match=f"^client 1: {way}.*, got {got}$"):
+    way = r"items must be pairs \(x, y\), such as .* for several inputs, or named fields"
+    with pytest.raises(DataError, match=rf"^client 1: {way}.*, got {got}$"):
         arrays_of([TensorDataset(torch.tensor(X), torch.tensor(Y)), Rows(item)])
 
 
