@@ -395,7 +395,7 @@ class Learned:
     def predictions(self, client: int) -> Columns:
         """Returns the targets of a client's test rows, and what its model predicts, as columns."""
         rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
-        (x, y), targets = self.data.test.take(rows), TASKS[self.experiment.task].targets
+        (x, y), targets = self.data.test.take(rows, exact=True), TASKS[self.experiment.task].targets
         module = self.module(self.personal(client), self.network_of(client), client)
         outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)

@@ -43,7 +43,11 @@ class InUnits(nn.Module):
         """Returns outputs in the targets' units, of inputs in theirs."""
         if self._inputs:  # of one tensor
             (x,) = args
-            args = (((x.double() - self.input_mean) / self.input_deviation).to(x.dtype),)
+            # Rows may be in float64, of which the network is not.
+            dtype = (
+                next(self.network.parameters(), x).dtype if x.dtype == torch.float64 else x.dtype
+            )
+            args = (((x.double() - self.input_mean) / self.input_deviation).to(dtype),)
         outputs = called(self.network, named or args)
         return self.target_mean + self.target_deviation * outputs if self._targets else outputs
 

@@ -1,7 +1,7 @@
 """Rows that are read as they are drawn: a data set may be larger than the machine's memory."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,16 @@ import numpy.typing as npt
 from federation.errors import DataError, one_line
 
 RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
+
+
+_MOST: Final = 200  # rows that stand for all of a larger data set
+
+
+def some_of(count: int) -> RowNumbers:
+    """Returns the numbers of all rows, or of 200 of them, drawn at random, the same each time."""
+    if count <= _MOST:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, _MOST, replace=False))
 
 
 class UnreadableRow(DataError):
@@ -69,6 +79,10 @@ class Lazy:
                     reason = getattr(error, "strerror", None) or str(error) or repr(error)
                     raise UnreadableRow(row, position, one_line(reason)) from error
             raise
+
+
+class Images(Lazy):
+    """Rows that are images, whatever the type of their numbers."""
 
 
 class Joined(Lazy):

@@ -13,7 +13,7 @@ from engram.models.base import Inputs
 from federation.data.arrays import Own
 from federation.data.encoding import encode, filled, in_order, read_cells
 from federation.data.federated import seen_as
-from federation.data.images import decoded_images, images_in
+from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
@@ -66,7 +66,8 @@ def read_new_rows(
         files = images_in(path)
         folders = [file.parent for file in files]
         y = {} if path in folders else {"y": np.array([folder.name for folder in folders])}
-        x = _shaped(path, {"x": decoded_images(files)}, kind, settings)
+        alpha = settings.get("images") == "alpha"
+        x = _shaped(path, {"x": files_decoded(path, files, alpha=alpha)}, kind, settings)
         found = NewRows(x, len(files), {"file": [str(file) for file in files]}, y)
     else:
         arrays: Mapping[str, Any] = read_npy(path) if path.is_dir() else read_npz(path)
@@ -89,7 +90,8 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     cells = read_cells(schema, path, frame)
     if of_one_client and schema.missing == "median":
         schema = filled(schema, cells)
-    x = encode(schema, path, cells).astype(np.float32 if kind.inputs else np.float64)
+    single = kind.inputs and kind.units.inputs is None
+    x = encode(schema, path, cells).astype(np.float32 if single else np.float64)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
     return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)
@@ -98,7 +100,8 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
 def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[str, Any]) -> Any:
     shaping = Shaping.of(settings.get("model", ""), settings.get("images", "auto"))
     whole = kind.inputs.startswith("int64")  # the network may be unknown here
-    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole))
+    exact = kind.units.inputs is not None
+    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole, exact=exact))
     return seen_as(own.inputs(found))
 
 

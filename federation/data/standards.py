@@ -96,9 +96,14 @@ def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
 
 def standardized_by(e: "Experiment", data: FederatedData) -> str:
     """Returns whose rows inputs are standardized by: ``federation``, ``client`` or ``none``."""
+    return standardizing(e, table=_is_table(data))
+
+
+def standardizing(e: "Experiment", *, table: bool) -> str:
+    """Returns the same for the columns of a table, or of arrays."""
     if e.standardize != "auto":
         return e.standardize
-    if not _is_table(data) or e.privacy == "example":  # of which a row must not move others
+    if not table or e.privacy == "example":  # of which a row must not move others
         return "none"
     return "federation" if e.privacy == "none" else "client"
 
@@ -109,7 +114,7 @@ def _is_table(data: FederatedData) -> bool:
 
 
 def _has_columns(like: Any) -> bool:
-    return isinstance(like, Tensor) and like.ndim == 2 and like.dtype == torch.float32
+    return isinstance(like, Tensor) and like.ndim == 2 and like.is_floating_point()
 
 
 def _numeric(e: "Experiment", data: FederatedData) -> Bools:
@@ -134,7 +139,7 @@ def _blocks(rows: Sequence[RowNumbers]) -> Iterator[Tensor]:
 
 def _inputs(split: Split, rows: Sequence[RowNumbers], numeric: Bools | None) -> Moments | None:
     device = split.y.device
-    taken = (split.take(some.to(device))[0] for some in _blocks(rows))
+    taken = (split.take(some.to(device), exact=True)[0] for some in _blocks(rows))
     return merged(Moments.of(x.cpu().double().numpy(), numeric) for x in taken)
 
 
@@ -156,10 +161,10 @@ def _with_inputs(data: FederatedData, train: Any, test: Any) -> FederatedData:
 
 def _all(split: Split, standard: Standard) -> Any:
     if not isinstance(split.x, Lazy):
-        return standard.standardized(split.x)
+        return standard.standardized(split.x).float()
 
     def convert(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = standard.standardized(seen_as(rows)).numpy()
+        found: npt.NDArray[Any] = standard.standardized(torch.from_numpy(rows)).float().numpy()
         return found
 
     return split.x.then(convert)
@@ -176,7 +181,7 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
         test[tested] = standard.standardized(test[tested])
         learned = np.union1d(rows, held_out[client])
         train[learned] = standard.standardized(train[learned])
-    return _with_inputs(data, train, test)
+    return _with_inputs(data, train.float(), test.float())
 
 
 def _seen(split: Split) -> Tensor:

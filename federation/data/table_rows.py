@@ -49,7 +49,7 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         known["fills"] = usual(schema, cells[learned], owner[learned], count)
         each = [values[owner] for values in known["fills"]]
         schema = filled(schema, cells[learned])
-    x = encode(schema, path, cells, each).astype(np.float32)
+    x = encode(schema, path, cells, each)
     return {"x": x, "schema": schema, "y": y, **known}
 
 

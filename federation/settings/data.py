@@ -135,12 +135,13 @@ class DataSettings(TableSettings):
         description="likewise: texts and numbers that stand for a missing value besides empty "
         "cells, such as ?|-999",
     )
-    images: Literal["auto", "none", "grey", "channels-last"] = Field(
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"] = Field(
         "auto",
         description="which rows of your own are images, which networks take as (channels, height, "
         "width): auto (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all "
         "rows for cnn, resnet and torchvision's), none (rows keep their shape), grey (rows are "
-        "(height, width)), channels-last (rows are (height, width, channels))",
+        "(height, width)), channels-last (rows are (height, width, channels)), alpha (likewise, "
+        "with the transparency of image files as the last channel; else it is composed over white)",
     )
     standardize: Literal["auto", "federation", "client", "none"] = Field(
         "auto",

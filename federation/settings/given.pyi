@@ -71,11 +71,12 @@ class Given(TypedDict, total=False):
     missing_values: str
     """likewise: texts and numbers that stand for a missing value besides empty cells, such as
     ?|-999."""
-    images: Literal["auto", "none", "grey", "channels-last"]
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"]
     """which rows of your own are images, which networks take as (channels, height, width): auto
     (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all rows for cnn,
     resnet and torchvision's), none (rows keep their shape), grey (rows are (height, width)),
-    channels-last (rows are (height, width, channels))."""
+    channels-last (rows are (height, width, channels)), alpha (likewise, with the transparency
+    of image files as the last channel; else it is composed over white)."""
     standardize: Literal["auto", "federation", "client", "none"]
     """whether networks take columns of numbers less their mean, over their standard deviation:
     those of all clients' training rows (federation), of the client's own (client), or not
