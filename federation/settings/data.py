@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from engram.tasks import REGRESSION
-from federation.data.schema.written import read_schema, to_toml
 from federation.data.source import Source
 from federation.settings.fields import Float, Int, Settings
 
@@ -25,6 +24,11 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     text = config.get("schema")
     if not isinstance(text, str) or not text:
         return dict(config)
+    from federation.data.schema.written import (  # noqa: PLC0415 - slow to import
+        read_schema,
+        to_toml,
+    )
+
     schema = read_schema(text)
     target = schema.of_role("target")
     said = {"target-column": target, "task-column": schema.of_role("client")}

@@ -130,8 +130,10 @@ def _merged(stage: Stage, sent: list[Message]) -> list[Any]:
     """Returns the numbers that a strategy makes of a round's replies."""
     if stage.trains:
         arrays, _ = stage.strategy.aggregate_train(1, sent)
-        # A table's intervals are infinite where too few sites are left.
-        return [array.numpy() for name, array in arrays.items() if name != "half-width"]
+        # A table's intervals, and limits of what it tells, are infinite where few sites are left.
+        limits = ("half-width", "told-numbers")
+        found = {name: array.numpy() for name, array in arrays.items()}
+        return [np.where(a == np.inf, 0, a) if n in limits else a for n, a in found.items()]
     found = stage.strategy.aggregate_evaluate(1, sent)
     return [np.array([value for value in found.values() if isinstance(value, int | float)])]
 

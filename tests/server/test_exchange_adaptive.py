@@ -37,7 +37,7 @@ def test_an_exchange_that_ends_too_early_says_so(tmp_path):
     special = {"sharing": "adaptive", "dataset": "sparse-logistic", "family": "logistic"}
     found, _ = run(tmp_path / "run", exchanges=2, **special)
     assert found["unsettled"] > STILL
-    assert "has not converged" in coefficient_table(found, 0.95).caption
+    assert "has not converged" in coefficient_table(found, {"molar.level": 0.95}).caption
 
 
 def test_adaptive_sites_need_a_threshold():
@@ -77,7 +77,10 @@ def test_columns_that_others_give_are_dropped_by_name_at_all_sites(table, warnin
     np.testing.assert_allclose([*coef.values()], less["coef"], rtol=1e-6)
     assert list(shared["no-interval"]) == ["half_years"]
     assert "column dropped at all sites: half_years (given by age)" in warnings_of_engram.text
-    assert "half_years: the rows of all sites" in coefficient_table(found.results, 0.95).caption
+    assert (
+        "half_years: the rows of all sites"
+        in coefficient_table(found.results, {"molar.level": 0.95}).caption
+    )
     own = found.personal_model("a")
     assert np.isfinite(own["age"].numpy()).all()
     assert not np.isfinite(own["half_years"].numpy()[1:3]).any()
@@ -95,7 +98,7 @@ def test_medians_of_few_sites_say_why_they_have_no_interval_and_whose_estimate_t
     found = of_table(table / "plain.csv").results
     assert set(found["shared"]["no-interval"]) == {"age", "pressure", "intercept"}
     assert "age" in found["shared"]["one-site"]
-    caption = coefficient_table(found, 0.95).caption
+    caption = coefficient_table(found, {"molar.level": 0.95}).caption
     assert "needs 6 sites of equal weight" in caption
     assert "sharing=adaptive" in caption
     assert "One site's own estimate to the digit" in caption
@@ -118,7 +121,7 @@ def test_no_interval_is_missing_without_a_reason(table, name, family, sharing):
     without = [n for n, low in zip(shared["names"], shared["low"], strict=True) if low is None]
     assert list(shared["no-interval"]) == without
     assert without == {"adaptive": ["half_years"] * (name == "t.csv")}.get(sharing, shared["names"])
-    caption = coefficient_table(found, 0.95).caption or ""
+    caption = coefficient_table(found, {"molar.level": 0.95}).caption or ""
     assert all(reason in caption for reason in shared["no-interval"].values())
 
 
@@ -130,7 +133,7 @@ def test_a_capped_weight_is_said_in_the_table_and_leaves_a_site_its_own_estimate
     pd.DataFrame({"site": site, "age": age, "days": days}).to_csv(tmp_path / "t.csv", index=False)
     found = of_table(tmp_path / "t.csv", sharing="adaptive")
     assert found.results["bounded"] == ["large"]
-    caption = coefficient_table(found.results, 0.95).caption
+    caption = coefficient_table(found.results, {"molar.level": 0.95}).caption
     assert "By max-weight, large counts less for others than its rows would" in caption
     coef, low, high, own, _ = found.personal_model("large")["age"].tolist()
     assert low < coef < high
@@ -138,7 +141,7 @@ def test_a_capped_weight_is_said_in_the_table_and_leaves_a_site_its_own_estimate
     (tmp_path / "t.csv").rename(tmp_path / "equal.csv")
     equal = of_table(tmp_path / "equal.csv", sharing="adaptive", site_weights="equal")
     assert equal.results["bounded"] == []  # by the setting itself, of which every site knows
-    assert not coefficient_table(equal.results, 0.95).caption
+    assert not coefficient_table(equal.results, {"molar.level": 0.95}).caption
 
 
 def test_a_site_in_other_units_is_left_out_by_name(table):
