@@ -41,18 +41,16 @@ def targets_of(part: Any) -> npt.NDArray[Any]:
     Up to 200 items are read for the comparison, and the others only where it fails.
     """
     if getattr(part, "target_transform", None) is None and hasattr(part, "targets"):
-        known = np.asarray(part.targets)
-        if len(known) == len(part) and _agree(part, known):
+        known = plain(part.targets)
+        if known.shape[:1] == (len(part),) and _agree(part, known):
             return known
-    return np.stack([np.asarray(_pair(part[row])[1]) for row in range(len(part))])
+    return np.stack([plain(_pair(part[row])[1]) for row in range(len(part))])
 
 
 def _agree(part: Any, known: npt.NDArray[Any]) -> bool:
     for row in some_of(len(known)).tolist():
-        with contextlib.suppress(
-            Exception
-        ):  # an item that cannot be read: whoever draws it says so
-            if not np.array_equal(np.asarray(_pair(part[row])[1]), known[row]):
+        with contextlib.suppress(Exception):  # who draws one that cannot be read says so
+            if not np.array_equal(plain(_pair(part[row])[1]), known[row]):
                 return False
     return True
 

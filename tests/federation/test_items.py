@@ -95,6 +95,9 @@ def test_items_may_be_masked():
     data = read(Rows(lambda row: (masked[row], Y[row])))
     with pytest.raises(DataError, match="x must be finite, got nan"):
         data.train.take(torch.arange(60))
+    labels = np.ma.array(Y, mask=HOLES.any(axis=1))
+    found = arrays_of(Rows(lambda row: (X[row], labels[row])))["y"]
+    np.testing.assert_array_equal(found, np.where(HOLES.any(axis=1), np.nan, Y))
 
 
 # --- Sparse matrices -----------------------------------------------------------------------------
