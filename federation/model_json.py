@@ -18,12 +18,24 @@ class _Standard(Stored):
     deviation: list[float]
 
 
+class _Tokenizer(Stored):
+    by: Literal["words", "characters", "tokenizers"]
+    words: list[str]
+    file: str
+
+
+class _Units(Stored):
+    inputs: _Standard | None = None
+    targets: _Standard | None = None
+    text: _Tokenizer | None = None
+
+
 class _Kind(Stored):
     inputs: _Text
     outputs: Annotated[int, Field(ge=0, lt=2**31)]
     classes: Annotated[list[str], Field(default_factory=list)]
     schema_: Annotated[_Schema, Field(alias="schema")] = None
-    units: Annotated[dict[str, _Standard], Field(default_factory=dict)]
+    units: Annotated[_Units, Field(default_factory=_Units)]
 
 
 class _Range(Stored):

@@ -9,11 +9,13 @@ from flwr.serverapp import Grid
 
 from engram.checks import must
 from engram.units import Units
+from federation.data.texts import tokenizer_of
 from federation.errors import Names, Refused, RunStopped, few
 from federation.experiment import Experiment
 from federation.names import checked_names
 from federation.roster import Roster
 from federation.schema import Kind
+from federation.settings.text import TextColumn
 from server.answers import Answers
 from server.grid import PatientGrid
 from server.membership import Membership
@@ -61,6 +63,7 @@ class Attendance:
             node claims to have may be impossible.
         roll: Returns who is a member of the federation now, and so counted on; None if all of
             ``num_clients`` are, from beginning to end.
+        text: The column of texts, if that is the data; None if not.
 
     Attributes:
         clients: Number of clients that the run has had until the last look.
@@ -79,11 +82,13 @@ class Attendance:
         patience: float = 60,
         usable: Callable[[Kind], bool] = lambda kind: True,
         roll: Callable[[], Set[int]] | None = None,
+        text: TextColumn | None = None,
     ) -> None:
         self._grid = grid
         self._usable = usable
         self._patience = patience
         self._roll = roll
+        self._text = text
         self.clients = num_clients
         self.members: Set[int] | None = None
         self._call()
@@ -151,6 +156,9 @@ class Attendance:
         if self._units is None:
             entries, called = self._answers.entries, self._answers.called
             self._units = fitted(entries, self._nodes, self._everybody, called)
+            if self._text is not None:
+                words = (entries[node].told.words or {} for node in self._nodes)
+                self._units = self._units._replace(text=tokenizer_of(self._text, words))
         if isinstance(self._grid, PatientGrid):  # else all of them are in this process
             _log.info(
                 "roster: %d clients on %d nodes, all running this source",
@@ -402,6 +410,7 @@ def attendance_of(
         patience=patience,
         usable=possible_for(e),
         roll=roll,
+        text=e.text,
     )
 
 

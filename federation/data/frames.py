@@ -29,7 +29,11 @@ def is_column(value: object) -> bool:
 
 
 def read_frame(
-    path: Path, columns: Collection[str] = (), *, texts: Mapping[str, Collection[str]] = {}
+    path: Path,
+    columns: Collection[str] = (),
+    *,
+    texts: Mapping[str, Collection[str]] = {},
+    free: str = "",
 ) -> Any:
     """Reads a CSV file with a header, as pandas has it.
 
@@ -38,6 +42,8 @@ def read_frame(
         columns: Which it must have, and which alone are read; all of them if none is named.
         texts: By column of text, its values: a cell that is one of them as it is written is that
             one. As a number, 01 would be 1.
+        free: A column of texts as they are written: only empty cells are missing, and none, NA and
+            01 are words.
 
     Raises:
         DataError: If the file cannot be read, is not a table, or lacks a column.
@@ -51,6 +57,9 @@ def read_frame(
         for name in some:
             cells = frame[name].convert_dtypes().astype(object)
             frame[name] = cells.mask(written[name].isin(texts[name]), written[name])
+    if free in frame.columns:
+        cells = _frame(path, usecols=[free], dtype=str, keep_default_na=False)[free]
+        frame[free] = cells.mask(cells == "")
     return frame
 
 

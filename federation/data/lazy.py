@@ -1,12 +1,20 @@
-"""Rows that are read as they are drawn: a data set may be larger than the machine's memory."""
+"""Rows that are read as they are drawn: a data set may be larger than the machine's memory.
+
+Texts are such rows, too, until the tokenizer of a run is known.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from federation.errors import DataError, one_line
+
+if TYPE_CHECKING:
+    from engram.units import Tokenizer
 
 RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
 
@@ -45,10 +53,14 @@ class Lazy:
         """Returns some of the rows, chosen as those of an array are; none is read."""
         return type(self)(self._read, self.like, self._numbers[some])
 
-    def then(self, convert: Callable[[Any], Any]) -> Self:
+    def then(self, convert: Callable[[Any], Any]) -> "Lazy":
         """Returns the same rows, each converted after it is read."""
         read = self._read
         return type(self)(lambda rows: convert(read(rows)), convert(self.like), self._numbers)
+
+    def content(self, positions: RowNumbers) -> Any:
+        """Returns what tells rows apart, (k, ...), as ``take`` returns rows: by default these."""
+        return self.take(positions)
 
     def take(self, positions: RowNumbers) -> Any:
         """Reads rows (k, ...) by their numbers (k,) here.
@@ -69,6 +81,58 @@ class Lazy:
                     reason = getattr(error, "strerror", None) or str(error) or repr(error)
                     raise UnreadableRow(row, position, one_line(reason)) from error
             raise
+
+
+class Texts(Lazy):
+    """Texts as rows of tokens, int64; without a tokenizer, of nothing but unknown ones.
+
+    Args:
+        texts: The texts, (n,).
+        length: Tokens of a row.
+        encode: ``(texts, tokenizer, length) -> tokens (n, length)``.
+        tokenizer: The tokenizer; None while it is not known.
+
+    Attributes:
+        texts: As given.
+        tokens: The rows, (n, length).
+    """
+
+    def __init__(
+        self,
+        texts: npt.NDArray[np.object_],
+        length: int,
+        encode: Callable[[Any, "Tokenizer", int], npt.NDArray[np.int64]],
+        tokenizer: "Tokenizer | None" = None,
+    ) -> None:
+        self.texts, self._tokenizer = texts, tokenizer
+        self._made = partial(type(self), length=length, encode=encode)
+        self.tokens: npt.NDArray[np.int64] = (
+            np.broadcast_to(np.int64(1), (len(texts), length))
+            if tokenizer is None
+            else encode(texts, tokenizer, length)
+        )
+        super().__init__(
+            self.tokens.__getitem__, np.ones((1, length), np.int64), np.arange(len(texts))
+        )
+
+    def __getitem__(self, some: Any) -> "Texts":
+        return self._made(self.texts[some], tokenizer=self._tokenizer)
+
+    def then(self, convert: Callable[[Any], Any]) -> Lazy:
+        """Returns the rows of tokens, each converted; the texts are not known any more."""
+        read = self.tokens.__getitem__
+        return Lazy(lambda rows: convert(read(rows)), convert(self.like), np.arange(len(self)))
+
+    def encoded(self, tokenizer: "Tokenizer") -> "Texts":
+        """Returns the same texts, with the tokens of a tokenizer."""
+        return self._made(self.texts, tokenizer=tokenizer)
+
+    def content(self, positions: RowNumbers) -> npt.NDArray[np.int64]:
+        """Returns digests of texts, (k, 2): their tokens may be all unknown."""
+        digests = (
+            blake2b(text.encode(), digest_size=16).digest() for text in self.texts[positions]
+        )
+        return np.array([np.frombuffer(digest, dtype=np.int64) for digest in digests])
 
 
 class Joined(Lazy):

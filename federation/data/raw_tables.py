@@ -39,7 +39,8 @@ class RawTable(NamedTuple):
 def of_csv(path: Path, columns: Columns) -> RawTable:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_frame``."""
     texts = {n: v for n, v in columns.values.declared.items() if n != columns.target}
-    return of_frame(path, read_frame(path, texts=texts), columns)
+    free = columns.text.name if columns.text else ""
+    return of_frame(path, read_frame(path, texts=texts, free=free), columns)
 
 
 def of_frame(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from engram.checks import Fault, clash, must
 from federation.errors import DataError, brief, few_names
 from federation.settings.data import DataSettings
+from federation.settings.text import TextColumn
 
 _MOST = 1000  # values of a column: each is a column of inputs
 
@@ -102,6 +103,7 @@ class Columns(NamedTuple):
         by_name: Whether columns of inputs are in the order of their names, and not in the file's,
             unless ``inputs`` gives one: files of other sites may have another.
         defaults: By name of a column that tables may lack, the value that stands for it there.
+        text: The column of texts, if that is the input.
     """
 
     target: str = "y"
@@ -112,6 +114,7 @@ class Columns(NamedTuple):
     missing_values: tuple[str, ...] = ()
     by_name: bool = False
     defaults: Mapping[str, str] = MappingProxyType({})
+    text: TextColumn | None = None
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -124,9 +127,9 @@ class Columns(NamedTuple):
         Raises:
             DataError: As ``Values.parse``, or other settings do not go with optional columns.
         """
-        text, inputs = settings.optional_columns, listed(settings.input_columns, ",")
+        text, inputs = settings.text, listed(settings.input_columns, ",")
         example = "columns that a table may lack, each with a value, such as dose=2.5; ward=north"
-        defaults = _by_column("optional-columns", text, example)
+        defaults = _by_column("optional-columns", settings.optional_columns, example)
         if defaults and settings.missing == "refuse":
             wanted = "median or indicator where a table may lack columns"
             raise DataError(clash("missing", settings.missing, wanted, "optional-columns"))
@@ -138,12 +141,13 @@ class Columns(NamedTuple):
         return cls(
             settings.target_column,
             settings.task_column,
-            inputs,
+            (text.name,) if text else inputs,
             settings.missing,
             Values.parse(settings.categories, needed=alone),
             listed(settings.missing_values, "|"),
             by_name=alone,
             defaults=defaults,
+            text=text,
         )
 
     def default_of(

@@ -54,6 +54,20 @@ class Given(TypedDict, total=False):
     """those of input-columns that tables of some clients may lack, each with the value that
     stands for it there, such as dose=2.5; ward=north: they are missing in all rows of such a
     table."""
+    text_column: str
+    """csv, parquet, arrow, hf, data frames: the column of texts that networks take as rows of
+    tokens, alone; empty: none."""
+    tokenizer: str
+    """what makes tokens of text-column: words or characters, the commonest in training rows; or
+    a file, a tokenizer.json or one word a line."""
+    text_length: int
+    """tokens of a text that count; fewer are padded with 0."""
+    vocabulary_size: int
+    """most tokens of a vocabulary; networks for texts have 2 more, for padding (0) and for what
+    is unknown (1)."""
+    least_count: int
+    """tokenizer words or characters: training rows of a client in which a word must be to be
+    told by its node."""
     categories: str
     """csv, parquet, arrow, hf, images: values that columns of text may have, such as
     color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, the
