@@ -14,21 +14,8 @@ from unicodedata import normalize
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import brief, require
+from engram.checks import require
 from engram.units import Tokenizer
-
-__all__ = [
-    "LONGEST",
-    "PADDING",
-    "UNKNOWN",
-    "encode",
-    "is_word",
-    "plain",
-    "rows_with",
-    "split",
-    "tokenizer_from",
-    "vocabulary",
-]
 
 PADDING: Final = 0
 UNKNOWN: Final = 1
@@ -39,22 +26,12 @@ _FIRST: Final = 2  # token of a vocabulary's first entry
 _WORD: Final = re.compile(r"\w+")
 
 
-def plain(text: str) -> str:
-    """Returns a text in lower case and in form NFC, as words are compared."""
-    return normalize("NFC", text.lower())
-
-
-def is_word(text: str) -> bool:
-    """Returns whether a text is one word: letters, digits and underscores, at most ``LONGEST``."""
-    return len(text) <= LONGEST and bool(_WORD.fullmatch(plain(text)))
-
-
 def split(text: str, by: str) -> Iterator[str]:
     """Yields a text's words, in lower case; or its characters, where ``by`` is ``characters``."""
     if by == "characters":
         yield from normalize("NFC", text)
     else:
-        yield from (found.group() for found in _WORD.finditer(plain(text)))
+        yield from (found.group() for found in _WORD.finditer(normalize("NFC", text.lower())))
 
 
 def rows_with(texts: Iterable[str], by: str, length: int) -> Counter[str]:
@@ -77,8 +54,7 @@ def encode(texts: Collection[str], tokenizer: Tokenizer, length: int) -> npt.NDA
     """Returns the first ``length`` tokens of each text, (n, length), with padding at the end.
 
     Raises:
-        ValueError: The tokenizer is none that the library ``tokenizers`` can read.
-        ImportError: It is one of that library's, which is not installed.
+        ValueError: The library ``tokenizers`` cannot read the tokenizer, or is not installed.
     """
     numbers = _of_library if tokenizer.by == "tokenizers" else _of_vocabulary
     found = np.full((len(texts), length), PADDING, dtype=np.int64)
@@ -96,21 +72,21 @@ def tokenizer_from(contents: str, most: int, *, library: bool) -> Tokenizer:
         library: Whether it is a ``tokenizer.json``; else it has a word on each line.
 
     Raises:
-        ValueError: It is something else, or has more tokens.
-        ImportError: As for ``encode``.
+        ValueError: It is something else, or has more tokens; or as for ``encode``.
     """
     if library:
         tokenizer = Tokenizer("tokenizers", file=contents)
         size = 1 + max(_reader(contents).get_vocab().values(), default=-1)
     else:
-        lines = contents.splitlines()
-        wrong = next((k for k, line in enumerate(lines, 1) if not is_word(line)), None)
-        if wrong is not None:
-            got = f"{brief(lines[wrong - 1])} in line {wrong}"
-            raise ValueError(f"a vocabulary must have one word a line, of letters, got {got}")
-        tokenizer = Tokenizer("words", tuple(dict.fromkeys(map(plain, lines))))
-        size = len(tokenizer.words)
-    require(0 < size <= most, "vocabulary-size", most, f"at least its {size} tokens, and it some")
+        words: dict[str, None] = {}
+        for number, line in enumerate(contents.splitlines(), 1):
+            word = "".join(split(line, "words"))
+            one = len(word) <= LONGEST and word == normalize("NFC", line.lower())
+            require(bool(word) and one, f"line {number} of a vocabulary", line, "one word")
+            words[word] = None
+        tokenizer, size = Tokenizer("words", tuple(words)), len(words)
+    require(size > 0, "tokens of a vocabulary", size, "at least 1")
+    require(size <= most, "vocabulary-size", most, f"at least {size}, as its file has tokens")
     return tokenizer
 
 
@@ -132,10 +108,12 @@ def _of_library(tokenizer: Tokenizer, length: int) -> Callable[[str], Sequence[i
 
 
 def _reader(contents: str) -> Any:
-    import tokenizers  # noqa: PLC0415 - an extra, and not always needed
-
     try:
+        import tokenizers  # noqa: PLC0415 - an extra, and not always needed
+
         reader = tokenizers.Tokenizer.from_str(contents)
+    except ImportError as error:
+        raise ValueError("it needs tokenizers: pip install 'engram[text]'") from error
     except Exception as error:  # the library has a plain Exception for whatever is wrong
         raise ValueError(f"it is no tokenizer.json: {error}") from error
     reader.no_padding()

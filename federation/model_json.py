@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from engram.units import Tokens
 from federation.schema import Schema
 from federation.stored import Settings, Stored
 
@@ -19,15 +20,9 @@ class _Standard(Stored):
 
 
 class _Tokenizer(Stored):
-    by: Literal["words", "characters", "tokenizers"]
+    by: Tokens
     words: list[str]
     file: str
-
-
-class _Units(Stored):
-    inputs: _Standard | None = None
-    targets: _Standard | None = None
-    text: _Tokenizer | None = None
 
 
 class _Kind(Stored):
@@ -35,7 +30,7 @@ class _Kind(Stored):
     outputs: Annotated[int, Field(ge=0, lt=2**31)]
     classes: Annotated[list[str], Field(default_factory=list)]
     schema_: Annotated[_Schema, Field(alias="schema")] = None
-    units: Annotated[_Units, Field(default_factory=_Units)]
+    units: Annotated[dict[str, _Standard | _Tokenizer], Field(default_factory=dict)]
 
 
 class _Range(Stored):

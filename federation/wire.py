@@ -1,6 +1,5 @@
 """Converts between Flower's records and our types: what messages carry."""
 
-import json
 import math
 from functools import lru_cache
 from io import BytesIO
@@ -13,8 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
 from engram.units import Standard, Tokenizer, Units
-from federation.errors import BUSY, REFUSED, EngramError, brief, one_line
-from federation.files import parse_json
+from federation.errors import BUSY, REFUSED, EngramError, brief
 from federation.mapped import view_of
 
 __all__ = [
@@ -73,7 +71,6 @@ CODE: Final = "code"  # name of the array of bytes, where messages are compresse
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings
-TOKENIZER: Final = "tokenizer"  # config key: what makes tokens of texts, as JSON
 TRAINING: Final = "training"  # config key: the training whose memories to use
 VERSION: Final = "version"  # config key: version of the slots, where messages are compressed
 WITHHELD: Final = "withheld"  # key of a reply's clients: that their scores stay where they are
@@ -264,12 +261,12 @@ def floats_of(record: ConfigRecord, key: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def units_entries(units: Units) -> dict[str, list[float] | str]:
+def units_entries(units: Units) -> dict[str, Any]:
     """Returns the entries of a message's config that say in which units a run's rows are."""
-    parts = units.to_json()
-    text = {TOKENIZER: json.dumps(parts.pop("text"))} if units.text else {}
-    return text | {
-        f"{name}-{what}": values for name, part in parts.items() for what, values in part.items()
+    return {
+        f"{name}-{what}": values
+        for name, part in units.to_json().items()
+        for what, values in part.items()
     }
 
 
@@ -283,12 +280,13 @@ def units_of(content: RecordDict) -> Units:
     there = [name for name in Units._fields if f"{name}-mean" in config]
     try:
         parts = {name: [floats_of(config, f"{name}-{end}") for end in ends] for name in there}
-        standards = {name: Standard(*part) for name, part in parts.items()}
-        text = parse_json(str(config[TOKENIZER]).encode()) if TOKENIZER in config else None
-        return Units(**standards, text=text and Tokenizer.from_json(text))
-    except (KeyError, TypeError, ValueError) as error:
-        what = "means and deviations, or a tokenizer"
-        raise EngramError(f"units must be {what}: {one_line(str(error))}") from error
+        units = Units(**{name: Standard(*part) for name, part in parts.items()})
+        if "text-by" not in config:
+            return units
+        text = {name: config[f"text-{name}"] for name in Tokenizer._fields}
+        return units._replace(text=Tokenizer.from_json(text))
+    except (KeyError, TypeError) as error:
+        raise EngramError(f"units must be means and deviations, or a tokenizer: {error}") from error
 
 
 def read_int(record: ConfigRecord, key: str) -> int:

@@ -1,17 +1,12 @@
-"""Rows that are read as they are drawn: a data set may be larger than the machine's memory.
-
-Texts are such rows, too, until the tokenizer of a run is known.
-"""
+"""Rows that are read as they are drawn: a data set may be larger than the machine's memory."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from federation.errors import DataError, one_line
+from federation.errors import DataError, Refused, one_line
 
 if TYPE_CHECKING:
     from engram.units import Tokenizer
@@ -56,11 +51,7 @@ class Lazy:
     def then(self, convert: Callable[[Any], Any]) -> "Lazy":
         """Returns the same rows, each converted after it is read."""
         read = self._read
-        return type(self)(lambda rows: convert(read(rows)), convert(self.like), self._numbers)
-
-    def content(self, positions: RowNumbers) -> Any:
-        """Returns what tells rows apart, (k, ...), as ``take`` returns rows: by default these."""
-        return self.take(positions)
+        return Lazy(lambda rows: convert(read(rows)), convert(self.like), self._numbers)
 
     def take(self, positions: RowNumbers) -> Any:
         """Reads rows (k, ...) by their numbers (k,) here.
@@ -84,55 +75,37 @@ class Lazy:
 
 
 class Texts(Lazy):
-    """Texts as rows of tokens, int64; without a tokenizer, of nothing but unknown ones.
+    """Texts, which are rows of unknown tokens until there is a tokenizer.
 
     Args:
         texts: The texts, (n,).
+        encode: ``(texts, tokenizer, length) -> tokens``, int64, (n, length).
         length: Tokens of a row.
-        encode: ``(texts, tokenizer, length) -> tokens (n, length)``.
-        tokenizer: The tokenizer; None while it is not known.
-
-    Attributes:
-        texts: As given.
-        tokens: The rows, (n, length).
     """
 
     def __init__(
         self,
         texts: npt.NDArray[np.object_],
+        encode: "Callable[[Any, Tokenizer, int], npt.NDArray[np.int64]]",
         length: int,
-        encode: Callable[[Any, "Tokenizer", int], npt.NDArray[np.int64]],
-        tokenizer: "Tokenizer | None" = None,
     ) -> None:
-        self.texts, self._tokenizer = texts, tokenizer
-        self._made = partial(type(self), length=length, encode=encode)
-        self.tokens: npt.NDArray[np.int64] = (
-            np.broadcast_to(np.int64(1), (len(texts), length))
-            if tokenizer is None
-            else encode(texts, tokenizer, length)
-        )
-        super().__init__(
-            self.tokens.__getitem__, np.ones((1, length), np.int64), np.arange(len(texts))
-        )
+        self.texts, self._encode, self._length = texts, encode, length
+        like = np.ones((1, length), dtype=np.int64)
+        super().__init__(lambda rows: like.repeat(len(rows), 0), like, np.arange(len(texts)))
 
     def __getitem__(self, some: Any) -> "Texts":
-        return self._made(self.texts[some], tokenizer=self._tokenizer)
+        return Texts(self.texts[some], self._encode, self._length)
 
-    def then(self, convert: Callable[[Any], Any]) -> Lazy:
-        """Returns the rows of tokens, each converted; the texts are not known any more."""
-        read = self.tokens.__getitem__
-        return Lazy(lambda rows: convert(read(rows)), convert(self.like), np.arange(len(self)))
+    def tokens(self, tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
+        """Returns the rows of tokens that a tokenizer makes, (n, length).
 
-    def encoded(self, tokenizer: "Tokenizer") -> "Texts":
-        """Returns the same texts, with the tokens of a tokenizer."""
-        return self._made(self.texts, tokenizer=tokenizer)
-
-    def content(self, positions: RowNumbers) -> npt.NDArray[np.int64]:
-        """Returns digests of texts, (k, 2): their tokens may be all unknown."""
-        digests = (
-            blake2b(text.encode(), digest_size=16).digest() for text in self.texts[positions]
-        )
-        return np.array([np.frombuffer(digest, dtype=np.int64) for digest in digests])
+        Raises:
+            Refused: It cannot be used here.
+        """
+        try:
+            return self._encode(self.texts, tokenizer, self._length)
+        except ValueError as error:
+            raise Refused(f"the tokenizer cannot be used: {one_line(str(error))}") from error
 
 
 class Joined(Lazy):

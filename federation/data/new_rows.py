@@ -106,7 +106,7 @@ def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> New
     own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
     columns = Columns.of(DataSettings.model_validate(own))
     frame = read_frame(path, free=settings["text-column"])
-    x = texts_of(path, frame, columns).encoded(tokenizer).tokens
+    x = texts_of(path, frame, columns).tokens(tokenizer)
     beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
     targets = {"y": beside[columns.target]} if columns.target in beside else {}
     return NewRows(torch.from_numpy(x), len(frame), beside, targets)

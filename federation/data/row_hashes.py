@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.arrays import Ints
-from federation.data.lazy import Lazy, scaled
+from federation.data.lazy import Lazy, Texts, scaled
 from federation.streams import Stream
 
 
@@ -50,4 +50,6 @@ def row_hashes(
 
 
 def _content(rows: Ints, leaf: Any) -> Any:
-    return leaf.content(rows) if isinstance(leaf, Lazy) else leaf[rows]
+    if isinstance(leaf, Texts):
+        return leaf.texts[rows]
+    return leaf.take(rows) if isinstance(leaf, Lazy) else leaf[rows]

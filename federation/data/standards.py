@@ -49,11 +49,11 @@ def fitted(experiment: "Experiment", data: FederatedData) -> FederatedData:
 
 
 def in_units(data: FederatedData, units: Units) -> FederatedData:
-    """Returns data in the units of a run; texts are rows of the tokens of its tokenizer."""
-    found, text = data._replace(units=units), units.text
+    """Returns data in the units of a run: of texts, the tokens that its tokenizer makes."""
+    found, text, device = data._replace(units=units), units.text, data.train.y.device
     if text is None or not isinstance(data.train.x, Texts):
         return found
-    return _with_inputs(found, *(split.x.encoded(text) for split in data[:2]))
+    return _with_inputs(found, *(torch.from_numpy(s.x.tokens(text)).to(device) for s in data[:2]))
 
 
 def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData:
@@ -62,10 +62,6 @@ def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData
     Raises:
         Refused: As for ``told``.
     """
-    if data.units.text is not None and isinstance(data.train.x, Texts):
-        device = data.train.y.device
-        tokens = (torch.from_numpy(split.x.tokens).to(device) for split in data[:2])
-        return _with_inputs(data, *tokens)
     if standardized_by(experiment, data) == "client":
         return _by_client(data, _numeric(experiment, data))
     inputs = data.units.inputs

@@ -45,7 +45,7 @@ def texts_of(path: Path, frame: Any, columns: "Columns") -> Texts:
     there = cells.dropna()
     if len(other := there[[not isinstance(cell, str) for cell in there]]):
         raise DataError(f"{path}: {text.name} must hold texts, got {named_cells(other[:3])}")
-    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), text.length, encode)
+    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), encode, text.length)
 
 
 def told_words(
@@ -101,8 +101,6 @@ def read_tokenizer(path: Path, most: int) -> Tokenizer:
         raise Refused(
             f"tokenizer must be words, characters or a file, got {path}: {error.strerror}"
         ) from error
-    except ImportError as error:
-        raise Refused(f"{path} needs tokenizers: pip install 'engram[text]'") from error
     except ValueError as error:
         raise Refused(f"{path} cannot be the tokenizer: {one_line(str(error))}") from error
 
