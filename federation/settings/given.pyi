@@ -93,11 +93,13 @@ class Given(TypedDict, total=False):
     yours, privacy or none is set."""
     model: str | Callable[..., Any]
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
-    regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,
-    such as torchvision:resnet18; or one of your own, by its name."""
+    regression); resnet (for images), lstm or transformer (for characters); text-mean or text-
+    cnn (for texts); torchvision:NAME, such as torchvision:resnet18; or one of your own, by its
+    name."""
     hidden: str
     """widths of the hidden dense layers, with commas; of the stages of resnet (16,32,64:
-    ResNet-8), and of the layers of lstm and transformer."""
+    ResNet-8), and of the layers of lstm and transformer; of text-mean and text-cnn the first is
+    that of the embedding."""
     task: str
     """what it learns: classification, regression, multi-label or next-token."""
     loss: str | Callable[..., Any]
