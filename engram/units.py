@@ -133,7 +133,7 @@ def comparable(parts: Sequence[Moments]) -> list[bool]:
 
 
 class Tokenizer(NamedTuple):
-    """What makes tokens of texts: see ``engram.text``.
+    """A rule that makes tokens of texts: see ``engram.text``.
 
     Attributes:
         by: The tokens.
@@ -165,7 +165,7 @@ class Units(NamedTuple):
     Attributes:
         inputs: Standard of the columns of inputs; None if the network takes them as they are.
         targets: Standard of the targets; None likewise.
-        text: What makes tokens of inputs that are texts; None of others.
+        text: Tokenizer of inputs that are texts; None of others.
     """
 
     inputs: Standard | None = None

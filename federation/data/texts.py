@@ -1,7 +1,8 @@
 """Columns of texts: read from tables, and the tokenizer of a federation, fitted or from a file."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -68,14 +69,21 @@ def told_words(
     return dict(total)
 
 
-def tokenizer_of(text: TextColumn, told: Iterable[Mapping[str, int]]) -> Tokenizer:
-    """Returns the tokenizer of a run: its file's, or one fitted on what nodes tell.
+def tokenizer_for(text: TextColumn) -> Callable[[Iterable[Mapping[str, int]]], Tokenizer]:
+    """Returns a function of the words that nodes tell, which returns the tokenizer of a run.
+
+    It is one from a file, which is read at once; or fitted, and ``Refused`` if nobody tells a word.
 
     Raises:
-        Refused: The file cannot be read, or is none; or nobody tells a word.
+        Refused: As for ``read_tokenizer``.
     """
-    if text.file:
-        return read_tokenizer(text.file, text.most)
+    if text.file is None:
+        return partial(_fitted, text)
+    found = read_tokenizer(text.file, text.most)
+    return lambda _: found
+
+
+def _fitted(text: TextColumn, told: Iterable[Mapping[str, int]]) -> Tokenizer:
     total = Counter[str]()
     for words in told:
         total.update(words)
@@ -111,4 +119,4 @@ def in_fitted_units(experiment: "Experiment", data: "FederatedData") -> "Federat
     if text is None:
         return data
     words = told_words(experiment, data, range(experiment.num_clients)) or {}
-    return in_units(data, data.units._replace(text=tokenizer_of(text, [words])))
+    return in_units(data, data.units._replace(text=tokenizer_for(text)([words])))

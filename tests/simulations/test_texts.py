@@ -10,6 +10,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
 import engram
 from client.admission import of_sums
@@ -250,6 +251,9 @@ def test_an_exported_model_predicts_texts_with_its_tokenizer(run, tmp_path):
         }
     )
     rows.to_csv(tmp_path / "new.csv", index=False)
+    graph = run.export(out=tmp_path / "graph", format="onnx")
+    table = predict(graph, tmp_path / "new.csv", tmp_path / "out.csv").table
+    assert table["predicted"][:2].tolist() == ["sports", "business"]
     for folder in (run.export(out=tmp_path / "common"), run.export("desk1", out=tmp_path / "own")):
         table = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv").table
         assert table["predicted"][:2].tolist() == ["sports", "business"]
@@ -313,12 +317,21 @@ def test_a_missing_text_is_refused_or_empty(tmp_path):
     assert there.count("") == 2
 
 
+class Own(nn.Sequential):
+    """A network of a user's, of 300 words, padding and what is unknown."""
+
+    def __init__(self):
+        super().__init__(nn.Embedding(302, 8), nn.Flatten(), nn.Linear(24 * 8, 4))
+
+
 @pytest.mark.parametrize("source", ["parquet", "frame", "parts"])
 def test_texts_of_other_tables_are_the_same(csv, tmp_path, source):
     table, given = news(240), dict(SETTINGS, num_rounds=1, progress=False, out=tmp_path / "run")
     if source == "frame":
         rows = (table[["desk", "text"]], table["topic"])
-        run = engram.simulate(rows, **{k: v for k, v in given.items() if k != "target_column"})
+        given = {k: v for k, v in given.items() if k != "target_column"}
+        run = engram.simulate(rows, **given | {"model": Own})
+        assert run.model["0.weight"].shape == (302, 8)
     else:
         parts = {"train": table[:180], "test": table[180:]} if source == "parts" else {"": table}
         for name, part in parts.items():
