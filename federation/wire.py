@@ -277,10 +277,11 @@ def units_of(content: RecordDict) -> Units:
         EngramError: They are something else.
     """
     config, ends = config_of(content), ("mean", "deviation")
-    there = [name for name in Units._fields if f"{name}-mean" in config]
+    there = [name for name in ("inputs", "targets") if f"{name}-mean" in config]
     try:
         parts = {name: [floats_of(config, f"{name}-{end}") for end in ends] for name in there}
-        units = Units(**{name: Standard(*part) for name, part in parts.items()})
+        standards = {name: Standard(*part) for name, part in parts.items()}
+        units = Units(standards.get("inputs"), standards.get("targets"))
         if "text-by" not in config:
             return units
         text = {name: config[f"text-{name}"] for name in Tokenizer._fields}

@@ -62,7 +62,8 @@ def built_in_module(
         return partial(_resnet, shape[0], hidden, outputs)
     whole = len(shape) == 1 and example.dtype == torch.int64
     kind = f"{example.dtype} of shape {shape}"
-    require(whole, f"inputs of {name}", kind, "rows of tokens, as whole numbers (int64)")
+    what = "tokens" if name in TEXTS else "characters"
+    require(whole, f"inputs of {name}", kind, f"rows of {what}, as whole numbers (int64)")
     if name in TEXTS:
         return partial(_TextMean if name == "text-mean" else _TextCnn, tokens, hidden, outputs)
     if name == "lstm":
