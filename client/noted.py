@@ -12,6 +12,7 @@ from client.trainings import ABOUT
 from federation.checksums import checked, summed
 from federation.data.dealing import federated_data, own_data
 from federation.data.federated import FederatedData
+from federation.data.standards import in_units
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.files import read_json, replace_file
@@ -51,7 +52,7 @@ class Training(NamedTuple):
             found = own_data(e, e.source, client)
         else:
             found = federated_data(e, named=False, hosted=[client])
-        return found._replace(units=self.kind.units)
+        return in_units(found, self.kind.units)
 
 
 def note_training(

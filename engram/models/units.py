@@ -60,10 +60,10 @@ def with_units(model: Model, units: Units) -> Model:
 
     Args:
         model: The network.
-        units: The units; without any, the network is returned as it is.
+        units: The units; without any of numbers, the network is returned as it is.
     """
     targets, make = units.targets, model.module
-    if units == Units():
+    if units._replace(text=None) == Units():
         return model
 
     def module(params: Params) -> nn.Module:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from engram.metrics import Targets
 from federation.data.labels import classes_of, is_text
-from federation.data.lazy import Images, Joined, Lazy
+from federation.data.lazy import Images, Joined, Lazy, Texts
 from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
@@ -323,6 +323,8 @@ class Own(NamedTuple):
         self, place: Place, x: Any, y: _Array, arrays: Mapping[str, Any], *, several: bool = False
     ) -> Any:
         """Returns inputs as networks take them; of several, none is an image."""
+        if isinstance(x, Texts):
+            return x
         if isinstance(x, Lazy):
             _same_length(self.path, place.name, x, y)
             some = place._replace(task=None, drawn=True)

@@ -21,7 +21,7 @@ from engram.models import (
     with_units,
 )
 from engram.models.base import Inputs, UnknownToken
-from engram.networks import CHARACTERS
+from engram.networks import CHARACTERS, TEXTS
 from engram.tasks import task_of
 from engram.units import Units
 from federation.data.lazy import Lazy, RowNumbers, UnreadableRow
@@ -212,7 +212,8 @@ def parameters_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = N
     check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
     tried = example(kind.inputs) if rows is None else rows
     e = experiment
-    return count_parameters(e.model, tried, outputs=kind.outputs, hidden=e.hidden_widths)
+    outputs, hidden, tokens = kind.outputs, e.hidden_widths, e.num_tokens
+    return count_parameters(e.model, tried, outputs=outputs, hidden=hidden, tokens=tokens)
 
 
 def _check_model(count: int) -> None:
@@ -242,6 +243,7 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
             example,
             outputs=kind.outputs,
             hidden=e.hidden_widths,
+            tokens=e.num_tokens,
             norm=e.norm,
             statistics=e.statistics,
             generator=generator(),
@@ -287,9 +289,9 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment
     """
     if not any(tree_leaves(model.tokens)):
         return data
-    whose = (
-        "num-classes or y has" if experiment.model in CHARACTERS else "the network's embedding has"
-    )
+    whose = "the network's embedding has"
+    whose = "num-classes or y has" if experiment.model in CHARACTERS else whose
+    whose = "vocabulary-size has" if experiment.model in TEXTS else whose
 
     def known(x: Any, tokens: Any) -> Any:
         if isinstance(x, Lazy):

@@ -67,7 +67,7 @@ def read_columns(
     """
     rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
     held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
-    if table is not None and not _is_plain(table.schema, rows, columns):
+    if table is not None and (columns.text or not _is_plain(table.schema, rows, columns)):
         found: dict[str, Any] = rows_of(table, columns, targets, held)
     elif table is not None:  # of numbers, which are read as they are drawn
         check_there(path, dict(table.inputs.items()), DECLARE)

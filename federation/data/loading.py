@@ -84,6 +84,10 @@ def load(
         if is_frame(arrays.get("x")):
             table = of_arrays(source.path, arrays, columns)
             arrays = {**arrays, **rows_of(table, columns, targets, split)}
+        elif columns.text and source.is_given:
+            raise DataError(
+                clash("text-column", columns.text.name, "empty for arrays: give frames")
+            )
         if "schema" in arrays:
             own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
         return own.arrays(arrays, split, hashed if by_hash else None)

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from engram.models.base import Inputs
+from engram.units import Tokenizer
 from federation.data.arrays import Own
 from federation.data.encoding import encode, filled, in_order, read_cells
 from federation.data.federated import seen_as
@@ -19,8 +20,11 @@ from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
 from federation.data.schema.csv_files import read_csv
 from federation.data.shaping import Shaping
+from federation.data.texts import texts_of
+from federation.data.values import Columns
 from federation.errors import DataError
 from federation.schema import File, Kind, Schema
+from federation.settings.data import DataSettings
 from federation.shapes import described
 
 
@@ -58,7 +62,9 @@ def read_new_rows(
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
     """
     target = settings.get("target-column", "")
-    if path.suffix == ".csv":
+    if kind.units.text:
+        found = _texts(path, kind.units.text, settings)
+    elif path.suffix == ".csv":
         file = kind.schema.file if kind.schema else File()
         frame = read_csv(path, file).to_pandas()
         found = _table(path, frame, kind, target, of_one_client)
@@ -95,6 +101,18 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
     return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)
+
+
+def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> NewRows:
+    if path.suffix != ".csv":
+        raise DataError(f"{path} must be a .csv file, since the model takes texts")
+    own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
+    columns = Columns.of(DataSettings.model_validate(own))
+    frame = read_csv(path, columns.schema.file).to_pandas()
+    x = texts_of(path, frame, columns).tokens(tokenizer)
+    beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
+    targets = {"y": beside[columns.target]} if columns.target in beside else {}
+    return NewRows(torch.from_numpy(x), len(frame), beside, targets)
 
 
 def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from engram.networks import CHARACTERS, NETWORKS, TORCHVISION
+from engram.networks import CHARACTERS, NETWORKS, TEXTS, TORCHVISION
 from federation.data.lazy import scaled
 from federation.data.places import Place
 from federation.errors import DataError
@@ -54,7 +54,7 @@ class Shaping(NamedTuple):
     def of(cls, model: str, images: Any) -> Self:
         """Returns what settings say: the network's name, and ``images``."""
         takes_images = model in ("cnn", "resnet") or model.startswith(TORCHVISION)
-        return cls(images, takes_images, model in (*CHARACTERS, *NETWORKS))
+        return cls(images, takes_images, model in (*CHARACTERS, *TEXTS, *NETWORKS))
 
     def rows(self, place: Place, x: _Array, *, several: bool = False) -> _Array:
         """Returns rows (n, ...) of one type as a network takes them.

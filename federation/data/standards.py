@@ -13,7 +13,7 @@ from engram.arrays import Bools
 from engram.tasks import TASKS
 from engram.units import Moments, Standard, Units, merged
 from federation.data.federated import FederatedData, Split, seen_as
-from federation.data.lazy import Lazy, RowNumbers
+from federation.data.lazy import Lazy, RowNumbers, Texts
 from federation.errors import Refused
 from federation.schema import Told
 from federation.streams import unseen
@@ -43,8 +43,17 @@ def told(experiment: "Experiment", data: FederatedData, clients: Iterable[int]) 
 
 def fitted(experiment: "Experiment", data: FederatedData) -> FederatedData:
     """Returns data of all clients with their units, as the server of a run fits them."""
-    found = told(experiment, data, range(experiment.num_clients))
-    return data._replace(units=Units(*(part and part.standard() for part in found)))
+    inputs, targets, _ = told(experiment, data, range(experiment.num_clients))
+    units = Units(inputs and inputs.standard(), targets and targets.standard())
+    return data._replace(units=units)
+
+
+def in_units(data: FederatedData, units: Units) -> FederatedData:
+    """Returns data in the units of a run: of texts, the tokens that its tokenizer makes."""
+    found, text, device = data._replace(units=units), units.text, data.train.y.device
+    if text is None or not isinstance(data.train.x, Texts):
+        return found
+    return _with_inputs(found, *(torch.from_numpy(s.x.tokens(text)).to(device) for s in data[:2]))
 
 
 def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData:
