@@ -9,6 +9,7 @@ from federation.data.dealing import federated_data
 from federation.data.federated import model_for
 from federation.errors import Refused
 from federation.experiment import Experiment
+from server.record import RunRecord
 from simulations.arguments import arguments
 from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan, record_plan
 from simulations.references import write_references
@@ -76,7 +77,8 @@ def go_on(
     work = {}
     for name, experiment in plan.items():
         part = folder / name
-        begun = (part / "config.json").is_file()
+        if begun := (part / "config.json").is_file():
+            RunRecord.open(part).check_rows()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
     stopped = run_all(work, execute(engine), again)
     write_references(folder, plan.values(), read_plan(folder)["references"], again)

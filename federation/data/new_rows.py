@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
+from engram.arrays import Bools
 from engram.models.base import Inputs
 from federation.data.arrays import Own
+from federation.data.cells import known
+from federation.data.csv_cells import CsvCells, read_beside
 from federation.data.encoding import encode, filled, in_order
 from federation.data.federated import seen_as
-from federation.data.frames import read_frame
 from federation.data.images import decoded_images, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
@@ -34,6 +36,8 @@ class NewRows(NamedTuple):
         targets: ``y`` and ``y_names`` as the source has them, as far as it does: of a table a
             column of ``others``, of images the names of their folders.
         schema: The schema of a table, with what stands for a missing value in these rows.
+        missing: By column of a table's inputs, the rows where its value is missing.
+        cells: A CSV file as it is written.
     """
 
     x: Inputs
@@ -41,6 +45,8 @@ class NewRows(NamedTuple):
     others: Mapping[str, Any] = MappingProxyType({})
     targets: Mapping[str, Any] = MappingProxyType({})
     schema: Schema | None = None
+    missing: Mapping[str, Bools] = MappingProxyType({})
+    cells: CsvCells | None = None
 
 
 def read_new_rows(
@@ -59,8 +65,10 @@ def read_new_rows(
     """
     target = settings.get("target-column", "")
     if path.suffix == ".csv":
-        texts = kind.schema.texts if kind.schema else {}
-        found = _table(path, read_frame(path, texts=texts), kind, target, of_one_client)
+        names, texts = (kind.schema.names, kind.schema.texts) if kind.schema else ((), {})
+        parsed = {*names, target} if of_one_client else names
+        frame, cells = read_beside(path, parsed, texts)
+        found = _table(path, frame, kind, target, of_one_client)._replace(cells=cells)
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
@@ -91,7 +99,9 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     x = encode(schema, path, frame).astype(np.float32 if kind.inputs else np.float64)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
-    return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)
+    cells = frame.reindex(columns=schema.names)
+    gone = {n: known(cells[n], schema.missing_values).isna().to_numpy() for n in schema.names}
+    return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema, gone)
 
 
 def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[str, Any]) -> Any:
