@@ -137,7 +137,7 @@ class RunFolder:
 
     @property
     def other_rows(self) -> str:
-        """Says that the data have changed since the run read them; "" if not, as far as is known.
+        """Sentence that data have changed since the run read them; "" if not, as far as is known.
 
         Files that are gone, or that nodes alone have, are not known.
         """

@@ -3,7 +3,6 @@
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,12 +29,7 @@ def is_column(value: object) -> bool:
 
 
 def read_frame(
-    path: Path,
-    columns: Collection[str] = (),
-    *,
-    texts: Mapping[str, Collection[str]] = {},
-    data: bytes | None = None,
-    **how: Any,
+    path: Path, columns: Collection[str] = (), *, texts: Mapping[str, Collection[str]] = {}
 ) -> Any:
     """Reads a CSV file with a header, as pandas has it.
 
@@ -44,8 +38,6 @@ def read_frame(
         columns: Which it must have, and which alone are read; all of them if none is named.
         texts: By column of text, its values: a cell that is one of them as it is written is that
             one. As a number, 01 would be 1.
-        data: What is read in the file's place, of which every line is a row.
-        **how: Arguments of ``pandas.read_csv``.
 
     Raises:
         DataError: If the file cannot be read, is not a table, or lacks a column.
@@ -53,29 +45,27 @@ def read_frame(
     if columns:
         check_columns(path, columns, _frame(path, nrows=0).columns)
         return _frame(path, usecols=list(columns))
-    frame = _frame(path, data, **how)
+    frame = _frame(path)
     if some := [name for name in texts if name in frame.columns]:
-        written = _frame(path, data, usecols=some, dtype=str)
+        written = _frame(path, usecols=some, dtype=str)
         for name in some:
             cells = frame[name].convert_dtypes().astype(object)
             frame[name] = cells.mask(written[name].isin(texts[name]), written[name])
     return frame
 
 
-def _frame(path: Path, data: bytes | None = None, **how: Any) -> Any:
+def _frame(path: Path, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
     try:
         # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
         # for an index where rows are longer than the header.
-        with open_file(path) if data is None else BytesIO(data) as file, filtering():
+        with open_file(path) as file, filtering():
             if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
                 raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
             warnings.simplefilter("error", pd.errors.ParserWarning)
             # In chunks, a column would be numbers in some and text in others.
-            source = path if data is None else BytesIO(data)
-            how["skip_blank_lines"] = data is None
-            return pd.read_csv(source, index_col=False, low_memory=False, **how)
+            return pd.read_csv(path, index_col=False, low_memory=False, **how)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except pd.errors.ParserWarning as error:

@@ -1,6 +1,7 @@
 """Rows that a model has not seen, read as those were that it has learned from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,9 +14,10 @@ from engram.arrays import Bools
 from engram.models.base import Inputs
 from federation.data.arrays import Own
 from federation.data.cells import known
-from federation.data.csv_cells import CsvCells, read_beside
+from federation.data.csv_text import read_text
 from federation.data.encoding import encode, filled, in_order
 from federation.data.federated import seen_as
+from federation.data.frames import read_frame
 from federation.data.images import decoded_images, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
@@ -37,7 +39,8 @@ class NewRows(NamedTuple):
             column of ``others``, of images the names of their folders.
         schema: The schema of a table, with what stands for a missing value in these rows.
         missing: By column of a table's inputs, the rows where its value is missing.
-        cells: A CSV file as it is written.
+        beside: Returns ``others`` of a CSV file as they are written, with more columns; see
+            ``CsvText.beside``.
     """
 
     x: Inputs
@@ -46,7 +49,7 @@ class NewRows(NamedTuple):
     targets: Mapping[str, Any] = MappingProxyType({})
     schema: Schema | None = None
     missing: Mapping[str, Bools] = MappingProxyType({})
-    cells: CsvCells | None = None
+    beside: Callable[[str], list[bytes]] | None = None
 
 
 def read_new_rows(
@@ -65,10 +68,11 @@ def read_new_rows(
     """
     target = settings.get("target-column", "")
     if path.suffix == ".csv":
-        names, texts = (kind.schema.names, kind.schema.texts) if kind.schema else ((), {})
-        parsed = {*names, target} if of_one_client else names
-        frame, cells = read_beside(path, parsed, texts)
-        found = _table(path, frame, kind, target, of_one_client)._replace(cells=cells)
+        texts = kind.schema.texts if kind.schema else {}
+        frame, text = read_frame(path, texts=texts), read_text(path)
+        found = _table(path, frame.set_axis(text.lines), kind, target, of_one_client)
+        copied = [k for k, name in enumerate(frame.columns) if name in found.others]
+        found = found._replace(beside=partial(text.beside, copied))
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]

@@ -93,12 +93,13 @@ def predict(
     taken = [name for name in predicted if name in found.others]
     if taken:
         raise Refused(f"{rows} has the columns {few_names(taken)}, which predictions are called")
-    beside = {name: list(column) for name, column in found.others.items()}
-    table = pd.DataFrame({**beside, **predicted})
-    lines = (table if found.cells is None else table[[*predicted]]).to_csv(index=False).encode()
-    cells, inputs = found.cells, schema.names if schema else ()
+    others = {name: list(column) for name, column in found.others.items()}
+    table = pd.DataFrame({**others, **predicted})
     try:
-        replace_file(out, lines if cells is None else cells.beside(inputs, lines))
+        if found.beside is None:
+            replace_file(out, table.to_csv(index=False).encode())
+        else:
+            replace_file(out, found.beside(table[[*predicted]].to_csv(index=False)))
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
     strange = far_away(exported.ranges, inputs_in(found.x, schema))
