@@ -26,12 +26,6 @@ class _Settings(Settings):
     num_clients: Clients
 
 
-class _Rows(Stored):
-    sources: list[str]
-    stamp: str
-    digest: str
-
-
 class Config(Stored):
     """``config.json``."""
 
@@ -44,7 +38,6 @@ class Config(Stored):
     metrics: dict[Name, _Metric]
     damaged: list[dict[str, Any]] = Field([])
     clients: Clients = 1
-    rows: _Rows | None = Field(None)
 
 
 class _Suspended(Stored):

@@ -117,8 +117,8 @@ class RunFolder:
             "metrics": {m.name: m.to_config() for m in experiment.own.metrics(experiment)},
             "damaged": self._before("damaged"),
         }
-        if known := rows._asdict() if rows else dict(self._before("rows")):
-            config["rows"] = known
+        if known := rows or read_rows(self._before("rows")):
+            config["rows"] = known._asdict()
         clients = self.clients if (self.folder / _CONFIG).is_file() else 0
         if clients > experiment.num_clients:
             config["clients"] = clients

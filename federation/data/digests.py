@@ -7,10 +7,12 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from federation.data.source import Source
+from federation.files import open_file
 
 
 class Rows(NamedTuple):
@@ -72,7 +74,7 @@ def stamp_of(sources: Iterable[Source]) -> str:
         OSError: A file is not there.
     """
     found = hashlib.sha256()
-    for path in (path for source in sources for path in _files(source)):
+    for path in chain.from_iterable(map(_files, sources)):
         stat = path.stat()
         found.update(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {path}\n".encode())
     return found.hexdigest()
@@ -111,5 +113,5 @@ def _files(source: Source) -> Iterator[Path]:
 
 
 def _of_file(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -48,6 +48,9 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     path.unlink()
     assert again.now() is again  # what is gone is not known
     assert rows_of([source]) is None
+    monkeypatch.undo()
+    os.mkfifo(path)
+    assert rows_of([source]) is None  # it is not waited for
     assert rows_of([Source("digits"), Source("sparse-linear")]) is None
 
 
