@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from federation.data.source import Source
 from federation.files import open_file
+
+_BLOCK: Final = 2**20  # bytes that are read at once
 
 
 class Rows(NamedTuple):
@@ -113,5 +115,8 @@ def _files(source: Source) -> Iterator[Path]:
 
 
 def _of_file(path: Path) -> str:
+    found = hashlib.sha256()
     with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
