@@ -205,8 +205,8 @@ class Schema:
             more = few_names(name for name in its if name not in usual)
             return f"it lacks the inputs {lacking or 'none'}, and has {more or 'none'} besides"
         if its != usual:
-            order = f"{few_names(its)}, and most nodes' {few_names(usual)}"
-            return f"its inputs are in the order {order}: set input-columns to one order for all"
+            order = f"{few_names(its)}, and the run's in {few_names(usual)}"
+            return f"its inputs are in the order {order}: set input-columns, or reorder its file"
         return ""
 
     def to_json(self) -> dict[str, Any]:

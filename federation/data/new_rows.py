@@ -1,6 +1,7 @@
 """Rows that a model has not seen, read as those were that it has learned from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,9 +10,11 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
+from engram.arrays import Bools
 from engram.models.base import Inputs
 from engram.units import Tokenizer
 from federation.data.arrays import Own
+from federation.data.csv_text import read_text
 from federation.data.encoding import encode, filled, in_order, read_cells
 from federation.data.federated import seen_as
 from federation.data.images import files_decoded, images_in
@@ -38,6 +41,9 @@ class NewRows(NamedTuple):
         targets: ``y`` and ``y_names`` as the source has them, as far as it does: of a table a
             column of ``others``, of images the names of their folders.
         schema: The schema of a table, with what stands for a missing value in these rows.
+        missing: By column of a table's inputs, the rows where its value is missing.
+        beside: Returns ``others`` of a CSV file as they are written, with more columns; see
+            ``CsvText.beside``.
     """
 
     x: Inputs
@@ -45,6 +51,8 @@ class NewRows(NamedTuple):
     others: Mapping[str, Any] = MappingProxyType({})
     targets: Mapping[str, Any] = MappingProxyType({})
     schema: Schema | None = None
+    missing: Mapping[str, Bools] = MappingProxyType({})
+    beside: Callable[[str], list[bytes]] | None = None
 
 
 def read_new_rows(
@@ -66,8 +74,10 @@ def read_new_rows(
         found = _texts(path, kind.units.text, settings)
     elif path.suffix == ".csv":
         file = kind.schema.file if kind.schema else File()
-        frame = read_csv(path, file).to_pandas()
-        found = _table(path, frame, kind, target, of_one_client)
+        frame, text = read_csv(path, file).to_pandas(), read_text(path)
+        found = _table(path, frame.set_axis(text.lines), kind, target, of_one_client)
+        copied = [k for k, name in enumerate(frame.columns) if name in found.others]
+        found = found._replace(beside=partial(text.beside, copied))
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
@@ -100,7 +110,8 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     x = encode(schema, path, cells).astype(np.float32 if single else np.float64)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
-    return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)
+    gone = {name: cells[name].isna().to_numpy() for name in schema.names}
+    return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema, gone)
 
 
 def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> NewRows:
