@@ -38,7 +38,8 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     for heading in ("coefficient", f"{level:g} interval"):
         table.add_column(heading, justify="right")
     parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
-    why, single = shared["no-interval"], shared["one-site"]
+    # Runs that were stored before these were known have none of them.
+    why, single = shared.get("no-interval", {}), shared.get("one-site", [])
     for name, coef, low, high in parts[:MANY]:
         limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
         table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)
@@ -48,12 +49,12 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     lines = [f"- {few_names(names)}: {reason}." for reason, names in reasons.items()]
     if single:
         lines.append("* One site's own estimate to the digit, as medians of few sites are.")
-    if found["bounded"]:
+    if found.get("bounded"):
         lines.append(
             f"By max-weight, {few_names(found['bounded'])} counts less for others than its rows "
             "would; its own coefficients rest on all of them."
         )
-    if found["unsettled"]:
+    if found.get("unsettled"):
         lines.append(
             "The exchange has not converged: the last step moved a coefficient by "
             f"{found['unsettled']:.2g} standard errors."

@@ -16,7 +16,7 @@ def test_intervals_of_raw_columns_hold_as_often_as_those_of_centered_ones(draw):
 
 
 def test_intervals_hold():
-    """Of 12 draws at level 0.95, fewer than 9 hold with a probability of 0.002."""
+    """Fewer than 9 of 12 intervals of level 0.95 hold with a probability of 0.002."""
     held = np.sum([covered(Cell("linear", 3, True, rows=60), draw)[0] for draw in range(12)], 0)
     assert (held >= 9).all()
 

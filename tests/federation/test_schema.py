@@ -138,6 +138,22 @@ def test_it_is_read_back_as_it_was_written():
     assert Schema.from_json(plain.to_json()).of_arrays
 
 
+@pytest.mark.parametrize("form", [json.dumps, dict])
+def test_schemas_that_were_stored_without_kinds_read_numbers_and_values(form):
+    columns = [
+        {"name": "age"},
+        {"name": "sex", "values": ["f", "m"]},
+        {"name": "dose", "fill": 2.0},
+    ]
+    stored = {"columns": columns, "missing": "median", "missing_values": ["?"]}
+    schema = Schema.from_json(form(stored))
+    rows = pd.DataFrame(
+        {"sex": ["f", "m", "?"], "dose": ["1.5", "?", "3"], "age": ["61", "72", "?"]}
+    )
+    wanted = [[61, 1, 0, 1.5], [72, 0, 1, 2], [0, 0, 0, 3]]
+    np.testing.assert_array_equal(encoded(schema, rows), wanted)
+
+
 @pytest.mark.parametrize(
     "text",
     [

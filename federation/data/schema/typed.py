@@ -1,6 +1,7 @@
 """Cells of a table as numbers and values, by its schema."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,8 @@ def typed(column: Column, cells: Any) -> Any:
     """
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
+    if not column.kind:  # as in schemas that were stored before there were kinds
+        column = replace(column, kind="category" if column.values else "number")
     plain = cells.astype(object) if str(cells.dtype) == "category" else cells
     if plain.dtype.kind in "iuf" and column.kind in ("number", "whole") and not column.codes:
         return _native(column, plain)
