@@ -135,7 +135,7 @@ def of_rows(policy: Policy, e: Experiment, rows: Mapping[int, int]) -> Iterator[
 
 
 def of_sums(policy: Policy, entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the policy rules that sums of columns in a roster entry (``Told``) break."""
+    """Yields the policy rules that sums of columns or words in a roster entry (``Told``) break."""
     rows = [int(entry[key]) for key in ("inputs-rows", "targets-rows") if key in entry]
     if rows and policy.secure:
         yield (
@@ -147,6 +147,14 @@ def of_sums(policy: Policy, entry: Mapping[str, Any]) -> Iterator[str]:
             f"sums of columns must be of {policy.least_count} training rows (least-count), got "
             f"{min(rows)}: standardize client or none tells none"
         )
+    words = entry.get("word-rows", ())
+    if words and policy.secure:
+        yield (
+            "tokenizer must be a file where updates leave in sums alone (secure is "
+            f"{policy.secure}): else words of a site's texts are told"
+        )
+    if words and min(words) < policy.least_count:
+        yield f"least-count of words must be at least {policy.least_count}, got {min(words)}"
 
 
 def least_drawn(policy: Policy, e: Experiment) -> int:

@@ -36,11 +36,12 @@ from client.described import described
 from client.disk import DiskStore
 from client.hosts import Exchanging, Host, Opening, host_of
 from client.hosts.local import LocalHost
-from client.noted import note_training
+from client.noted import note_training, noted_rows
 from client.policy import UNLIMITED, Policy
 from client.replies import Replies
 from client.requests import Request, check_settings, check_source, round_of
 from client.rounds import Exchanged, metrics_of, noted
+from client.rows import admitted_rows
 from client.scored import keep_scored, needs_received
 from client.sealed import read_key
 from client.spending import Account
@@ -52,6 +53,7 @@ from federation.bundle import bundle, bundled_size, is_bundled, unbundle
 from federation.calibration import is_scored
 from federation.clock import now
 from federation.columns import Column
+from federation.data.digests import Rows
 from federation.described import read_schema
 from federation.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
 from federation.experiment import FIRST, Experiment
@@ -213,6 +215,7 @@ class _Node(NamedTuple):
         account: The account that pays for answers, where the site sets a total.
         policy: The site's policy.
         withholds: The columns of scores that stay on the node.
+        data: The data as they are, where files have them.
     """
 
     host: Host
@@ -226,6 +229,7 @@ class _Node(NamedTuple):
     account: Account | None = None
     policy: Policy = UNLIMITED
     withholds: Sequence[Column] = ()
+    data: Rows | None = None
 
     def withheld(self, scores: RecordDict) -> Sequence[Column]:
         """Returns the columns of scores that stay on the node: all if a client has too few rows."""
@@ -378,7 +382,7 @@ def _reply(
         node.account.ledger.sound()
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
         kind = node.kind._replace(units=units_of(message.content))
-        _note(folder, node.experiment, kind, config.data, context.run_id)
+        _note(folder, node.experiment, kind, config.data, context.run_id, node.data)
     kept = {MessageType.TRAIN: node.replies, MessageType.EVALUATE: node.scores}.get(
         message.metadata.message_type
     )
@@ -413,6 +417,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])
     if config.state is None:
         return _Node(host, experiment)
+    sources = [config.data] if config.data else experiment.own.sources(experiment)
+    data = admitted_rows(sources, config, config.state, folder.name, noted_rows(folder))
     hosted = hosted_clients(experiment.num_clients, config)
     entry = read_entry(host.describe(hosted))
     keeps = None
@@ -434,13 +440,16 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
         Account.of(config, policy, experiment, folder.name, rows),
         policy,
         withholds,
+        data,
     )
 
 
 @lru_cache(maxsize=1)  # written once a run
-def _note(folder: Path, experiment: Experiment, kind: Kind, data: str, run: int) -> None:
+def _note(
+    folder: Path, experiment: Experiment, kind: Kind, data: str, run: int, rows: Rows | None
+) -> None:
     with contextlib.suppress(OSError):  # without it, models cannot be exported from here
-        note_training(folder, experiment, kind, data, run)
+        note_training(folder, experiment, kind, data, run, rows)
 
 
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: Policy) -> Host:

@@ -106,6 +106,13 @@ def node(
             help="Whether engram schema learns names, types, values of text and ranges of --data.",
         ),
     ] = True,
+    rows_changed: Annotated[
+        bool,
+        typer.Option(
+            "--rows-changed",
+            help="Go on with trainings that have learned from other rows than there are now.",
+        ),
+    ] = False,
     give_up: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
@@ -127,6 +134,8 @@ def node(
     own = _machine(sets or []) | {"memory-limit": memory_limit, "memory-days": memory_days}
     if not describe:
         own["describes"] = False
+    if rows_changed:
+        own["rows-changed"] = True
     if data is not None:
         own["data"] = str(_absolute(data))
     if memory_key is not None:

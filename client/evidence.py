@@ -99,7 +99,7 @@ class _Answered(NamedTuple):
 
 
 def _answered(split: Split, rows: RowNumbers, module: nn.Module) -> _Answered:
-    x, y = split.take(torch.from_numpy(rows))
+    x, y = split.take(torch.from_numpy(rows), exact=True)
     return _Answered(outputs_of(partial(called, module), x, len(y)), y)
 
 

@@ -8,10 +8,13 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client.rows import has_other_rows
 from client.trainings import ABOUT
 from federation.checksums import checked, summed
 from federation.data.dealing import federated_data, own_data
+from federation.data.digests import Rows, read_rows
 from federation.data.federated import FederatedData
+from federation.data.standards import in_units
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.files import read_json, replace_file
@@ -28,12 +31,21 @@ class Training(NamedTuple):
         kind: The kind of the node's rows.
         source: Fingerprint of the source code that trains.
         own: Whether the data set is the node's own, and no share of the run's.
+        rows: The data as they were when it learned from them; None if that is not known.
+        folder: The folder of its memories, in the node's state.
     """
 
     experiment: Experiment
     kind: Kind
     source: str
     own: bool
+    rows: Rows | None = None
+    folder: Path = Path()
+
+    @property
+    def has_other_rows(self) -> bool:
+        """Whether the data have changed since, as far as that is known."""
+        return self.rows is not None and has_other_rows(self.rows, self.folder.parents[1])
 
     @property
     def run(self) -> str:
@@ -51,11 +63,16 @@ class Training(NamedTuple):
             found = own_data(e, e.source, client)
         else:
             found = federated_data(e, named=False, hosted=[client])
-        return found._replace(units=self.kind.units)
+        return in_units(found, self.kind.units)
 
 
 def note_training(
-    folder: Path, experiment: Experiment, kind: Kind, dataset: str, run: int = 0
+    folder: Path,
+    experiment: Experiment,
+    kind: Kind,
+    dataset: str,
+    run: int = 0,
+    rows: Rows | None = None,
 ) -> None:
     """Describes a training's models in a file beside its memories.
 
@@ -65,6 +82,7 @@ def note_training(
         kind: The kind of the node's rows.
         dataset: The node's own data set; empty for the experiment's.
         run: The run's number.
+        rows: The data as they are now; None if no file has them.
 
     Raises:
         OSError: If it cannot be written.
@@ -72,6 +90,7 @@ def note_training(
     settings = experiment.to_config() | ({"dataset": dataset} if dataset else {})
     about: dict[str, Any] = {"settings": settings, "kind": kind.to_json()}
     about |= {"source": fingerprint(), "own": bool(dataset), "run": run}
+    about |= {"rows": rows._asdict()} if rows else {}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(folder / ABOUT, json.dumps(summed(about)).encode())
 
@@ -94,4 +113,13 @@ def read_training(folder: Path) -> Training:
     with readable(folder):
         experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
         kind = Kind.from_json(about["kind"])
-        return Training(experiment, kind, about["source"], bool(about["own"]))
+        rows = read_rows(about.get("rows"))
+        return Training(experiment, kind, about["source"], bool(about["own"]), rows, folder)
+
+
+def noted_rows(folder: Path) -> Rows | None:
+    """Returns the rows that a training has learned from; None if it is new, or damaged."""
+    try:
+        return read_training(folder).rows
+    except Refused:
+        return None

@@ -39,6 +39,10 @@ from federation.streams import Stream, torch_generator, unseen
 from federation.tensors import difference
 
 _EVER: Final = 2**62  # after any round
+_OTHER_ROWS: Final = (
+    "Its client's data have changed since it learned from them: what is said of rows is true of "
+    "those that are there now."
+)
 _WITHOUT_ROWS: Final = (
     "Its scores and the ranges of its inputs are not known, since its rows cannot be read here: {}"
 )
@@ -92,6 +96,8 @@ def _packed(
     notes: list[str],
 ) -> Package:
     e, client = training.experiment, known["client"]
+    if training.has_other_rows:
+        notes = [*notes, _OTHER_ROWS]
     exported = Exported(**known, ranges=evidence.ranges, intervals=evidence.intervals)
     # Only the coordinator knows how much privacy was spent.
     spent: dict[str, Any] | None = {} if e.privacy == "none" else None

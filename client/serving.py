@@ -96,7 +96,7 @@ def plain_module(
     train = data().train
     rows = torch.from_numpy(train.rows[client])
     blank = Recalling(module, votes, torch.zeros(0, network.width), torch.zeros(0))
-    taken = [train.take(some) for some in torch.split(rows, _BLOCK)]
+    taken = [train.take(some, exact=True) for some in torch.split(rows, _BLOCK)]
     with torch.no_grad():
         memory = torch.cat([blank.represent(x)[1] for x, _ in taken])
     return Recalling(module, votes, memory, torch.cat([y for _, y in taken])).eval()

@@ -1,9 +1,7 @@
 """Costs of a node's answers, and the account that is charged before they leave."""
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from flwr.app import Message, MessageType
 
@@ -11,13 +9,11 @@ from client.ledger import LEDGER, Ledger, Spent, Steps, key_of
 from client.policy import Policy
 from client.requests import round_of
 from federation.calibration import noise_multiplier, reach, row_rate, row_releases
-from federation.data.source import Source
+from federation.data.digests import digest_of
 from federation.errors import EngramError, Refused, few
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig
 from federation.wire import CLIENTS, config_of
-
-_BLOCK: Final = 2**20  # bytes that are read at once
 
 
 def cost_of(experiment: Experiment, rows: int) -> tuple[float, Steps]:
@@ -127,31 +123,3 @@ class Account(NamedTuple):
         }
         cost, steps = self._cost
         return self.ledger.spend(self.data, cost, line, steps)
-
-
-def digest_of(sources: Iterable[Source]) -> str:
-    """Returns the digest of data sets: of the bytes of files wherever they lie, else of names.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    found = hashlib.sha256()
-    for source in sources:
-        plain = source.unpermuted
-        if not plain.is_file:
-            found.update(f"name {plain}\n".encode())
-        elif plain.path.is_dir():
-            for path in sorted(path for path in plain.path.rglob("*") if path.is_file()):
-                inside = path.relative_to(plain.path)
-                found.update(f"file {_of_file(path)} {inside}\n".encode())
-        else:
-            found.update(f"file {_of_file(plain.path)}\n".encode())
-    return found.hexdigest()
-
-
-def _of_file(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()

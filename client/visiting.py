@@ -30,8 +30,8 @@ from client.evidence import of_test, on_test_rows
 from client.noted import Training, read_training
 from client.policy import Policy
 from client.remembered import remembered_package
+from client.rows import own_digest
 from client.sealed import read_key
-from client.spending import digest_of
 from client.terms import request_of
 from engram.types import Params
 from engram.units import Units
@@ -75,7 +75,7 @@ class Visit(NamedTuple):
 
     def request(self, run: int) -> Request:
         """Returns the request for its scores; its terms are the model, and the node's own data."""
-        data = digest_of([self.config.data] if self.config.data else [])
+        data = own_digest([self.config.data] if self.config.data else [], self.state)
         about = json.dumps([self.exported.to_json(), data], sort_keys=True).encode()
         terms = hashlib.sha256(about + tensors_to_bytes(self.parameters)).hexdigest()[:32]
         asked = request_of(self.experiment, terms, run)
@@ -171,7 +171,9 @@ def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:
         for client in store.clients():
             with contextlib.suppress(EngramError):  # it is damaged, or its rows are not there
                 e = (training := read_training(place)).experiment
-                if e.method == method and (e.source if training.own else "") == config.data:
+                same = (e.source if training.own else "") == config.data
+                same = same and not training.has_other_rows
+                if e.method == method and same:
                     yield training, remembered_package(training, client, store).module
 
 

@@ -16,7 +16,10 @@ FLAT: Final = ("mlp", "cnn", "linear")
 CHARACTERS: Final = ("lstm", "transformer")
 """Networks that predict the next character, of as many as they have outputs."""
 
-BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS)
+TEXTS: Final = ("text-mean", "text-cnn")
+"""Networks that classify texts, or predict values of them, by tokens of which 0 is padding."""
+
+BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS, *TEXTS)
 
 TORCHVISION: Final = "torchvision:"
 """Before the name of a classification network of torchvision's."""

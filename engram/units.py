@@ -3,12 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from torch import Tensor
 
 from engram.arrays import Array, Bools
+
+Tokens = Literal["words", "characters", "tokenizers"]
+"""Tokens of texts: the last are those of Hugging Face's library of that name."""
 
 _FAR: Final = 1e6  # sizes of a column at two sites differ by a smaller factor, in any honest units
 _CONSTANT: Final = 1e-12  # deviation over mean, below which a column differs by rounding alone
@@ -129,31 +132,68 @@ def comparable(parts: Sequence[Moments]) -> list[bool]:
     return [fits and bool(next(near)) for fits in fitting]
 
 
+class Tokenizer(NamedTuple):
+    """A rule that makes tokens of texts: see ``engram.text``.
+
+    Attributes:
+        by: The tokens.
+        words: The vocabulary of words or characters.
+        file: The contents of a ``tokenizer.json``.
+    """
+
+    by: Tokens
+    words: tuple[str, ...] = ()
+    file: str = ""
+
+    @classmethod
+    def from_json(cls, found: Any) -> Self:
+        """Reads what JSON makes of ``_asdict``, of whoever wrote it.
+
+        Raises:
+            TypeError: It is something else.
+        """
+        match found:
+            case {"by": by, "words": list(words), "file": str(file)}:
+                if by in get_args(Tokens) and all(isinstance(word, str) for word in words):
+                    return cls(by, tuple(words), file)
+        raise TypeError("a tokenizer must have words, or a file")
+
+
 class Units(NamedTuple):
     """Units in which the rows of a run are, beside those in which its network computes.
 
     Attributes:
         inputs: Standard of the columns of inputs; None if the network takes them as they are.
         targets: Standard of the targets; None likewise.
+        text: Tokenizer of inputs that are texts; None of others.
     """
 
     inputs: Standard | None = None
     targets: Standard | None = None
+    text: Tokenizer | None = None
 
-    def to_json(self) -> dict[str, dict[str, list[float]]]:
+    def to_json(self) -> dict[str, dict[str, Any]]:
         """Returns what ``from_json`` reads."""
         there = {name: part for name, part in self._asdict().items() if part is not None}
         return {
-            name: {"mean": list(part.mean), "deviation": list(part.deviation)}
+            name: {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in part._asdict().items()
+            }
             for name, part in there.items()
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Mapping[str, Iterable[float]]]) -> Self:
-        """Reads what ``to_json`` returned."""
-        return cls(
-            **{
-                name: Standard(tuple(part["mean"]), tuple(part["deviation"]))
-                for name, part in found.items()
-            }
-        )
+    def from_json(cls, found: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Reads what ``to_json`` returned.
+
+        Raises:
+            KeyError, TypeError: It is something else.
+        """
+        standards = {
+            name: Standard(tuple(part["mean"]), tuple(part["deviation"]))
+            for name, part in found.items()
+            if name != "text"
+        }
+        text = Tokenizer.from_json(found["text"]) if "text" in found else None
+        return cls(**standards, text=text)

@@ -253,7 +253,7 @@ def runner(
     with ExitStack() as stack:
         with _named(folder):
             runs = stack.enter_context(run_apart(data, limits))
-        yield exported, on_tensors(runs)
+        yield exported, on_tensors(runs, exported.kind)
 
 
 def rebuilt(exported: Exported, state: Params) -> nn.Module:

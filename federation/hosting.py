@@ -30,6 +30,8 @@ class NodeConfig(NamedTuple):
         policy: The file of the site's policy, or a folder that may have one; None for defaults.
         asked_by: Who asks it, as far as it can tell, in words.
         identity: The client's folder, with its key and the registry of others'.
+        rows_changed: Whether trainings go on with other rows than those that they have learned
+            from, as the site's operator says.
     """
 
     partition_id: int
@@ -43,6 +45,7 @@ class NodeConfig(NamedTuple):
     policy: Path | None = None
     asked_by: str = ""
     identity: Path | None = None
+    rows_changed: bool = False
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
@@ -69,6 +72,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         policy=_path(config, "policy"),
         asked_by=_text(config, "asked-by"),
         identity=_path(config, "identity"),
+        rows_changed=config.get("rows-changed", False) is True,
     )
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from engram.units import Tokens
 from federation.schema import Schema
 from federation.stored import Settings, Stored
 
@@ -18,12 +19,18 @@ class _Standard(Stored):
     deviation: list[float]
 
 
+class _Tokenizer(Stored):
+    by: Tokens
+    words: list[str]
+    file: str
+
+
 class _Kind(Stored):
     inputs: _Text
     outputs: Annotated[int, Field(ge=0, lt=2**31)]
     classes: Annotated[list[str], Field(default_factory=list)]
     schema_: Annotated[_Schema, Field(alias="schema")] = None
-    units: Annotated[dict[str, _Standard], Field(default_factory=dict)]
+    units: Annotated[dict[str, _Standard | _Tokenizer], Field(default_factory=dict)]
 
 
 class _Range(Stored):

@@ -65,7 +65,7 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
                 verbose=False,
             )
         found: bytes = made.model_proto.SerializeToString()
-        same = _same(module, inputs, on_tensors(session(found)))
+        same = _same(module, inputs, on_tensors(session(found), kind))
     except Exception as error:  # of any of several packages
         why = one_line(" ".join(str(error).split()))
         raise Refused(
@@ -76,11 +76,13 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
     return found
 
 
-def on_tensors(runs: Runs) -> Callable[[Any], Tensor]:
-    """Returns what runs an ONNX file on inputs as a module takes them."""
+def on_tensors(runs: Runs, kind: Kind) -> Callable[[Any], Tensor]:
+    """Returns what runs an ONNX file on inputs as a module takes them; a network's in float32."""
 
     def run(inputs: Any) -> Tensor:
         names, leaves = input_names(inputs), tree_leaves(inputs)
+        if kind.inputs:
+            leaves = [x.float() if x.dtype == torch.float64 else x for x in leaves]
         arrays = {name: leaf.numpy() for name, leaf in zip(names, leaves, strict=True)}
         return torch.from_numpy(runs(arrays))
 

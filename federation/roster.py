@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
 
+from engram.text import LONGEST
 from engram.units import Moments
 from federation.columns import LARGEST
 from federation.errors import UNNAMED, Names, brief, one_line
@@ -161,7 +162,8 @@ def read_entry(content: RecordDict) -> NodeEntry:
     clients, examples = read_list(entry, "clients", int), read_list(entry, "examples", int)
     if not all(0 < rows < MOST_ROWS for rows in examples):
         raise ValueError(f"rows must be in 1..{MOST_ROWS - 1}")
-    kind, told = _kind(entry), Told(*(_moments(entry, name) for name in Told._fields))
+    inputs, targets = (_moments(entry, name) for name in ("inputs", "targets"))
+    kind, told = _kind(entry), Told(inputs, targets, _words(entry, sum(examples)))
     numbers = size(kind.inputs)
     if told.inputs and len(told.inputs.means) != numbers:
         raise ValueError(f"moments of inputs must be of {numbers} columns")
@@ -222,6 +224,18 @@ def _each(clients: list[int], values: list[_T]) -> dict[int, _T]:
 def _reasons(entry: ConfigRecord, key: str) -> dict[int, str]:
     clients, reasons = read_list(entry, key, int), read_list(entry, f"{key}-reasons", str)
     return {client: one_line(reason) for client, reason in _each(clients, reasons).items()}
+
+
+def _words(entry: ConfigRecord, rows: int) -> dict[str, int] | None:
+    if "words" not in entry:
+        return None
+    words, counts = read_list(entry, "words", str), read_list(entry, "word-rows", int)
+    found = dict(zip(words, counts, strict=False))
+    if not len(found) == len(words) == len(counts) or max(map(len, words), default=0) > LONGEST:
+        raise ValueError(f"words must be different, of at most {LONGEST} letters, each with rows")
+    if not all(0 < count <= rows for count in counts):
+        raise ValueError(f"words must be in some of its {rows} rows")
+    return found
 
 
 def _moments(entry: ConfigRecord, name: str) -> Moments | None:

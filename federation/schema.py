@@ -205,8 +205,8 @@ class Schema:
             more = few_names(name for name in its if name not in usual)
             return f"it lacks the inputs {lacking or 'none'}, and has {more or 'none'} besides"
         if its != usual:
-            order = f"{few_names(its)}, and most nodes' {few_names(usual)}"
-            return f"its inputs are in the order {order}: set input-columns to one order for all"
+            order = f"{few_names(its)}, and the run's in {few_names(usual)}"
+            return f"its inputs are in the order {order}: set input-columns, or reorder its file"
         return ""
 
     def to_json(self) -> dict[str, Any]:
@@ -319,7 +319,8 @@ class Kind(NamedTuple):
 
 
 SUMS: Final = {
-    f"{of}-{what}" for of in ("inputs", "targets") for what in ("rows", "means", "squares")
+    *(f"{of}-{what}" for of in ("inputs", "targets") for what in ("rows", "means", "squares")),
+    *("words", "word-rows"),
 }
 """Keys of ``Told.to_config``."""
 
@@ -330,16 +331,20 @@ class Told(NamedTuple):
     Attributes:
         inputs: Those of columns of inputs; None if the run does not standardize them together.
         targets: Those of targets; None likewise.
+        words: Words of its texts, each with its number of rows; None if no vocabulary is fitted.
     """
 
     inputs: Moments | None = None
     targets: Moments | None = None
+    words: Mapping[str, int] | None = None
 
-    def to_config(self) -> dict[str, int | list[float]]:
+    def to_config(self) -> dict[str, int | list[float] | list[str] | list[int]]:
         """Returns its entries in the answer to the roster query."""
-        found: dict[str, int | list[float]] = {}
-        for name, part in self._asdict().items():
+        found: dict[str, int | list[float] | list[str] | list[int]] = {}
+        for name, part in (("inputs", self.inputs), ("targets", self.targets)):
             if part is not None:
                 found |= {f"{name}-rows": part.rows, f"{name}-means": list(part.means)}
                 found |= {f"{name}-squares": list(part.squares)}
+        if self.words is not None:
+            found |= {"words": list(self.words), "word-rows": list(self.words.values())}
         return found

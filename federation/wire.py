@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
-from engram.units import Standard, Units
+from engram.units import Standard, Tokenizer, Units
 from federation.errors import EngramError, brief
 from federation.mapped import view_of
 
@@ -221,7 +221,7 @@ def floats_of(record: ConfigRecord, key: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def units_entries(units: Units) -> dict[str, list[float]]:
+def units_entries(units: Units) -> dict[str, Any]:
     """Returns the entries of a message's config that say in which units a run's rows are."""
     return {
         f"{name}-{what}": values
@@ -237,12 +237,17 @@ def units_of(content: RecordDict) -> Units:
         EngramError: They are something else.
     """
     config, ends = config_of(content), ("mean", "deviation")
-    there = [name for name in Units._fields if f"{name}-mean" in config]
+    there = [name for name in ("inputs", "targets") if f"{name}-mean" in config]
     try:
         parts = {name: [floats_of(config, f"{name}-{end}") for end in ends] for name in there}
-        return Units(**{name: Standard(*part) for name, part in parts.items()})
+        standards = {name: Standard(*part) for name, part in parts.items()}
+        units = Units(standards.get("inputs"), standards.get("targets"))
+        if "text-by" not in config:
+            return units
+        text = {name: config[f"text-{name}"] for name in Tokenizer._fields}
+        return units._replace(text=Tokenizer.from_json(text))
     except (KeyError, TypeError) as error:
-        raise EngramError(f"units must be means and deviations: {error}") from error
+        raise EngramError(f"units must be means and deviations, or a tokenizer: {error}") from error
 
 
 def read_int(record: ConfigRecord, key: str) -> int:

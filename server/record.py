@@ -126,14 +126,15 @@ class RunRecord(RunFolder):
         """Checks that the run can be resumed with these settings.
 
         Raises:
-            Refused: If a setting that affects results differs, fewer rounds are asked for than
-                are done, or the run's memories are kept by another kind of engine.
+            Refused: If a setting that affects results or the data's rows differ, fewer rounds are
+                asked for than are done, or the run's memories are kept by another kind of engine.
         """
         settings, now = self.config["settings"], experiment.identity()
         changed = sorted(key for key in now if now[key] != settings.get(key))
         if changed:
             details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)
             raise Refused(f"{self.folder} cannot go on with other settings: {details}")
+        self.check_rows()
         done = max(self.checkpoints(), default=0)
         if done > experiment.num_rounds:
             raise Refused(
@@ -145,6 +146,14 @@ class RunRecord(RunFolder):
             how = "flwr run" if before == "flower" else "engram run"
             raise Refused(
                 f"{self.folder} was run by `{how}`, which keeps its memories: resume it by that"
+            )
+
+    def check_rows(self) -> None:
+        """Refuses to go on with other rows than those that the run has learned from."""
+        if why := self.other_rows:
+            raise Refused(
+                f"{why}: put them back, or begin a new run, as with --from {self.folder} from its "
+                "models"
             )
 
     # --- Metrics ---------------------------------------------------------------------------

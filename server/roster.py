@@ -8,7 +8,8 @@ from logging import getLogger
 from flwr.serverapp import Grid
 
 from engram.checks import must
-from engram.units import Units
+from engram.units import Tokenizer, Units
+from federation.data.texts import tokenizer_for
 from federation.errors import Names, Refused, RunStopped, few
 from federation.experiment import Experiment
 from federation.names import checked_names
@@ -61,6 +62,7 @@ class Attendance:
             node claims to have may be impossible.
         roll: Returns who is a member of the federation now, and so counted on; None if all of
             ``num_clients`` are, from beginning to end.
+        tokenizer: Returns the tokenizer of texts by the words that nodes tell; None of other data.
 
     Attributes:
         clients: Number of clients that the run has had until the last look.
@@ -79,11 +81,13 @@ class Attendance:
         patience: float = 60,
         usable: Callable[[Kind], bool] = lambda kind: True,
         roll: Callable[[], Set[int]] | None = None,
+        tokenizer: Callable[[Iterable[Mapping[str, int]]], Tokenizer] | None = None,
     ) -> None:
         self._grid = grid
         self._usable = usable
         self._patience = patience
         self._roll = roll
+        self._tokenizer = tokenizer
         self.clients = num_clients
         self.members: Set[int] | None = None
         self._call()
@@ -151,6 +155,9 @@ class Attendance:
         if self._units is None:
             entries, called = self._answers.entries, self._answers.called
             self._units = fitted(entries, self._nodes, self._everybody, called)
+            if self._tokenizer is not None:
+                words = (entries[node].told.words or {} for node in self._nodes)
+                self._units = self._units._replace(text=self._tokenizer(words))
         if isinstance(self._grid, PatientGrid):  # else all of them are in this process
             _log.info(
                 "roster: %d clients on %d nodes, all running this source",
@@ -313,7 +320,9 @@ class Attendance:
         there = among - len(absent)
         told = [f"{there} of {among} clients can take part, but {least} are needed"]
         known, remedy = self._answers.in_words()
-        remedy = remedy or "start the missing nodes, or lower min-clients"
+        others = (e for e in self._answers.entries.values() if e.kind != self._kind)
+        if absent.keys() - {client for entry in others for client in entry.clients}:
+            remedy = remedy or "start the missing nodes, or lower min-clients"
         if self._everyone and not self.fixed and there:
             look = "engram run --check says what is wrong with their tables"
             remedy = f"{look}; min-clients={there} does without them"
@@ -402,6 +411,7 @@ def attendance_of(
         patience=patience,
         usable=possible_for(e),
         roll=roll,
+        tokenizer=tokenizer_for(e.text) if e.text and kind is None else None,
     )
 
 

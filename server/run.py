@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Strategy
 
 from engram.checks import must
 from engram.types import Params
+from federation.data.digests import rows_of
 from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.guarantee import guarantee, is_weak
@@ -130,7 +131,8 @@ def run(
         strategy = strategy_of(e, attendance.roster(), noise)
         first_arrays(strategy, former)  # refused before anything is written
         if not e.resume:
-            record = RunRecord.create(folder, e, engine=engine, training=training)
+            read = rows_of(e.own.sources(e)) if simulated else None
+            record = RunRecord.create(folder, e, engine=engine, training=training, rows=read)
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
@@ -149,7 +151,10 @@ def run(
             noise,
             former,
         )
-        return course.whole(engine)
+        found = course.whole(engine)
+        if why := record.other_rows:
+            _log.warning("%s", why)
+        return found
 
 
 @dataclass

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from federation.checksums import Row, checked, summed
-from federation.errors import Refused, brief, one_line
+from federation.data.digests import Rows, read_rows
+from federation.errors import Refused, brief, few_names, one_line
 from federation.experiment import Experiment
 from federation.files import NEW, is_locked, locked, open_file, read_json, replace_file
 from federation.fingerprint import fingerprint
@@ -42,8 +43,18 @@ class RunFolder:
         self.folder = folder
 
     @classmethod
-    def create(cls, folder: Path, experiment: Experiment, *, engine: str, training: str) -> Self:
+    def create(
+        cls,
+        folder: Path,
+        experiment: Experiment,
+        *,
+        engine: str,
+        training: str,
+        rows: Rows | None = None,
+    ) -> Self:
         """Starts a new run's folder; ``training`` is the name that clients keep memories under.
+
+        For the other arguments see ``write_config``.
 
         Raises:
             Refused: If the folder is not empty, or cannot be made; or another process begins a run
@@ -55,7 +66,7 @@ class RunFolder:
             record._refuse_used()  # before a lock is left in a folder that is none of ours
             with record.hold():
                 record._refuse_used()
-                record.write_config(experiment, engine=engine, training=training)
+                record.write_config(experiment, engine=engine, training=training, rows=rows)
         except OSError as error:
             raise Refused(f"{folder} cannot be made: {error.strerror}") from error
         return record
@@ -87,8 +98,14 @@ class RunFolder:
             )
         return cls(folder)
 
-    def write_config(self, experiment: Experiment, *, engine: str, training: str) -> None:
-        """Writes ``config.json``: the present settings, and the engine and source that run them."""
+    def write_config(
+        self, experiment: Experiment, *, engine: str, training: str, rows: Rows | None = None
+    ) -> None:
+        """Writes ``config.json``: the present settings, and the engine and source that run them.
+
+        ``rows`` are the data sets as they are now, where this machine reads them; None for those
+        that are written already.
+        """
         config = {
             "format": _FORMAT,
             "settings": experiment.to_config() | {"resume": ""},
@@ -100,6 +117,8 @@ class RunFolder:
             "metrics": {m.name: m.to_config() for m in experiment.own.metrics(experiment)},
             "damaged": self._before("damaged"),
         }
+        if known := rows or read_rows(self._before("rows")):
+            config["rows"] = known._asdict()
         clients = self.clients if (self.folder / _CONFIG).is_file() else 0
         if clients > experiment.num_clients:
             config["clients"] = clients
@@ -116,6 +135,18 @@ class RunFolder:
         config = self.config
         return max(int(config["settings"]["num-clients"]), int(config.get("clients", 0)))
 
+    @property
+    def other_rows(self) -> str:
+        """Sentence that data have changed since the run read them; "" if not, as far as is known.
+
+        Files that are gone, or that nodes alone have, are not known.
+        """
+        rows = read_rows(self.config.get("rows"))
+        if rows is None or rows.now().digest == rows.digest:
+            return ""
+        names = few_names(rows.sources)
+        return f"{names} has other rows now than those that {self.folder} has learned from"
+
     def _sources(self) -> list[str]:
         """Returns the fingerprints of all sources that have executed the run, the present last."""
         before = self._before("sources")
@@ -128,10 +159,10 @@ class RunFolder:
             )
         return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
 
-    def _before(self, key: str) -> list[Any]:
-        """Returns a list in ``config.json``; empty if there is no such file yet."""
+    def _before(self, key: str) -> Any:
+        """Returns an entry of ``config.json``; an empty list if there is none yet."""
         there = (self.folder / _CONFIG).is_file()
-        return list(self.config.get(key, [])) if there else []
+        return self.config.get(key, []) if there else []
 
     def _write_config(self, config: Row) -> None:
         self._write(_CONFIG, json.dumps(summed(config), indent=2))

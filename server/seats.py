@@ -15,7 +15,7 @@ from federation.errors import Names, few
 from federation.experiment import Experiment
 from federation.noise import secret_noise
 from federation.roster import NodeEntry, Roster
-from federation.schema import Kind, Told
+from federation.schema import Kind
 from strategies import STRATEGIES
 
 _log = getLogger("flwr.engram")
@@ -131,8 +131,10 @@ def fitted(
         called: Returns a node's name, for the warning that it is left out.
     """
     ordered = sorted(nodes, key=lambda node: min(claims(entries[node], everyone)))
-    parts = [merged(_told(name, entries, ordered, called)) for name in Told._fields]
-    return Units(*(part and part.standard() for part in parts))
+    inputs, targets = (
+        merged(_told(name, entries, ordered, called)) for name in ("inputs", "targets")
+    )
+    return Units(inputs and inputs.standard(), targets and targets.standard())
 
 
 def _told(

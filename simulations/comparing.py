@@ -13,6 +13,7 @@ from federation.data.source import Source
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.files import replace_file
+from server.record import RunRecord
 from simulations.arguments import arguments
 from simulations.comparison import PLAN, REFERENCES, TUNING, planned, read_plan
 from simulations.options import make_folder
@@ -99,7 +100,8 @@ def go_on(
     work = {}
     for name, experiment in plan.items():
         part = folder / name
-        begun = (part / "config.json").is_file()
+        if begun := (part / "config.json").is_file():
+            RunRecord.open(part).check_rows()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
     stopped = run_all(work, execute(engine), again, shown=progress)
     references = read_plan(folder)["references"]

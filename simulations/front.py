@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property, wraps
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from federation.data.datasets import Data
     from federation.data.lazy import RowNumbers
     from federation.settings.given import Given, MethodName
+
+_log = getLogger("flwr.engram")
 
 Opens = Callable[[Opening], Host]
 
@@ -448,7 +451,7 @@ def drawn(runs: Runs, name: str) -> "Figure":
 
 
 def load_run(run: str | Path, data: "Data | None" = None) -> Run:
-    """Opens a run: its folder, or its name in ``runs/``.
+    """Opens a run: its folder, or its name in ``runs/``; warns if its data have changed since.
 
     Args:
         run: The run.
@@ -461,7 +464,10 @@ def load_run(run: str | Path, data: "Data | None" = None) -> Run:
     given, wrong = arguments(run=run)
     folder = told_with(wrong, lambda: find_run(str(given.run)))
     if data is None:
-        return Run(folder)
+        opened = Run(folder)
+        if why := opened._record.other_rows:
+            _log.warning("%s", why)
+        return opened
     dataset, source = begun(folder, None)[0]["dataset"], hold(arrays_of(data))
     if source != dataset:
         raise Refused(must("data", source, f"those of the run, {dataset}"))

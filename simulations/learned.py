@@ -30,7 +30,7 @@ from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.lazy import RowNumbers
 from federation.data.shaping import TESTED
-from federation.data.standards import own_units, standardized_by
+from federation.data.standards import in_units, own_units, standardized_by
 from federation.data.tables import TableData, table_data
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
@@ -108,7 +108,7 @@ class Learned:
             dataset = self.experiment.source.described
             raise DataError(f"{dataset} has other rows here than on the run's nodes")
         recorded = self._recorded
-        return found if recorded is None else found._replace(units=recorded.units)
+        return found if recorded is None else in_units(found, recorded.units)
 
     @cached_property
     def tables(self) -> TableData:
@@ -395,7 +395,7 @@ class Learned:
     def predictions(self, client: int) -> Columns:
         """Returns the targets of a client's test rows, and what its model predicts, as columns."""
         rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
-        (x, y), targets = self.data.test.take(rows), TASKS[self.experiment.task].targets
+        (x, y), targets = self.data.test.take(rows, exact=True), TASKS[self.experiment.task].targets
         module = self.module(self.personal(client), self.network_of(client), client)
         outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)

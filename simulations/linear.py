@@ -92,7 +92,7 @@ def alike(split: Split, rows: RowNumbers) -> bool:
 def in_memory(split: Split) -> bool:
     """Returns whether inputs are one array of numbers in memory."""
     x = split.x
-    return isinstance(x, torch.Tensor) and x.dtype in (torch.uint8, torch.float32)
+    return isinstance(x, torch.Tensor) and (x.dtype == torch.uint8 or x.is_floating_point())
 
 
 def scored(metric: Metric, outputs: torch.Tensor, y: torch.Tensor) -> float | None:
@@ -105,7 +105,7 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Array, torch.Tensor]:
     """Returns inputs, flattened, or of no numbers where a row is no array; and targets."""
     if not in_memory(split):
         return np.zeros((len(rows), 0)), split.y[torch.from_numpy(rows)]
-    x, y = split.take(torch.from_numpy(rows))
+    x, y = split.take(torch.from_numpy(rows), exact=True)
     return x.flatten(1).double().numpy(), y
 
 

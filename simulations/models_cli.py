@@ -68,8 +68,8 @@ def export(
     folder = find_run(run)
     with end_at_once():
         from simulations.exports.exporting import exported_into
-        from simulations.front import load_run
-    found = load_run(folder).picked if picked else load_run(folder)
+        from simulations.front import Run
+    found = Run(folder, picked=picked)
     found = found.tuned if tuned else found
     _tell(exported_into(found.learned, client, out, format_))
 
@@ -96,8 +96,8 @@ def adapt(
     folder = find_run(run)
     with end_at_once():
         from simulations.exports.newcomers import adapted_into
-        from simulations.front import load_run
-    found = load_run(folder).picked if picked else load_run(folder)
+        from simulations.front import Run
+    found = Run(folder, picked=picked)
     _tell(adapted_into(found.learned, data, out, format_))
 
 
@@ -126,22 +126,29 @@ def predict(
     memory: Annotated[
         float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")
     ] = 4,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="End with status 3 if rows are marked: see above."),
+    ] = False,
 ) -> None:
     """Predict rows by an exported model, into a CSV file.
 
-    There is a line for each row: the columns that are no inputs of the model, the likeliest class
-    and the probability of each, or the value and, where the model has intervals, their ends. If
-    inputs lie far from those that the model has learned from, a note says which.
+    There is a line for each row: the columns that are no inputs of the model, as they are written;
+    the likeliest class and the probability of each, or the value and, where the model has
+    intervals, their ends. Rows with missing values, or values far from those that the model has
+    learned from, are marked: the columns `imputed` and `outside` name these inputs.
     """
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
         from federation.graphs import Limits
         from simulations.exports.predicting import predict as predicted
-    table, notes = predicted(model, rows, out, interval, Limits(deadline, memory))
-    columns = ", ".join(table.columns)
-    console.print(f"{out}: {len(table)} rows of {columns}", soft_wrap=True)
-    _note(notes)
+    found = predicted(model, rows, out, interval, Limits(deadline, memory))
+    columns = ", ".join(found.table.columns)
+    console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
+    _note(found.notes)
+    if strict and found.is_strange:
+        raise SystemExit(3)
 
 
 @app.command()

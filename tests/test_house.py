@@ -33,6 +33,7 @@ SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba", "annotated_types"}
 EXTRAS = {
     "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
     "engram/vision.py": {"torchvision"},  # its networks, by name
+    "engram/text.py": {"tokenizers"},  # `pip install 'engram[text]'`
     "engram/process.py": {"os"},  # variables that imports of others set
 }
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$|simulation$)")
@@ -71,6 +72,7 @@ def test_the_science_imports_science_only():
     standard |= {"struct"}  # by_name.py: a dictionary's numbers into an array
     standard |= {"contextvars", "random"}  # process.py: what a call names, and where users draw
     standard |= {"hashlib", "io", "pickle"}  # constants.py: a digest of what a module holds
+    standard |= {"re", "unicodedata"}  # text.py: words
     standard |= {"typing", "warnings"}  # families.py: a library's solver says where it has failed
     for path in modules("engram"):
         if path in FRONT_DOORS:

@@ -24,6 +24,7 @@ from engram.units import Units
 from federation.data.dealing import federated_data, own_data
 from federation.data.federated import FederatedData
 from federation.data.standards import told, warn_of_scales
+from federation.data.texts import told_words
 from federation.errors import REFUSED, EngramError, Refused, brief
 from federation.methods.network import NetworkMethod
 from federation.roster import describe_node
@@ -63,10 +64,10 @@ class LocalHost:
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Describes the clients' numbers of rows, and the kind of their data."""
-        data = self.trainer.given
+        e, data = self.trainer.experiment, self.trainer.given
         if not self._warned:  # once, when a run begins
             self._warned = True
-            warn_of_scales(self.trainer.experiment, data)
+            warn_of_scales(e, data)
         clients = {c: len(data.train.rows[c]) for c in _without(data.left_out, hosted)}
         return describe_node(
             clients,
@@ -74,7 +75,7 @@ class LocalHost:
             data.names,
             left_out={c: why for c, why in data.left_out.items() if c in hosted},
             unscored={c: why for c, why in data.unscored.items() if c in hosted},
-            told=told(self.trainer.experiment, data, clients),
+            told=told(e, data, clients)._replace(words=told_words(e, data, clients)),
         )
 
     def train(self, requests: Sequence[Request]) -> list[Message]:

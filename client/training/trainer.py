@@ -48,7 +48,7 @@ from engram.tasks import Task, task_of
 from engram.types import Params
 from engram.units import Units
 from federation.data.federated import FederatedData, model_for, with_known_tokens
-from federation.data.standards import standardized
+from federation.data.standards import in_units, standardized
 from federation.errors import Refused, one_line
 from federation.learning import check_kept, set_aside, shapes_on
 from federation.machine import check_threads
@@ -239,7 +239,7 @@ class Trainer:
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
-        given = self.given._replace(units=units)
+        given = in_units(self.given, units)
         found = type(self)(
             self.experiment,
             given,

@@ -50,6 +50,7 @@ def network(
     *,
     outputs: int,
     hidden: Sequence[int],
+    tokens: int = 0,
     norm: Norm = "batch",
     statistics: Statistics,
     generator: Generator,
@@ -61,6 +62,7 @@ def network(
         example: Some rows, such as it will see.
         outputs: Number of outputs of a built-in one.
         hidden: Widths of the hidden layers of a built-in one.
+        tokens: Number of tokens of a built-in one for texts.
         norm: Whether batch norm is ``batch`` norm, or ``group`` norm takes its place.
         statistics: As for ``from_module``.
         generator: Draws a module's constants, as ``Model.init`` draws its parameters.
@@ -75,12 +77,14 @@ def network(
     from engram.models.zoo import built_in_module, with_group_norm
 
     own = name in NETWORKS
-    make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden)
+    make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
     make = with_group_norm(make) if norm == "group" else make
     return from_module(make, example, generator=generator, statistics=statistics)
 
 
-def count_parameters(name: str, example: Inputs, *, outputs: int, hidden: Sequence[int]) -> int:
+def count_parameters(
+    name: str, example: Inputs, *, outputs: int, hidden: Sequence[int], tokens: int = 0
+) -> int:
     """Returns how many parameters a built-in network has, without making room for them.
 
     For the arguments, and what is raised, see ``network``. One of ``NETWORKS`` has 0, since only
@@ -94,7 +98,7 @@ def count_parameters(name: str, example: Inputs, *, outputs: int, hidden: Sequen
         return build_model(name, input_shape=shape, outputs=outputs, hidden=hidden).parameters
     from engram.models.zoo import built_in_module
 
-    make = built_in_module(name, example, outputs, hidden)
+    make = built_in_module(name, example, outputs, hidden, tokens)
     with torch.device("meta"):
         return sum(leaf.numel() for leaf in make().parameters())
 

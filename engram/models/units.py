@@ -43,7 +43,11 @@ class InUnits(nn.Module):
         """Returns outputs in the targets' units, of inputs in theirs."""
         if self._inputs:  # of one tensor
             (x,) = args
-            args = (((x.double() - self.input_mean) / self.input_deviation).to(x.dtype),)
+            # Rows may be in float64, of which the network is not.
+            dtype = (
+                next(self.network.parameters(), x).dtype if x.dtype == torch.float64 else x.dtype
+            )
+            args = (((x.double() - self.input_mean) / self.input_deviation).to(dtype),)
         outputs = called(self.network, named or args)
         return self.target_mean + self.target_deviation * outputs if self._targets else outputs
 
@@ -56,10 +60,10 @@ def with_units(model: Model, units: Units) -> Model:
 
     Args:
         model: The network.
-        units: The units; without any, the network is returned as it is.
+        units: The units; without any of numbers, the network is returned as it is.
     """
     targets, make = units.targets, model.module
-    if units == Units():
+    if units._replace(text=None) == Units():
         return model
 
     def module(params: Params) -> nn.Module:

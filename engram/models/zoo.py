@@ -1,4 +1,4 @@
-"""Built-in networks that are modules: residual ones for images, and two for characters."""
+"""Built-in networks that are modules: residual ones for images, for characters, and for texts."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,17 +13,19 @@ from engram.checks import require
 from engram.models.base import Inputs, copied
 from engram.models.functional import NORMS
 from engram.models.module import Make
-from engram.networks import TORCHVISION
+from engram.networks import TEXTS, TORCHVISION
+from engram.text import PADDING
 from engram.vision import torchvision
 
 _EMBEDDING: Final = 8  # numbers for a character, as in LEAF's networks (Caldas et al., 2018)
 _HEADS: Final = 4
+_WINDOWS: Final = (3, 4, 5)  # words, as in Kim (2014)
 _ALONE: Final = {"aux_logits": False, "init_weights": True}  # no second outputs in training
 _OPTIONS: Final = {"googlenet": _ALONE, "inception_v3": _ALONE}
 
 
 def built_in_module(
-    name: str, example: Inputs, outputs: int, hidden: Sequence[int]
+    name: str, example: Inputs, outputs: int, hidden: Sequence[int], tokens: int = 0
 ) -> Callable[[], nn.Module]:
     """Returns what makes a built-in module.
 
@@ -36,10 +38,16 @@ def built_in_module(
             - ``lstm``, for characters: an embedding, an LSTM for each width, and a dense layer.
             - ``transformer``, for characters: a decoder of blocks (pre-norm, 4 heads, causal), one
               for each width, which are all alike, with learned positions.
+            - ``text-mean``, for texts: the mean of the embeddings of a text's tokens, of the first
+              width, then dense layers of the others (Joulin et al., 2017).
+            - ``text-cnn``, for texts: embeddings of the first width, as many convolutions over 3, 4
+              and 5 tokens each, the largest value of each in the text, then dense layers of the
+              other widths (Kim, 2014).
             - ``torchvision:NAME``: a classification network of torchvision's, with no weights.
         example: Some rows, such as it will see.
         outputs: Number of outputs; of the networks for characters it is the number of characters.
         hidden: The widths.
+        tokens: Number of tokens of the networks for texts.
 
     Raises:
         ValueError: If the name is unknown, or the widths or the rows do not suit it.
@@ -52,9 +60,12 @@ def built_in_module(
     if name == "resnet":
         require(len(shape) == 3, "inputs of resnet", shape, "images (channels, height, width)")
         return partial(_resnet, shape[0], hidden, outputs)
-    tokens = len(shape) == 1 and example.dtype == torch.int64
+    whole = len(shape) == 1 and example.dtype == torch.int64
     kind = f"{example.dtype} of shape {shape}"
-    require(tokens, f"inputs of {name}", kind, "rows of characters, as whole numbers (int64)")
+    what = "tokens" if name in TEXTS else "characters"
+    require(whole, f"inputs of {name}", kind, f"rows of {what}, as whole numbers (int64)")
+    if name in TEXTS:
+        return partial(_TextMean if name == "text-mean" else _TextCnn, tokens, hidden, outputs)
     if name == "lstm":
         return partial(_Lstm, outputs, hidden)
     alike = len(set(hidden)) == 1 and hidden[0] % _HEADS == 0
@@ -206,4 +217,46 @@ class _Attending(nn.Module):
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(seen.transpose(-2, -3).flatten(-2))
         found: Tensor = x + self.dense(self.between(x))
+        return found
+
+
+# --- Texts ---------------------------------------------------------------------------------------
+
+
+def _classifying(inputs: int, widths: Sequence[int], outputs: int) -> nn.Sequential:
+    """Returns dense layers with ReLU in between."""
+    layers: list[nn.Module] = []
+    for size in pairwise([inputs, *widths]):
+        layers += [nn.Linear(*size), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], outputs))
+
+
+class _TextMean(nn.Module):
+    def __init__(self, tokens: int, widths: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, widths[0])
+        self.head = _classifying(widths[0], widths[1:], outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = (tokens != PADDING).unsqueeze(-1)
+        words = there.sum(-2).clamp(min=1)  # a text may be empty
+        found: Tensor = self.head((self.embedding(tokens) * there).sum(-2) / words)
+        return found
+
+
+class _TextCnn(nn.Module):
+    def __init__(self, tokens: int, widths: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        width = widths[0]
+        self.embedding = nn.Embedding(tokens, width)
+        # Padding as wide as a window: one holds no word in any text, however long its padding is.
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(width, width, window, padding=window) for window in _WINDOWS
+        )
+        self.head = _classifying(len(_WINDOWS) * width, widths[1:], outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) * (tokens != PADDING).unsqueeze(-1)
+        maps = [each(x.transpose(-1, -2)).amax(-1).relu() for each in self.convolutions]
+        found: Tensor = self.head(torch.cat(maps, -1))
         return found

@@ -16,7 +16,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from engram.arrays import Array
+from engram.arrays import Array, unmasked
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import INTERCEPT, Rows
@@ -105,8 +105,8 @@ class MultitaskModel(BaseEstimator):
             raise ValueError("y should be a 1d array, got None")
         rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
         _check_numbers(x)
-        x = validate_data(self, x, reset=reset, **rule)
-        target = self._target(column_or_1d(y, warn=True))
+        x = validate_data(self, unmasked(x), reset=reset, **rule)
+        target = self._target(column_or_1d(unmasked(y), warn=True))
         check_consistent_length(x, target)
         return x, target
 
@@ -157,7 +157,8 @@ class MultitaskModel(BaseEstimator):
             labels = None
         else:
             X, labels = take_tasks(X, task)
-        x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
+        rule = {"dtype": np.float64, "ensure_all_finite": False}
+        x = validate_data(self, unmasked(X), reset=False, **rule)
         shown = np.full(len(x), "not given") if labels is None else labels
         if len(shown) != len(x):
             raise ValueError(f"task must have {len(x)} labels, one a row, got {len(shown)}")

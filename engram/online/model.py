@@ -17,7 +17,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from engram.arrays import Array
+from engram.arrays import Array, unmasked
 from engram.checks import require
 from engram.online import linear, mixture
 from engram.online.by_name import Reader
@@ -131,7 +131,7 @@ class StreamModel(BaseEstimator):
         if y is None:
             raise ValueError("y should be a 1d array, got None")
         x = self._table(x, reset=first)
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(unmasked(y), warn=True)
         check_consistent_length(x, y)
         weights = _check_sample_weight(weights, x, dtype=np.float64)
         bad = ~((weights >= 0) & (weights <= LARGEST))
@@ -144,7 +144,7 @@ class StreamModel(BaseEstimator):
 
     def _table(self, x: Any, *, reset: bool) -> Array:
         rule = {"dtype": np.float64, "ensure_all_finite": False}
-        table: Array = validate_data(self, x, reset=reset, **rule)
+        table: Array = validate_data(self, unmasked(x), reset=reset, **rule)
         names = getattr(self, "feature_names_in_", None)
         _check_rows(table, [f"x{i}" for i in range(table.shape[1])] if names is None else names)
         return table

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from engram.metrics import Targets
 from federation.data.labels import classes_of, is_text
-from federation.data.lazy import Joined, Lazy
+from federation.data.lazy import Images, Joined, Lazy, Texts
 from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
-from federation.data.shaping import TESTED, TYPES, Shaping, say_once
+from federation.data.shaping import TESTED, TYPES, Shaping, lost_columns, say_once
 from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
@@ -306,6 +306,12 @@ class Own(NamedTuple):
             raise DataError(
                 f"{self.path}: y must be {wanted} a row, got {y.dtype} of shape {y.shape}"
             )
+        flat = y.reshape(len(y), -1)
+        for k in lost_columns(flat)[:1]:
+            raise place.fault(
+                "numbers whose differences float32 keeps",
+                f"{flat[:, k].min()} to {flat[:, k].max()}: take off a constant",
+            )
         values = y.astype(np.float32)
         if not (finite := np.isfinite(values)).all():
             raise place.fault("finite", place.first(values, ~finite))
@@ -317,10 +323,14 @@ class Own(NamedTuple):
         self, place: Place, x: Any, y: _Array, arrays: Mapping[str, Any], *, several: bool = False
     ) -> Any:
         """Returns inputs as networks take them; of several, none is an image."""
+        if isinstance(x, Texts):
+            return x
         if isinstance(x, Lazy):
             _same_length(self.path, place.name, x, y)
             some = place._replace(task=None, drawn=True)
-            found = x.then(lambda rows: self._inputs(some, rows, _first(rows), {}, several=several))
+            shaping = self.shaping._replace(all_images=True)
+            own = self._replace(shaping=shaping) if isinstance(x, Images) else self
+            found = x.then(lambda rows: own._inputs(some, rows, _first(rows), {}, several=several))
             self._check_alike(place, found)
             return found
         if isinstance(x, dict | tuple):
@@ -380,11 +390,12 @@ def _first(x: Any) -> _Array:
 
 
 def _kind(x: Any) -> str:
-    """Describes a row's shape and type."""
+    """Describes a row's shape and type, as networks see it."""
     x = _each(x, lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf)
     named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
     kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}
-    return ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())
+    text = ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())
+    return text.replace("float64", "float32")
 
 
 def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:

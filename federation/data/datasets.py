@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must
-from federation.data.frames import is_column, is_frame, joined, targets_in, targets_of
+from federation.data.frames import in_one_order, is_column, is_frame, joined, targets_in, targets_of
 from federation.data.labels import is_text
+from federation.data.plain import plain, shown
 from federation.data.shaping import TESTED, TYPES
 from federation.data.source import Source
 from federation.errors import DataError, brief, one_line
@@ -79,7 +80,7 @@ def arrays_of(data: "Data") -> "Arrays":
         return rows
     named = isinstance(data, Mapping)
     if not (named or isinstance(data, Sequence)) or isinstance(data, tuple | str) or not data:
-        raise DataError(f"data must be {_DATA}, got {_shown(data)}")
+        raise DataError(f"data must be {_DATA}, got {shown(data)}")
     for name in data if named else ():
         if not np.isscalar(name):
             raise DataError(must("a client's name", name, "text or a number"))
@@ -172,9 +173,14 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]
             raise DataError(f"{whose} must be a data set whose rows have numbers, got {kind}")
         if not len(part):
             raise DataError(f"{whose} has no rows")
+    inputs, ys = [], []
     try:
-        ys = [targets_of(part) for _, part in parts]
-        inputs = [inputs_of(part) for _, part in parts]
+        for whose, part in parts:
+            try:
+                inputs.append(inputs_of(part))
+                ys.append(targets_of(part))
+            except DataError as error:
+                raise DataError(f"{whose}: {error}") from error
         _check_targets([(whose, y) for (whose, _), y in zip(parts, ys, strict=True)])
         x = inputs[0] if len(inputs) == 1 else Joined(inputs)
         return {"x": x, "y": np.concatenate(ys)}, [len(y) for y in ys]
@@ -188,11 +194,12 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]
 def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
     """Returns the inputs and targets of a part, by the names that an npz file has for them."""
     if not (isinstance(part, tuple | list) and len(part) == 2):
-        raise DataError(f"{whose} must be {_PAIR}, got {_shown(part)}")
+        raise DataError(f"{whose} must be {_PAIR}, got {shown(part)}")
     x, y = part
     several = dict(enumerate(x)) if isinstance(x, tuple) else x
     inputs = {f"x.{k}": v for k, v in several.items()} if isinstance(several, Mapping) else {"x": x}
-    rows = {name: _array(f"{name} of {whose}", leaf) for name, leaf in {**inputs, "y": y}.items()}
+    given = in_one_order(whose, {**inputs, "y": y})
+    rows = {name: _array(f"{name} of {whose}", leaf) for name, leaf in given.items()}
     count = len(rows["y"])
     for name, array in rows.items():
         if len(array) != count:
@@ -212,11 +219,11 @@ def _array(name: str, value: Any) -> Any:
     if is_column(value):
         return targets_of(name, value)
     try:
-        array = np.asarray(value)
+        array = plain(value)
     except ValueError as error:  # numpy's
-        unlike = f"{_shown(value)} whose entries differ in length"
+        unlike = f"{shown(value)} whose entries differ in length"
         raise DataError(f"{name} must be an array of numbers, got {unlike}") from error
-    except (TypeError, RuntimeError) as error:  # torch's: it is on a GPU, or has a gradient
+    except (TypeError, RuntimeError) as error:  # such as torch's: it is on a GPU, or has a gradient
         raise DataError(f"{name} must be an array of numbers: {error}") from error
     if array.dtype.hasobject and array.ndim and all(isinstance(v, str) for v in array.flat):
         return array.astype(str)
@@ -224,12 +231,3 @@ def _array(name: str, value: Any) -> Any:
         got = f"{array.dtype} of shape {array.shape}" if array.ndim else brief(value)
         raise DataError(f"{name} must be an array of numbers, got {got}")
     return array
-
-
-def _shown(value: object) -> str:
-    """Returns a short text of a value: of what holds others, what and how many it is."""
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"{type(value).__name__} of shape {tuple(shape)}"
-    several = isinstance(value, tuple | list | dict) and value
-    return f"{type(value).__name__} of length {len(several)}" if several else brief(value)

@@ -20,6 +20,7 @@ from federation.data.row_hashes import row_hashes
 from federation.data.shaping import Shaping
 from federation.data.shortage import check_shortage, shortage
 from federation.data.source import Source
+from federation.data.standards import standardizing
 from federation.data.unpacked import unless_refused
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, Refused, one_line, together
@@ -155,7 +156,10 @@ def _load(
             test_fraction=experiment.test_fraction,
             task=experiment.task,
             num_classes=experiment.num_classes,
-            shaping=Shaping.of(experiment.model, experiment.images),
+            shaping=Shaping.of(experiment.model, experiment.images)._replace(
+                exact=standardizing(experiment, table=False) != "none",
+                exact_tables=standardizing(experiment, table=True) != "none",
+            ),
             seed=experiment.seed,
             columns=Columns.of(experiment, alone=alone),
             clients=clients,

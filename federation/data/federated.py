@@ -1,8 +1,9 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from engram.models import (
     with_units,
 )
 from engram.models.base import Inputs, UnknownToken
-from engram.networks import CHARACTERS
+from engram.networks import CHARACTERS, TEXTS
 from engram.tasks import task_of
 from engram.units import Units
 from federation.data.lazy import Lazy, RowNumbers, UnreadableRow
@@ -34,12 +35,17 @@ if TYPE_CHECKING:
     from federation.experiment import Experiment
 
 
+_LAST: Final = re.compile(r"float32\[\d+,\d+,[134]\]")
+_HINT: Final = ": set images=channels-last if rows are images (height, width, channels)"
+
+
 class Split(NamedTuple):
     """Training rows or test rows.
 
     Attributes:
         x: Inputs of all clients: a tensor (n, ...) of uint8, float32 or int64 on the run's device,
             or ``Lazy`` rows, which are read as they are drawn; or a tuple or dictionary of such.
+            Columns that are still to be standardized are float64.
         y: Targets, shape (n,) or (n, ...): int64 classes or tokens, float32 values or labels.
         rows: For each client, the numbers of its rows.
         names: What clients are called, where the data say so.
@@ -79,13 +85,16 @@ class Split(NamedTuple):
         own = np.sort(self.rows[client])
         return own[((server_round - 1) * size + np.arange(size)) % len(own)]
 
-    def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Inputs, Tensor]:
+    def take(
+        self, rows: Tensor, out: Tensor | None = None, *, exact: bool = False
+    ) -> tuple[Inputs, Tensor]:
         """Returns the rows as the models see them: grey levels are scaled to [0, 1].
 
         Args:
             rows: Their numbers, on the run's device.
             out: Where to put the inputs, flattened, if they are one tensor of numbers; they are
                 returned as they are if None.
+            exact: Whether float64 stays, for what standardizes them.
 
         Raises:
             DataError: One cannot be read; it says whose, and which.
@@ -98,7 +107,7 @@ class Split(NamedTuple):
             client = next(holders, -1)
             raise DataError(f"client {self.names.get(client, client)}: {error}") from error
         if out is None:
-            return tree_map(_as_seen, x), y
+            return tree_map(partial(_as_seen, exact=exact), x), y
         out.copy_(x.flatten(rows.ndim))
         return (out.mul_(1 / 255) if x.dtype == torch.uint8 else out), y
 
@@ -114,7 +123,7 @@ def _select(leaf: Any, rows: Tensor) -> Any:
 
 
 def seen_as(x: Any) -> Inputs:
-    """Returns rows that are no client's as models see them, all of them at once.
+    """Returns rows that are no client's as models see them, all of them at once, float64 as it is.
 
     Args:
         x: An array of rows, ``Lazy`` rows, or a tuple or dictionary of such.
@@ -122,15 +131,16 @@ def seen_as(x: Any) -> Inputs:
 
     def there(leaf: Any) -> Any:
         read = leaf.take(np.arange(len(leaf))) if isinstance(leaf, Lazy) else leaf
-        return tree_map(lambda array: _as_seen(torch.from_numpy(array)), read)
+        return tree_map(lambda array: _as_seen(torch.from_numpy(array), exact=True), read)
 
     return tree_map(there, x)
 
 
-def _as_seen(leaf: Tensor) -> Tensor:
+def _as_seen(leaf: Tensor, *, exact: bool) -> Tensor:
     if leaf.dtype == torch.uint8:
         return leaf.float().mul_(1 / 255)
-    return leaf if leaf.dtype == torch.int64 else leaf.float()
+    as_is = leaf.dtype == torch.int64 or (exact and leaf.dtype == torch.float64)
+    return leaf if as_is else leaf.float()
 
 
 class FederatedData(NamedTuple):
@@ -202,7 +212,8 @@ def parameters_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = N
     check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
     tried = example(kind.inputs) if rows is None else rows
     e = experiment
-    return count_parameters(e.model, tried, outputs=kind.outputs, hidden=e.hidden_widths)
+    outputs, hidden, tokens = kind.outputs, e.hidden_widths, e.num_tokens
+    return count_parameters(e.model, tried, outputs=outputs, hidden=hidden, tokens=tokens)
 
 
 def _check_model(count: int) -> None:
@@ -232,6 +243,7 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
             example,
             outputs=kind.outputs,
             hidden=e.hidden_widths,
+            tokens=e.num_tokens,
             norm=e.norm,
             statistics=e.statistics,
             generator=generator(),
@@ -265,7 +277,8 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
             )
         return model
     except ValueError as error:
-        raise Refused(one_line(str(error))) from error
+        hint = _HINT if _LAST.fullmatch(kind.inputs) and e.images == "auto" else ""
+        raise Refused(one_line(f"{error}{hint}")) from error
 
 
 def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment") -> FederatedData:
@@ -276,9 +289,9 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment
     """
     if not any(tree_leaves(model.tokens)):
         return data
-    whose = (
-        "num-classes or y has" if experiment.model in CHARACTERS else "the network's embedding has"
-    )
+    whose = "the network's embedding has"
+    whose = "num-classes or y has" if experiment.model in CHARACTERS else whose
+    whose = "vocabulary-size has" if experiment.model in TEXTS else whose
 
     def known(x: Any, tokens: Any) -> Any:
         if isinstance(x, Lazy):

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +63,34 @@ def check_columns(path: Path, wanted: Collection[str], columns: Collection[str])
     for name in wanted:
         if name not in columns:
             raise DataError(f"{path} has no column {name!r}; it has {few_names(columns)}")
+
+
+def in_one_order(whose: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a client's inputs and targets, in which a row is the same everywhere.
+
+    Frames and series with equal indexes go together by place. One whose index has the same labels
+    in another order takes that of the first.
+
+    Args:
+        whose: What messages call the client.
+        parts: Frames, series and others, which stay as they are, by name.
+
+    Raises:
+        DataError: Some have as many rows, and other labels.
+    """
+    labelled = {name: part for name, part in parts.items() if is_frame(part) or is_column(part)}
+    found = dict(parts)
+    for name, part in labelled.items():
+        first, index = next((other, like.index) for other, like in labelled.items())
+        if len(part) != len(index) or part.index.equals(index):
+            continue
+        if not (part.index.is_unique and index.is_unique and index.isin(part.index).all()):
+            raise DataError(
+                f"{name} of {whose} must have the labels of {first}'s index, each once: give "
+                f"{name}.set_axis({first}.index) if its rows are in the same order"
+            )
+        found[name] = part.reindex(index)
+    return found
 
 
 def joined(called: Sequence[str], given: Sequence[Any]) -> Any:

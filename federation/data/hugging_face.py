@@ -10,7 +10,7 @@ import io
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,15 @@ import numpy.typing as npt
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
-from federation.data.lazy import Lazy, RowNumbers
+from federation.data.images import decoded_images
+from federation.data.lazy import Images, Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
 from federation.data.schema.typed import is_plain
 from federation.data.table_rows import DECLARE, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
+from federation.files import open_file
 from federation.schema import Schema
 
 if TYPE_CHECKING:
@@ -35,7 +37,14 @@ _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format
 
 
 def read_columns(
-    kind: str, path: Path, columns: Columns, targets: Targets, split: HeldOut, cache: Path
+    kind: str,
+    path: Path,
+    columns: Columns,
+    targets: Targets,
+    split: HeldOut,
+    cache: Path,
+    *,
+    alpha: bool = False,
 ) -> dict[str, _Array | Lazy]:
     """Returns what an .npz file would hold: x, y and task; of train and test, if there are both.
 
@@ -50,22 +59,25 @@ def read_columns(
         targets: What targets are.
         split: Which rows are held out, if no part of the data is.
         cache: Folder to unpack to, and to download to.
+        alpha: Whether transparency of images is a channel.
 
     Raises:
-        DataError: If there is no such data set, or a column is missing or not as it should be.
+        DataError: If there is no such data set, or a column or a value is missing or not as it
+            should be.
     """
     rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
     held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
-    if table is not None and not _is_plain(table.schema, rows, columns):
+    if table is not None and (columns.text or not _is_plain(table.schema, rows, columns)):
         found: dict[str, Any] = rows_of(table, columns, targets, held)
     elif table is not None:  # of numbers, which are read as they are drawn
         check_there(path, dict(table.inputs.items()), DECLARE)
         names = list(table.schema.names)
-        found = {"x": _inputs(path, rows, names, plain=True), "schema": table.schema}
+        found = {"x": _inputs(path, rows, names, plain=True, alpha=alpha), "schema": table.schema}
         found |= {"y": targets_of(table, targets)}
         found |= {} if table.task is None else {"task": table.task}
     else:
-        found = {"x": _inputs(path, rows, names, plain=False)}
+        _check_whole(path, rows, names)
+        found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
         y = _stacked(path, _column(path, rows, columns.target))
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
@@ -150,6 +162,7 @@ def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]
         why = one_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read as {kind}: {why}") from error
     parts = [found[name] for name in ("train", "test") if name in found] or [*found.values()]
+    parts = [_with_images(part) for part in parts]
     if len(parts) != 1 + ("test" in found and "train" in found):
         raise DataError(
             f"{path} must have a part train, and test if wanted, got {few_names(found)}"
@@ -220,6 +233,51 @@ def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
     return {"train": datasets.Dataset(datasets.table.InMemoryTable(table))}
 
 
+def _with_images(rows: "Dataset") -> "Dataset":
+    """Returns rows in which images, and bytes that may be such, are still to be decoded."""
+    from datasets import Image  # noqa: PLC0415 - slow to import, not always needed
+
+    for name, feature in rows.features.items():
+        struct = isinstance(feature, Mapping) and {*feature} == {"bytes", "path"}
+        if struct or isinstance(feature, Image) or "binary" in getattr(feature, "dtype", ""):
+            rows = rows.cast_column(name, Image(decode=False))
+    return rows
+
+
+def _check_whole(path: Path, rows: "Dataset", names: list[str]) -> None:
+    """Refuses columns in which a value is missing, by name and first row."""
+    table = _in_arrow(rows, names)
+    first = {name: _first_missing(table.column(name)) for name in names}
+    lacking = [f"{name} is missing in row {row}" for name, row in first.items() if row >= 0]
+    if lacking:
+        raise DataError(f"{path}: {few_names(lacking)}: a row needs one")
+
+
+def _in_arrow(rows: "Dataset", names: list[str]) -> Any:
+    """Returns columns as a table of Arrow, which is mapped into memory as the rows are."""
+    return rows.select_columns(names).with_format("arrow")[:]
+
+
+def _first_missing(column: Any) -> int:
+    """Returns the first row in which a column of Arrow, or a list in it, lacks a value; or -1."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+    import pyarrow.compute as pc  # noqa: PLC0415 - likewise
+
+    if isinstance(column.type, pa.ExtensionType):
+        column = pa.chunked_array([each.storage for each in column.chunks])
+    is_struct = pa.types.is_struct(column.type)
+    if is_struct and {field.name for field in column.type} == {"bytes", "path"}:  # an image
+        empty = [pc.is_null(pc.struct_field(column, name)) for name in ("bytes", "path")]
+        return int(pc.index(pc.and_(*empty), True).as_py())
+    row = int(pc.index(pc.is_null(column, nan_is_null=True), True).as_py())
+    if row < 0 and pa.types.is_nested(column.type) and not is_struct:
+        values = pc.list_flatten(column)
+        if values.null_count or pa.types.is_nested(values.type):  # NaN is told as it is drawn
+            inner = _first_missing(values)
+            return inner if inner < 0 else int(pc.list_parent_indices(column)[inner].as_py())
+    return row
+
+
 def _kind(feature: Any) -> str:
     """Returns whether values of a column are a ``number`` each, a ``text``, or something else."""
     from datasets import ClassLabel, Value  # noqa: PLC0415 - slow to import, not always needed
@@ -229,15 +287,38 @@ def _kind(feature: Any) -> str:
     return "text" if "string" in feature.dtype else "number"
 
 
-def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool) -> Lazy:
-    drawn = rows.select_columns(names).with_format("numpy")
+def _pictures(path: Path, rows: "Dataset", name: str, *, alpha: bool) -> Images:
+    column = _in_arrow(rows, [name]).column(name)
+
+    def opened(row: int) -> IO[bytes]:
+        image = column[row].as_py()
+        content = image["bytes"]
+        return open_file(Path(image["path"])) if content is None else io.BytesIO(content)
+
+    def called(row: int) -> str:
+        return f"{path}: {name} of row {row}"
+
+    return decoded_images(f"{path}: {name}", called, len(rows), opened, alpha=alpha)
+
+
+def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool, alpha: bool) -> Lazy:
+    from datasets import Image  # noqa: PLC0415 - slow to import, not always needed
+
+    images = [name for name in names if isinstance(rows.features[name], Image)]
+    pictures = {name: _pictures(path, rows, name, alpha=alpha) for name in images}
+    if len(names) == len(images) == 1:
+        return pictures[names[0]]
+    others = [name for name in names if name not in images]
+    drawn = rows.select_columns(others).with_format("numpy", dtype=None)  # not in float32
 
     def read(numbers: RowNumbers) -> dict[str, _Array]:
         try:
-            found = drawn[numbers.tolist()]
+            found = drawn[numbers.tolist()] if others else {}
         except Exception as error:  # what decodes it raises what it likes
             raise DataError(f"{path}: {type(error).__name__}: {error}") from error
-        return {name: _array(path, name, found[name], rows.features[name]) for name in names}
+        taken = {name: pictures[name].take(numbers) for name in images}
+        taken |= {name: _array(path, name, found[name]) for name in others}
+        return {name: taken[name] for name in names}
 
     like = Lazy(read, None, np.arange(1)).take(np.zeros(1, dtype=np.int64))
 
@@ -255,7 +336,7 @@ def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool) -> La
     return Lazy(combined, combined(np.zeros(1, dtype=np.int64)), np.arange(len(rows)))
 
 
-def _array(path: Path, name: str, values: _Array, feature: Any) -> _Array:
+def _array(path: Path, name: str, values: _Array) -> _Array:
     """Returns values of some rows as an array of numbers, a row of it for each."""
     if values.dtype.kind == "U":
         values = _characters(path, name, values)
@@ -265,10 +346,7 @@ def _array(path: Path, name: str, values: _Array, feature: Any) -> _Array:
         raise DataError(f"{path}: {name} must hold as many numbers in each row") from error
     if values.dtype.kind not in "biuf":
         raise DataError(f"{path}: {name} must hold numbers, got {values.dtype}")
-    while hasattr(feature, "feature"):  # of lists, what they are lists of
-        feature = feature.feature
-    # The library makes all whole numbers int64, grey levels too.
-    return values.astype(np.uint8) if getattr(feature, "dtype", "") == "uint8" else values
+    return values
 
 
 def _characters(path: Path, name: str, texts: _Array) -> _Array:

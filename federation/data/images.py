@@ -1,33 +1,52 @@
-"""Folders of images as a data set: FOLDER/CLIENT/CLASS/FILE, or FOLDER/CLASS/FILE.
+"""Images as rows: files in folders, FOLDER/CLIENT/CLASS/FILE or FOLDER/CLASS/FILE, and others.
 
-An image is decoded when it is drawn; before that only the names of files are looked at.
+An image is decoded when it is drawn; before that the headers of some are looked at. It is as a
+viewer shows it: turned as its EXIF says, a palette's numbers are colors, and what is transparent is
+white, unless transparency is kept as a channel. Levels of 8 bits are uint8, those of 16 are shares
+of 65535, and those of 32 are what they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.lazy import Lazy, RowNumbers
-from federation.errors import DataError
+from federation.data.lazy import Images, RowNumbers, some_of
+from federation.data.shaping import say_once
+from federation.errors import DataError, few_names
 from federation.files import open_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+_TRAIN: Final = "train"
+_TESTS: Final = ("test", "val", "valid", "validation")  # of which the first one there tests
+_SIXTEEN: Final = np.float32(65535)
+_T = TypeVar("_T")
 
 
-def read_images(folder: Path) -> dict[str, npt.NDArray[Any] | Lazy]:
+def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     """Returns images ``x``, their classes ``y`` and, where there are clients, ``task``.
+
+    Folders train and test, or val, are parts: then there are ``x_train``, ``x_test`` and so on.
 
     Args:
         folder: The folder.
+        alpha: Whether transparency is a channel.
 
     Raises:
-        DataError: If there are no images, or the first cannot be read.
+        DataError: If there are no images, or one that is looked at cannot be read.
     """
     flat, deep = (_images(folder, pattern) for pattern in ("*/*", "*/*/*"))
+    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    tests = [name for name in _TESTS if name in names]
+    if _TRAIN in names and tests and not flat:
+        return _parts(folder, tests[0], [n for n in names if n not in (_TRAIN, tests[0])], alpha)
     if bool(flat) == bool(deep):
         raise DataError(
             f"{folder} must hold images as CLASS/FILE or, of several clients, as CLIENT/CLASS/FILE"
@@ -35,7 +54,20 @@ def read_images(folder: Path) -> dict[str, npt.NDArray[Any] | Lazy]:
     files = flat or deep
     y = np.array([file.parent.name for file in files])
     tasks = {"task": np.array([file.parent.parent.name for file in files])} if deep else {}
-    return {"x": decoded_images(files), "y": y, **tasks}
+    return {"x": files_decoded(folder, files, alpha=alpha), "y": y, **tasks}
+
+
+def _parts(folder: Path, test: str, others: Sequence[str], alpha: bool) -> dict[str, Any]:
+    learned, tested = (read_images(folder / part, alpha=alpha) for part in (_TRAIN, test))
+    if strange := {*tested["y"].tolist()} - {*learned["y"].tolist()}:
+        raise DataError(
+            f"{folder / test} must hold the classes of {_TRAIN}, each in a folder of its name, got "
+            f"{few_names(sorted(strange))}"
+        )
+    if others:
+        say_once(f"{folder}: {_TRAIN} and {test} are read, and not {few_names(others)}")
+    named = (("train", learned), ("test", tested))
+    return {f"{name}_{part}": rows for part, found in named for name, rows in found.items()}
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -50,44 +82,165 @@ def images_in(folder: Path) -> list[Path]:
     return files
 
 
-def decoded_images(files: Sequence[Path]) -> Lazy:
-    """Returns images, each of which is decoded when it is drawn.
-
-    Raises:
-        DataError: If the first cannot be read.
-    """
-    try:
-        first = _decoded(files[0], "")
-    except DataError as error:
-        raise DataError(f"image cannot be read: {error}") from error
-    mode = "L" if first.ndim == 2 else "RGB"
-
-    def read(numbers: RowNumbers) -> npt.NDArray[np.uint8]:
-        images = [_decoded(files[number], mode) for number in numbers.tolist()]
-        for number, image in zip(numbers.tolist(), images, strict=True):
-            if image.shape != first.shape:
-                width, height = first.shape[1::-1]
-                raise DataError(
-                    f"{files[number]} must be {width} x {height} pixels, as {files[0]} is, got "
-                    f"{image.shape[1]} x {image.shape[0]}"
-                )
-        return np.stack(images)
-
-    return Lazy(read, first[None], np.arange(len(files)))
-
-
 def _images(folder: Path, pattern: str) -> list[Path]:
     found = (path for path in folder.glob(pattern) if path.suffix.lower() in _SUFFIXES)
     return sorted(path for path in found if not path.name.startswith("."))
 
 
-def _decoded(path: Path, mode: str) -> npt.NDArray[np.uint8]:
-    """Returns grey levels (height, width), or colors (height, width, 3)."""
-    from PIL import Image  # noqa: PLC0415 - slow to import, not always needed
+def files_decoded(folder: Path, files: Sequence[Path], *, alpha: bool = False) -> Images:
+    """Returns the images of files; for the rest see ``decoded_images``."""
+
+    def opened(row: int) -> IO[bytes]:
+        return open_file(files[row])
+
+    return decoded_images(str(folder), lambda row: str(files[row]), len(files), opened, alpha=alpha)
+
+
+def decoded_images(
+    where: str,
+    called: Callable[[int], str],
+    count: int,
+    opened: Callable[[int], IO[bytes]],
+    *,
+    alpha: bool,
+) -> Images:
+    """Returns images, each of which is decoded when it is drawn.
+
+    They are in color if some of those that are looked at are: see ``some_of``.
+
+    Args:
+        where: What messages call all of them.
+        called: What they call the image of a number.
+        count: How many there are.
+        opened: Opens the image of a number.
+        alpha: Whether transparency is a channel.
+
+    Raises:
+        DataError: If one that is looked at cannot be read, or has other bits than the first.
+    """
+
+    def load(row: int, use: Callable[["Image"], _T]) -> _T:
+        from PIL import Image  # noqa: PLC0415 - slow to import, not always needed
+
+        try:
+            with opened(row) as file, Image.open(file) as image:
+                return use(image)
+        except DataError as error:
+            raise DataError(f"{called(row)} {error}") from error
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise DataError(f"{called(row)} is no image ({type(error).__name__})") from error
+
+    def decoded(row: int) -> npt.NDArray[Any]:
+        return load(row, lambda image: _shown(where, image, look, alpha))
+
+    def read(numbers: RowNumbers) -> npt.NDArray[Any]:
+        images = [decoded(row) for row in numbers.tolist()]
+        for row, image in zip(numbers.tolist(), images, strict=True):
+            if image.shape != first.shape:
+                width, height = first.shape[1::-1]
+                raise DataError(
+                    f"{called(row)} must be {width} x {height} pixels, as {called(0)} is, got "
+                    f"{image.shape[1]} x {image.shape[0]}"
+                )
+        return np.stack(images)
 
     try:
-        with open_file(path) as file, Image.open(file) as image:
-            mode = mode or ("L" if image.mode in ("1", "L") else "RGB")
-            return np.array(image.convert(mode))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} is no image ({type(error).__name__})") from error
+        looks = [load(0, _look)]
+        for row in filter(None, some_of(count).tolist()):
+            try:
+                looks.append(load(row, partial(_look, bits=looks[0].bits)))
+            except DataError as error:
+                if isinstance(error.__cause__, DataError):  # of the others whoever draws them says
+                    raise
+        look = _common(where, looks, alpha)
+        first = decoded(0)
+    except DataError as error:
+        raise DataError(f"image cannot be read: {error}") from error
+    return Images(read, first[None], np.arange(count))
+
+
+class _Look(NamedTuple):
+    """An image's look.
+
+    Attributes:
+        bits: Bits of a level: 8, 16 or 32.
+        color: Whether it is in color.
+        clear: Whether parts of it may be transparent.
+        frames: Whether there are several.
+    """
+
+    bits: int
+    color: bool
+    clear: bool
+    frames: bool
+
+
+def _look(image: "Image", bits: int = 0) -> _Look:
+    """Returns the look of an image, of which nothing but the header is read.
+
+    Args:
+        image: The image, before it is turned.
+        bits: Bits of a level that it must have; 0 for any.
+
+    Raises:
+        DataError: It has others, or Pillow would cut its levels.
+    """
+    own = 16 if image.mode.startswith("I;16") else 32 if image.mode in ("I", "F") else 8
+    if (image.mode, image.format) == ("I", "PNG"):  # older releases of Pillow
+        own = 16
+    if bits not in (0, own):
+        raise DataError(f"must have {bits} bits a level, as the first has, got {own}")
+    stored = "".join(str(tile[3]) for tile in getattr(image, "tile", ()))
+    if own == 8 and ";16" in stored and image.format != "BMP":  # whose 16 are of three colors
+        raise DataError("has 16 bits a color, of which Pillow reads 8: save it with 8")
+    color = own == 8 and image.mode not in ("1", "L", "LA")
+    if image.mode[0] == "P":
+        color = bool(np.ptp(np.reshape(image.getpalette() or [], (-1, 3)), axis=1).any())
+    frames = getattr(image, "is_animated", False) and image.format != "MPO"  # a phone's previews
+    return _Look(own, color, own == 8 and image.has_transparency_data, frames)
+
+
+def _common(where: str, looks: Sequence[_Look], alpha: bool) -> _Look:
+    """Returns the look that all images get, and says where that is another than their own."""
+    color, clear, frames = (any(each) for each in [*zip(*looks, strict=True)][1:])
+    grey, bits = sum(not own.color for own in looks), looks[0].bits
+    notes = {
+        "levels of 16 bits are shares of 65535": bits == 16,
+        "levels of 32 bits are used as they are": bits == 32,
+        f"{grey} of {len(looks)} looked at are grey, and read in color as others": color and grey,
+        "where they are transparent they are white (images=alpha keeps it)": clear and not alpha,
+        "of several frames the first is read": frames,
+    }
+    if told := "; ".join(note for note, holds in notes.items() if holds):
+        say_once(f"{where}: of the images, {told}")
+    return _Look(bits, color, clear, frames)
+
+
+def _shown(where: str, image: "Image", look: _Look, alpha: bool) -> npt.NDArray[Any]:
+    """Returns the levels of an image that is turned as viewers turn it."""
+    from PIL import ImageOps  # noqa: PLC0415 - slow to import, not always needed
+
+    own = _look(image, look.bits)
+    if own.color and not look.color:
+        say_once(f"{where}: images in color are read as grey, as all were that were looked at")
+    ImageOps.exif_transpose(image, in_place=True)
+    return _levels(image, own._replace(color=look.color), alpha)
+
+
+def pixels(image: "Image") -> npt.NDArray[Any]:
+    """Returns the levels of a picture, (height, width) or (height, width, channels)."""
+    look = _look(image)
+    return _levels(image, look, look.clear)
+
+
+def _levels(image: "Image", look: _Look, alpha: bool) -> npt.NDArray[Any]:
+    from PIL import Image  # noqa: PLC0415 - slow to import, not always needed
+
+    if look.bits > 8:
+        levels = np.asarray(image, dtype=np.float32)
+        return levels / _SIXTEEN if look.bits == 16 else levels
+    mode = "RGB" if look.color else "L"
+    image = image.convert("RGBA" if look.clear else mode)
+    if look.clear and not alpha:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return np.array(image.convert(mode + "A" * alpha))

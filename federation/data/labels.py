@@ -102,8 +102,10 @@ def _whole(place: Place, y: _Array) -> _Array:
         return y
     strange = ~np.isfinite(y) | (y != np.round(y))
     if strange.any():
-        advice = "set task=regression for numbers"
-        raise place.fault("one class a row", f"{y.dtype}, {place.first(y, strange)}: {advice}")
+        lacking = np.isnan(y).any()
+        advice = "a row needs one" if lacking else "set task=regression for numbers"
+        first = place.first(y, np.isnan(y) if lacking else strange)
+        raise place.fault("one class a row", f"{y.dtype}, {first}: {advice}")
     return y.astype(np.int64)
 
 

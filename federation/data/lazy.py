@@ -1,14 +1,27 @@
 """Rows that are read as they are drawn: a data set may be larger than the machine's memory."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from federation.errors import DataError, one_line
+from federation.errors import DataError, Refused, one_line
+
+if TYPE_CHECKING:
+    from engram.units import Tokenizer
 
 RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
+
+
+_MOST: Final = 200  # rows that stand for all of a larger data set
+
+
+def some_of(count: int) -> RowNumbers:
+    """Returns the numbers of all rows, or of 200 of them, drawn at random, the same each time."""
+    if count <= _MOST:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, _MOST, replace=False))
 
 
 class UnreadableRow(DataError):
@@ -45,10 +58,10 @@ class Lazy:
         """Returns some of the rows, chosen as those of an array are; none is read."""
         return type(self)(self._read, self.like, self._numbers[some])
 
-    def then(self, convert: Callable[[Any], Any]) -> Self:
+    def then(self, convert: Callable[[Any], Any]) -> "Lazy":
         """Returns the same rows, each converted after it is read."""
         read = self._read
-        return type(self)(lambda rows: convert(read(rows)), convert(self.like), self._numbers)
+        return Lazy(lambda rows: convert(read(rows)), convert(self.like), self._numbers)
 
     def take(self, positions: RowNumbers) -> Any:
         """Reads rows (k, ...) by their numbers (k,) here.
@@ -69,6 +82,44 @@ class Lazy:
                     reason = getattr(error, "strerror", None) or str(error) or repr(error)
                     raise UnreadableRow(row, position, one_line(reason)) from error
             raise
+
+
+class Images(Lazy):
+    """Rows that are images, whatever the type of their numbers."""
+
+
+class Texts(Lazy):
+    """Texts, which are rows of unknown tokens until there is a tokenizer.
+
+    Args:
+        texts: The texts, (n,).
+        encode: ``(texts, tokenizer, length) -> tokens``, int64, (n, length).
+        length: Tokens of a row.
+    """
+
+    def __init__(
+        self,
+        texts: npt.NDArray[np.object_],
+        encode: "Callable[[Any, Tokenizer, int], npt.NDArray[np.int64]]",
+        length: int,
+    ) -> None:
+        self.texts, self._encode, self._length = texts, encode, length
+        like = np.ones((1, length), dtype=np.int64)
+        super().__init__(lambda rows: like.repeat(len(rows), 0), like, np.arange(len(texts)))
+
+    def __getitem__(self, some: Any) -> "Texts":
+        return Texts(self.texts[some], self._encode, self._length)
+
+    def tokens(self, tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
+        """Returns the rows of tokens that a tokenizer makes, (n, length).
+
+        Raises:
+            Refused: It cannot be used here.
+        """
+        try:
+            return self._encode(self.texts, tokenizer, self._length)
+        except ValueError as error:
+            raise Refused(f"the tokenizer cannot be used: {one_line(str(error))}") from error
 
 
 class Joined(Lazy):

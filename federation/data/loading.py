@@ -84,6 +84,12 @@ def load(
         if is_frame(arrays.get("x")):
             table = of_arrays(source.path, arrays, columns)
             arrays = {**arrays, **rows_of(table, columns, targets, split)}
+        elif columns.text and source.is_given:
+            raise DataError(
+                clash("text-column", columns.text.name, "empty for arrays: give frames")
+            )
+        if "schema" in arrays:
+            own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
         return own.arrays(arrays, split, hashed if by_hash else None)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
@@ -105,13 +111,14 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
         found = with_task(own.path, arrays, columns.task)
         columns.check_task(own.path, [columns.task] if found.keys() & _TASKS else sorted(arrays))
         return found
+    alpha = own.shaping.images == "alpha"
     if kind == "images":
-        return read_images(own.path)
+        return read_images(own.path, alpha=alpha)
     if kind == "csv":
         return rows_of(of_csv(own.path, columns), columns, own.targets, split)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
-    return read_columns(kind, own.path, columns, own.targets, split, cache)
+    return read_columns(kind, own.path, columns, own.targets, split, cache, alpha=alpha)
 
 
 def _digits(split: HeldOut) -> Arrays:

@@ -1,6 +1,7 @@
 """Rows that a model has not seen, read as those were that it has learned from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,18 +10,24 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
+from engram.arrays import Bools
 from engram.models.base import Inputs
+from engram.units import Tokenizer
 from federation.data.arrays import Own
+from federation.data.csv_text import read_text
 from federation.data.encoding import encode, filled, in_order, read_cells
 from federation.data.federated import seen_as
-from federation.data.images import decoded_images, images_in
+from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
 from federation.data.schema.csv_files import read_csv
 from federation.data.shaping import Shaping
+from federation.data.texts import texts_of
+from federation.data.values import Columns
 from federation.errors import DataError
 from federation.schema import File, Kind, Schema
+from federation.settings.data import DataSettings
 from federation.shapes import described
 
 
@@ -34,6 +41,9 @@ class NewRows(NamedTuple):
         targets: ``y`` and ``y_names`` as the source has them, as far as it does: of a table a
             column of ``others``, of images the names of their folders.
         schema: The schema of a table, with what stands for a missing value in these rows.
+        missing: By column of a table's inputs, the rows where its value is missing.
+        beside: Returns ``others`` of a CSV file as they are written, with more columns; see
+            ``CsvText.beside``.
     """
 
     x: Inputs
@@ -41,6 +51,8 @@ class NewRows(NamedTuple):
     others: Mapping[str, Any] = MappingProxyType({})
     targets: Mapping[str, Any] = MappingProxyType({})
     schema: Schema | None = None
+    missing: Mapping[str, Bools] = MappingProxyType({})
+    beside: Callable[[str], list[bytes]] | None = None
 
 
 def read_new_rows(
@@ -58,15 +70,20 @@ def read_new_rows(
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
     """
     target = settings.get("target-column", "")
-    if path.suffix == ".csv":
+    if kind.units.text:
+        found = _texts(path, kind.units.text, settings)
+    elif path.suffix == ".csv":
         file = kind.schema.file if kind.schema else File()
-        frame = read_csv(path, file).to_pandas()
-        found = _table(path, frame, kind, target, of_one_client)
+        frame, text = read_csv(path, file).to_pandas(), read_text(path)
+        found = _table(path, frame.set_axis(text.lines), kind, target, of_one_client)
+        copied = [k for k, name in enumerate(frame.columns) if name in found.others]
+        found = found._replace(beside=partial(text.beside, copied))
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
         y = {} if path in folders else {"y": np.array([folder.name for folder in folders])}
-        x = _shaped(path, {"x": decoded_images(files)}, kind, settings)
+        alpha = settings.get("images") == "alpha"
+        x = _shaped(path, {"x": files_decoded(path, files, alpha=alpha)}, kind, settings)
         found = NewRows(x, len(files), {"file": [str(file) for file in files]}, y)
     else:
         arrays: Mapping[str, Any] = read_npy(path) if path.is_dir() else read_npz(path)
@@ -89,16 +106,31 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     cells = read_cells(schema, path, frame)
     if of_one_client and schema.missing == "median":
         schema = filled(schema, cells)
-    x = encode(schema, path, cells).astype(np.float32 if kind.inputs else np.float64)
+    single = kind.inputs and kind.units.inputs is None
+    x = encode(schema, path, cells).astype(np.float32 if single else np.float64)
     beside = {str(name): frame[name] for name in frame.columns if name not in schema.names}
     targets = {"y": beside[target]} if target in beside else {}
-    return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema)
+    gone = {name: cells[name].isna().to_numpy() for name in schema.names}
+    return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema, gone)
+
+
+def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> NewRows:
+    if path.suffix != ".csv":
+        raise DataError(f"{path} must be a .csv file, since the model takes texts")
+    own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
+    columns = Columns.of(DataSettings.model_validate(own))
+    frame = read_csv(path, columns.schema.file).to_pandas()
+    x = texts_of(path, frame, columns).tokens(tokenizer)
+    beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
+    targets = {"y": beside[columns.target]} if columns.target in beside else {}
+    return NewRows(torch.from_numpy(x), len(frame), beside, targets)
 
 
 def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[str, Any]) -> Any:
     shaping = Shaping.of(settings.get("model", ""), settings.get("images", "auto"))
     whole = kind.inputs.startswith("int64")  # the network may be unknown here
-    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole))
+    exact = kind.units.inputs is not None
+    own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole, exact=exact))
     return seen_as(own.inputs(found))
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves
 
+from engram.arrays import Bools
 from engram.models.base import Inputs
 from federation.data.federated import Split
 from federation.data.lazy import RowNumbers
@@ -66,6 +67,11 @@ def inputs_in(x: Inputs, schema: Schema | None) -> dict[str, _Array]:
         x: Rows as a model sees them.
         schema: The schema of inputs, where these are columns with names.
     """
+    return {name: values[np.isfinite(values)] for name, values in _by_name(x, schema).items()}
+
+
+def _by_name(x: Inputs, schema: Schema | None) -> dict[str, _Array]:
+    """Returns ``inputs_in`` with NaN for missing values."""
     found: dict[str, _Array] = {}
     leaves = tree_leaves(x)
     for number, leaf in enumerate(leaves):
@@ -80,14 +86,14 @@ def inputs_in(x: Inputs, schema: Schema | None) -> dict[str, _Array]:
             found |= _of_table(values, schema)
         else:
             found |= {f"{prefix}column {k}": column for k, column in enumerate(values.T)}
-    return {name: values[np.isfinite(values)] for name, values in found.items()}
+    return found
 
 
 def _of_table(values: _Array, schema: Schema) -> dict[str, _Array]:
     flagged = schema.missing == "indicator"
     numeric = np.flatnonzero(schema.numeric)
-    there = {k: values[:, k + 1] == 0 if flagged else slice(None) for k in numeric}
-    return {schema.inputs[k]: values[there[k], k] for k in numeric}
+    gone = {k: values[:, k + 1] == 1 if flagged else False for k in numeric}
+    return {schema.inputs[k]: np.where(gone[k], np.nan, values[:, k]) for k in numeric}
 
 
 def ranges_of(inputs: Mapping[str, _Array]) -> list[Range]:
@@ -134,6 +140,24 @@ def far_away(ranges: Sequence[Range], inputs: Mapping[str, _Array]) -> list[str]
         least, most = _near(low, high, name.endswith(SIZE), len(values))
         if not least <= median <= most:
             found.append(f"{name}: {median:.3g} against {low:g} to {high:g}")
+    return found
+
+
+def outside(ranges: Sequence[Range], x: Inputs, schema: Schema | None) -> dict[str, Bools]:
+    """Returns by input which rows lie far from its range: all, if their median does.
+
+    Args:
+        ranges: As ``ranges_of`` returns them.
+        x: Rows as a model sees them.
+        schema: As for ``inputs_in``.
+    """
+    inputs, found = _by_name(x, schema), dict[str, Bools]()
+    for each in ranges:
+        values = inputs.get(each.name, np.empty(0))
+        least, most = _near(each.low, each.high, each.name.endswith(SIZE), 1)
+        far = bool(far_away([each], {each.name: values[np.isfinite(values)]}))
+        if (rows := ((values < least) | (values > most) | far) & np.isfinite(values)).any():
+            found[each.name] = rows
     return found
 
 

@@ -32,7 +32,7 @@ class RawTable(NamedTuple):
 
     Attributes:
         path: Where it is, for messages.
-        inputs: Its columns of inputs, as ``read_cells`` returns them.
+        inputs: Its columns of inputs, as ``read_cells`` returns them; texts as they are.
         y: The target of each row: a column as ``typed`` returns it, or an array that was given.
         task: The client of each row, (n,); None if the table does not say.
         schema: The schema of its inputs.
@@ -95,7 +95,7 @@ def of_frame(
     read = fitted.schema.by_name
     known = [read.get(name) or columns.schema.column(name) for name in names]
     schema = columns.of_inputs(path, known)
-    inputs = read_cells(schema, path, frame)
+    inputs = frame[names] if columns.text else read_cells(schema, path, frame)
     target = fitted.schema.column(columns.target) if y is None else None
     return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.arrays import Ints
-from federation.data.lazy import Lazy, scaled
+from federation.data.lazy import Lazy, Texts, scaled
 from federation.streams import Stream
 
 
@@ -38,7 +38,7 @@ def row_hashes(
     found, alike = np.empty(len(y)), Counter[bytes]()
     for start in range(0, len(y), 1024):
         rows = np.arange(start, min(start + 1024, len(y)))
-        read = tree_map(lambda leaf: leaf.take(rows) if isinstance(leaf, Lazy) else leaf[rows], x)  # noqa: B023 - called at once
+        read = tree_map(partial(_content, rows), x)
         # Rows of several sources are scaled if they are read together.
         leaves = [scaled(leaf) if leaf.dtype == np.uint8 else leaf for leaf in tree_leaves(read)]
         for row, *content in zip(rows, owner[rows], *leaves, y[rows], strict=True):
@@ -47,3 +47,9 @@ def row_hashes(
             again = hashed(b"%d" % alike[digest] + digest).hexdigest()
             found[row] = (int(again, 16) >> 11) / 2**53
     return found
+
+
+def _content(rows: Ints, leaf: Any) -> Any:
+    if isinstance(leaf, Texts):
+        return leaf.texts[rows]
+    return leaf.take(rows) if isinstance(leaf, Lazy) else leaf[rows]

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from engram.networks import CHARACTERS, NETWORKS, TORCHVISION
+from engram.networks import CHARACTERS, NETWORKS, TEXTS, TORCHVISION
 from federation.data.lazy import scaled
 from federation.data.places import Place
 from federation.errors import DataError
@@ -28,6 +28,8 @@ TESTED = "tested rows"
 _Array = npt.NDArray[Any]
 _CHANNELS = (1, 3)
 _GREY = "uint8"
+_LARGEST = np.finfo(np.float32).max
+_STEPS = 64  # of float32, between a column's least and largest value
 _SCALED = 10  # numbers above it are no shares of 255
 
 
@@ -36,25 +38,30 @@ class Shaping(NamedTuple):
 
     Attributes:
         images: The setting: which rows are images, and where their channels are.
-        image_network: Whether the network takes nothing but images.
+        all_images: Whether all rows are images: the network takes no others, or files are such.
         whole_numbers: Whether whole numbers, other than grey levels, stay so.
+        exact: Whether columns of arrays stay float64, since they are standardized later.
+        exact_tables: Likewise of tables.
     """
 
-    images: Literal["auto", "none", "grey", "channels-last"] = "auto"
-    image_network: bool = False
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"] = "auto"
+    all_images: bool = False
     whole_numbers: bool = False
+    exact: bool = False
+    exact_tables: bool = False
 
     @classmethod
     def of(cls, model: str, images: Any) -> Self:
         """Returns what settings say: the network's name, and ``images``."""
         takes_images = model in ("cnn", "resnet") or model.startswith(TORCHVISION)
-        return cls(images, takes_images, model in (*CHARACTERS, *NETWORKS))
+        return cls(images, takes_images, model in (*CHARACTERS, *TEXTS, *NETWORKS))
 
     def rows(self, place: Place, x: _Array, *, several: bool = False) -> _Array:
         """Returns rows (n, ...) of one type as a network takes them.
 
-        Grey levels stay uint8, whole numbers become int64 where they stay whole, and all else
-        float32. A row of images becomes (channels, height, width).
+        Grey levels stay uint8, whole numbers become int64 where they stay whole, columns that are
+        to be ``exact`` float64, and all else float32. A row of images becomes (channels, height,
+        width).
 
         Args:
             place: What messages call the array.
@@ -72,22 +79,26 @@ class Shaping(NamedTuple):
         if not grey and x.dtype.kind in "iu" and (several or self.whole_numbers):
             return np.ascontiguousarray(x, dtype=np.int64)
         if not grey:
-            if x.dtype != np.float32:
-                check_rows(f"{place.path} in float32", 4 * x.size)
-            x = x.astype(np.float32, copy=False)
-            if not (finite := np.isfinite(x)).all():
-                raise place.fault("finite", place.first(x, ~finite))
+            columns = x.ndim == 2 and not several and x.dtype != np.float32
+            dtype = np.dtype("float64" if columns and self.exact else "float32")
+            if x.dtype != dtype:
+                check_rows(f"{place.path} in {dtype}", dtype.itemsize * x.size)
+            if columns and not self.exact and not place.drawn:
+                _say_lost(place, x)
+            x = x.astype(dtype, copy=False)
+            if not (finite := (x >= -_LARGEST) & (x <= _LARGEST)).all():
+                raise place.fault("finite", place.first(x.astype(np.float32), ~finite))
         return np.ascontiguousarray(x if several else self._image(place, x))
 
     def _image(self, place: Place, x: _Array) -> _Array:
         """Returns images with their channels first, and other rows as they are."""
-        axes = {"grey": 3, "channels-last": 4}.get(self.images, x.ndim)
+        axes = {"grey": 3, "channels-last": 4, "alpha": 4}.get(self.images, x.ndim)
         if x.ndim != axes:
             raise place.fault(f"of {axes} axes for images={self.images}", f"shape {x.shape}")
-        auto = self.images == "auto" and (self.image_network or x.dtype == _GREY)
+        auto = self.images == "auto" and (self.all_images or x.dtype == _GREY)
         if self.images == "grey" or (auto and x.ndim == 3):
             return x[:, None]
-        if self.images == "channels-last":
+        if self.images in ("channels-last", "alpha"):
             return np.moveaxis(x, 3, 1)
         if not auto or x.ndim != 4:
             return x
@@ -98,10 +109,11 @@ class Shaping(NamedTuple):
                 f"shape {x.shape}, where both may be: set images=channels-last, or images=none if "
                 "they are first",
             )
-        if not (first or last) and self.image_network:
+        if not (first or last) and self.all_images:
             raise place.fault(
                 "images with 1 or 3 channels, first or last",
-                f"shape {x.shape}: set images=none if rows are (channels, height, width)",
+                f"shape {x.shape}: set images=none if rows are (channels, height, width), or "
+                "images=channels-last if they are (height, width, channels)",
             )
         return np.moveaxis(x, 3, 1) if last else x
 
@@ -123,11 +135,12 @@ class Shaping(NamedTuple):
         for given in dict.fromkeys(types.tolist()):
             at = np.flatnonzero(types == given)
             own = self.rows(place.some(at), x[at].astype(given), several=several)
-            parts[given] = at, own if own.dtype == np.int64 else scaled(own)
+            parts[given] = at, scaled(own) if own.dtype == _GREY else own
         one, (first, like) = next(iter(parts.items()))
-        found = np.empty((len(x), *like.shape[1:]), dtype=like.dtype)
+        dtype = np.result_type(*(own.dtype for _, own in parts.values()))
+        found = np.empty((len(x), *like.shape[1:]), dtype=dtype)
         for given, (at, own) in parts.items():
-            if (own.dtype, own.shape[1:]) != (like.dtype, like.shape[1:]):
+            if (own.dtype.kind, own.shape[1:]) != (like.dtype.kind, like.shape[1:]):
                 alike = own.shape[1:] == like.shape[1:]
                 raise DataError(
                     f"{place.path}: {_whose(place, at)} ({given}) become {own.dtype} of shape "
@@ -143,6 +156,27 @@ class Shaping(NamedTuple):
                     f"divided by 255: if all are grey levels, give all as {_GREY}"
                 )
         return found
+
+
+def lost_columns(values: _Array) -> list[int]:
+    """Returns the columns of rows (n, d) of whose differences float32 keeps little."""
+    if not len(values):
+        return []
+    low, high = (end(axis=0).astype(np.float64) for end in (values.min, values.max))
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = np.spacing(np.maximum(abs(low), abs(high)).astype(np.float32))
+        close = np.flatnonzero((low < high) & (high - low < _STEPS * step))
+        return [
+            k for k in close.tolist() if (values[:, k].astype(np.float32) != values[:, k]).any()
+        ]
+
+
+def _say_lost(place: Place, x: _Array) -> None:
+    for k in lost_columns(x)[:1]:
+        say_once(
+            f"{place.path}: column {k} of {place.name} has values from {x[:, k].min()} to "
+            f"{x[:, k].max()}, whose differences float32 does not keep: set standardize=federation"
+        )
 
 
 def _whose(place: Place, rows: _Array) -> str:

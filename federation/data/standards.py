@@ -13,7 +13,7 @@ from engram.arrays import Bools
 from engram.tasks import TASKS
 from engram.units import Moments, Standard, Units, merged
 from federation.data.federated import FederatedData, Split, seen_as
-from federation.data.lazy import Lazy, RowNumbers
+from federation.data.lazy import Lazy, RowNumbers, Texts
 from federation.errors import Refused
 from federation.schema import Told
 from federation.streams import unseen
@@ -43,8 +43,17 @@ def told(experiment: "Experiment", data: FederatedData, clients: Iterable[int]) 
 
 def fitted(experiment: "Experiment", data: FederatedData) -> FederatedData:
     """Returns data of all clients with their units, as the server of a run fits them."""
-    found = told(experiment, data, range(experiment.num_clients))
-    return data._replace(units=Units(*(part and part.standard() for part in found)))
+    inputs, targets, _ = told(experiment, data, range(experiment.num_clients))
+    units = Units(inputs and inputs.standard(), targets and targets.standard())
+    return data._replace(units=units)
+
+
+def in_units(data: FederatedData, units: Units) -> FederatedData:
+    """Returns data in the units of a run: of texts, the tokens that its tokenizer makes."""
+    found, text, device = data._replace(units=units), units.text, data.train.y.device
+    if text is None or not isinstance(data.train.x, Texts):
+        return found
+    return _with_inputs(found, *(torch.from_numpy(s.x.tokens(text)).to(device) for s in data[:2]))
 
 
 def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData:
@@ -96,9 +105,14 @@ def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
 
 def standardized_by(e: "Experiment", data: FederatedData) -> str:
     """Returns whose rows inputs are standardized by: ``federation``, ``client`` or ``none``."""
+    return standardizing(e, table=_is_table(data))
+
+
+def standardizing(e: "Experiment", *, table: bool) -> str:
+    """Returns the same for the columns of a table, or of arrays."""
     if e.standardize != "auto":
         return e.standardize
-    if not _is_table(data) or e.privacy == "example":  # of which a row must not move others
+    if not table or e.privacy == "example":  # of which a row must not move others
         return "none"
     return "federation" if e.privacy == "none" else "client"
 
@@ -109,7 +123,7 @@ def _is_table(data: FederatedData) -> bool:
 
 
 def _has_columns(like: Any) -> bool:
-    return isinstance(like, Tensor) and like.ndim == 2 and like.dtype == torch.float32
+    return isinstance(like, Tensor) and like.ndim == 2 and like.is_floating_point()
 
 
 def _numeric(e: "Experiment", data: FederatedData) -> Bools:
@@ -134,7 +148,7 @@ def _blocks(rows: Sequence[RowNumbers]) -> Iterator[Tensor]:
 
 def _inputs(split: Split, rows: Sequence[RowNumbers], numeric: Bools | None) -> Moments | None:
     device = split.y.device
-    taken = (split.take(some.to(device))[0] for some in _blocks(rows))
+    taken = (split.take(some.to(device), exact=True)[0] for some in _blocks(rows))
     return merged(Moments.of(x.cpu().double().numpy(), numeric) for x in taken)
 
 
@@ -156,10 +170,10 @@ def _with_inputs(data: FederatedData, train: Any, test: Any) -> FederatedData:
 
 def _all(split: Split, standard: Standard) -> Any:
     if not isinstance(split.x, Lazy):
-        return standard.standardized(split.x)
+        return standard.standardized(split.x).float()
 
     def convert(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = standard.standardized(seen_as(rows)).numpy()
+        found: npt.NDArray[Any] = standard.standardized(torch.from_numpy(rows)).float().numpy()
         return found
 
     return split.x.then(convert)
@@ -176,7 +190,7 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
         test[tested] = standard.standardized(test[tested])
         learned = np.union1d(rows, held_out[client])
         train[learned] = standard.standardized(train[learned])
-    return _with_inputs(data, train, test)
+    return _with_inputs(data, train.float(), test.float())
 
 
 def _seen(split: Split) -> Tensor:

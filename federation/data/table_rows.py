@@ -13,6 +13,7 @@ from federation.data.cells import check_there
 from federation.data.encoding import encode, filled, usual
 from federation.data.labels import is_text
 from federation.data.raw_tables import RawTable, labels_of
+from federation.data.texts import texts_of
 from federation.data.values import Columns
 
 _Array = npt.NDArray[Any]
@@ -22,6 +23,8 @@ DECLARE: Final = "set missing=median or missing=indicator"
 
 def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut) -> dict[str, Any]:
     """Returns ``x`` (n, d), its ``schema``, ``y`` and, where rows name their client, ``task``.
+
+    Of a column of texts ``x`` is ``Texts``, and there is no schema.
 
     Where medians stand for missing values, there are also ``fills``: those of each client, as
     ``usual`` returns them. The schema has everybody's.
@@ -37,6 +40,9 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
     """
     path, cells, schema, each = table.path, table.inputs, table.schema, None
     y = targets_of(table, targets)
+    if columns.text:
+        rows = {"x": texts_of(path, cells, columns), "y": y}
+        return rows if table.task is None else {**rows, "task": table.task}
     kind = _numbered(path, columns, y) if targets == "classes" else np.zeros(len(y))
     known: dict[str, Any] = {} if table.task is None else {"task": table.task}
     owner = np.unique(known["task"], return_inverse=True)[1] if known else None
@@ -49,7 +55,7 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         known["fills"] = usual(schema, cells[learned], owner[learned], count)
         each = [values[owner] for values in known["fills"]]
         schema = filled(schema, cells[learned])
-    x = encode(schema, path, cells, each).astype(np.float32)
+    x = encode(schema, path, cells, each)
     return {"x": x, "schema": schema, "y": y, **known}
 
 

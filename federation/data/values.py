@@ -18,6 +18,7 @@ from federation.data.schema.written import read_schema
 from federation.errors import DataError, brief, few_names
 from federation.schema import INPUTS, Column, Schema
 from federation.settings.data import DataSettings
+from federation.settings.text import TextColumn
 
 _MOST = 1000  # values of a column: each is a column of inputs
 
@@ -109,6 +110,7 @@ class Columns(NamedTuple):
         is_known: Whether it is said what the target is.
         drop: Columns that are no inputs.
         whose: Whether a column must say whose a row is, if ``task`` is not the default.
+        text: The column of texts, if that is the input.
     """
 
     target: str = "y"
@@ -121,6 +123,7 @@ class Columns(NamedTuple):
     is_known: bool = True
     drop: tuple[str, ...] = ()
     whose: bool = True
+    text: TextColumn | None = None
 
     @classmethod
     def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
@@ -133,9 +136,9 @@ class Columns(NamedTuple):
         Raises:
             DataError: As ``Values.parse``, or other settings do not go with optional columns.
         """
-        text, inputs = settings.optional_columns, listed(settings.input_columns, ",")
+        text, inputs = settings.text, listed(settings.input_columns, ",")
         example = "columns that a table may lack, each with a value, such as dose=2.5; ward=north"
-        defaults = _by_column("optional-columns", text, example)
+        defaults = _by_column("optional-columns", settings.optional_columns, example)
         if defaults and settings.missing == "refuse":
             wanted = "median or indicator where a table may lack columns"
             raise DataError(clash("missing", settings.missing, wanted, "optional-columns"))
@@ -155,6 +158,9 @@ class Columns(NamedTuple):
             columns[name] = replace(known, kind=kind, values=declared)
         for name, value in defaults.items():
             columns[name] = replace(columns.get(name, Column(name)), default=value)
+        if text:
+            known = columns.get(text.name, Column(text.name))
+            columns[text.name] = replace(known, kind="text", values=())
         missing = (*written.file.missing, *listed(settings.missing_values, "|"))
         schema = replace(
             written,
@@ -165,13 +171,14 @@ class Columns(NamedTuple):
         return cls(
             target,
             settings.task_column,
-            inputs,
+            (text.name,) if text else inputs,
             schema,
             values,
             by_name=alone,
             whose=not alone,
             strict=settings.strict,
             is_known=alone or bool(settings.num_classes) or _task(settings) != CLASSIFICATION.name,
+            text=text,
         )
 
     def of_inputs(self, path: Path, columns: Sequence[Column]) -> Schema:

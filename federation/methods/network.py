@@ -19,6 +19,7 @@ from federation.plugins import MOVING
 from federation.settings.compression import impossible_compression
 from federation.settings.fields import Float, Int, key_of, searched
 from federation.settings.shared import SharedSettings
+from federation.settings.text import impossible_text
 
 if TYPE_CHECKING:
     from engram.core.settings import Part
@@ -138,6 +139,7 @@ class NetworkMethod(Method):
         yield from shared.attack_problems()
         yield from _impossible_times(shared, self)
         yield from impossible_compression(shared)
+        yield from impossible_text(shared)
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 from engram.tasks import REGRESSION
 from federation.data.source import Source
 from federation.settings.fields import Float, Int, Settings
+from federation.settings.text import TextColumn
 
 
 def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
@@ -122,6 +123,31 @@ class DataSettings(TableSettings):
         "value that stands for it there, such as dose=2.5; ward=north: they are missing in all "
         "rows of such a table",
     )
+    text_column: str = Field(
+        "",
+        description="csv, parquet, arrow, hf, data frames: the column of texts that networks take "
+        "as rows of tokens, alone; empty: none",
+    )
+    tokenizer: str = Field(
+        "words",
+        description="what makes tokens of text-column: words or characters, the commonest in "
+        "training rows; or a file, a tokenizer.json or one word a line",
+    )
+    text_length: Int = Field(
+        128, ge=1, le=2**16, description="tokens of a text that count; fewer are padded with 0"
+    )
+    vocabulary_size: Int = Field(
+        5000,
+        ge=1,
+        description="most tokens of a vocabulary; networks for texts have 2 more, for padding (0) "
+        "and for what is unknown (1)",
+    )
+    least_count: Int = Field(
+        5,
+        ge=1,
+        description="tokenizer words or characters: training rows of a client in which a word must "
+        "be to be told by its node",
+    )
     categories: str = Field(
         "",
         description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
@@ -139,12 +165,13 @@ class DataSettings(TableSettings):
         description="likewise: texts and numbers that stand for a missing value besides empty "
         "cells, such as ?|-999",
     )
-    images: Literal["auto", "none", "grey", "channels-last"] = Field(
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"] = Field(
         "auto",
         description="which rows of your own are images, which networks take as (channels, height, "
         "width): auto (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all "
         "rows for cnn, resnet and torchvision's), none (rows keep their shape), grey (rows are "
-        "(height, width)), channels-last (rows are (height, width, channels))",
+        "(height, width)), channels-last (rows are (height, width, channels)), alpha (likewise, "
+        "with the transparency of image files as the last channel; else it is composed over white)",
     )
     standardize: Literal["auto", "federation", "client", "none"] = Field(
         "auto",
@@ -160,3 +187,14 @@ class DataSettings(TableSettings):
     def source(self) -> Source:
         """Where rows come from."""
         return Source.of(self.dataset)
+
+    @property
+    def text(self) -> TextColumn | None:
+        """The column of texts; None if there is none."""
+        sizes = self.text_length, self.vocabulary_size, self.least_count
+        return TextColumn(self.text_column, self.tokenizer, *sizes) if self.text_column else None
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of a built-in network for texts."""
+        return self.vocabulary_size + 2

@@ -60,6 +60,20 @@ class Given(TypedDict, total=False):
     """those of input-columns that tables of some clients may lack, each with the value that
     stands for it there, such as dose=2.5; ward=north: they are missing in all rows of such a
     table."""
+    text_column: str
+    """csv, parquet, arrow, hf, data frames: the column of texts that networks take as rows of
+    tokens, alone; empty: none."""
+    tokenizer: str
+    """what makes tokens of text-column: words or characters, the commonest in training rows; or
+    a file, a tokenizer.json or one word a line."""
+    text_length: int
+    """tokens of a text that count; fewer are padded with 0."""
+    vocabulary_size: int
+    """most tokens of a vocabulary; networks for texts have 2 more, for padding (0) and for what
+    is unknown (1)."""
+    least_count: int
+    """tokenizer words or characters: training rows of a client in which a word must be to be
+    told by its node."""
     categories: str
     """csv, parquet, arrow, hf, images: values that columns of text may have, such as
     color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, the
@@ -71,11 +85,12 @@ class Given(TypedDict, total=False):
     missing_values: str
     """likewise: texts and numbers that stand for a missing value besides empty cells, such as
     ?|-999."""
-    images: Literal["auto", "none", "grey", "channels-last"]
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"]
     """which rows of your own are images, which networks take as (channels, height, width): auto
     (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all rows for cnn,
     resnet and torchvision's), none (rows keep their shape), grey (rows are (height, width)),
-    channels-last (rows are (height, width, channels))."""
+    channels-last (rows are (height, width, channels)), alpha (likewise, with the transparency
+    of image files as the last channel; else it is composed over white)."""
     standardize: Literal["auto", "federation", "client", "none"]
     """whether networks take columns of numbers less their mean, over their standard deviation:
     those of all clients' training rows (federation), of the client's own (client), or not
@@ -85,11 +100,13 @@ class Given(TypedDict, total=False):
     yours, privacy or none is set."""
     model: str | Callable[..., Any]
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
-    regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,
-    such as torchvision:resnet18; or one of your own, by its name."""
+    regression); resnet (for images), lstm or transformer (for characters); text-mean or text-
+    cnn (for texts); torchvision:NAME, such as torchvision:resnet18; or one of your own, by its
+    name."""
     hidden: str
     """widths of the hidden dense layers, with commas; of the stages of resnet (16,32,64:
-    ResNet-8), and of the layers of lstm and transformer."""
+    ResNet-8), and of the layers of lstm and transformer; of text-mean and text-cnn the first is
+    that of the embedding."""
     task: str
     """what it learns: classification, regression, multi-label or next-token."""
     loss: str | Callable[..., Any]

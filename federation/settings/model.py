@@ -30,12 +30,14 @@ class ModelSettings(Settings):
         "mlp",
         description="network: mlp (dense layers), cnn (two convolutions, then dense layers) or "
         "linear (softmax regression); resnet (for images), lstm or transformer (for characters); "
-        "torchvision:NAME, such as torchvision:resnet18; or one of your own, by its name",
+        "text-mean or text-cnn (for texts); torchvision:NAME, such as torchvision:resnet18; or one "
+        "of your own, by its name",
     )
     hidden: Annotated[str, BeforeValidator(widths)] = Field(
         "40,40",
         description="widths of the hidden dense layers, with commas; of the stages of resnet "
-        "(16,32,64: ResNet-8), and of the layers of lstm and transformer",
+        "(16,32,64: ResNet-8), and of the layers of lstm and transformer; of text-mean and "
+        "text-cnn the first is that of the embedding",
     )
     task: Annotated[str, AfterValidator(_task)] = Field(
         "classification",

@@ -180,6 +180,8 @@ def with_card(
 ) -> Package:
     """Returns a model with its card; for the arguments see ``card``."""
     config, results = learned.record.config, learned.record.results or {}
+    if why := learned.record.other_rows:
+        notes = [*notes, f"{why}: what is said of rows is true of those that are there now."]
     versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
     made = {
         "run": f"{learned.record.folder.name}, {learned.when}",

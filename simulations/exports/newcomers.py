@@ -196,7 +196,7 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:
     parts, folds = list[Outputs](), np.array_split(order, min(FOLDS, newcomer.size))
     for fold in folds:
         runs = partial(called, fit(np.sort(np.setdiff1d(order, fold))))
-        x, _ = newcomer.data(fold, 0).train.take(torch.from_numpy(fold))
+        x, _ = newcomer.data(fold, 0).train.take(torch.from_numpy(fold), exact=True)
         parts.append(outputs_of(runs, x, len(fold)))
     back = torch.from_numpy(np.argsort(np.concatenate(folds)))
     outputs: Outputs = tree_map(lambda *leaves: torch.cat(leaves)[back], *parts)

@@ -1,26 +1,35 @@
 """Predicts rows by an exported model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from torch.utils._pytree import tree_leaves
 
+from engram.arrays import Bools
 from engram.checks import must, require
 from engram.process import own_modes
 from federation.data.new_rows import read_new_rows
-from federation.data.ranges import far_away, inputs_in
+from federation.data.ranges import far_away, inputs_in, outside
 from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
 from federation.files import replace_file
 from federation.graphs import USUAL, Limits
 from federation.predicted import USUAL as LEVEL
-from federation.predicted import Interval, columns_of, ends_of, outputs_of
+from federation.predicted import Columns, Interval, columns_of, ends_of, outputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+IMPUTED: Final = "imputed"
+OUTSIDE: Final = "outside"
+"""Columns that name, of each row, the inputs that were missing, and those far from their ranges.
+
+They are written where some row has such.
+"""
 
 _ELSEWHERE: Final = (
     "{} lies far from the rows that the model has learned from ({}): are the units the same?"
@@ -37,6 +46,11 @@ class Predictions(NamedTuple):
 
     table: "pd.DataFrame"
     notes: list[str]
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether a value was imputed, or lies far from its range."""
+        return bool({IMPUTED, OUTSIDE} & {*self.table} or self.notes)
 
 
 @own_modes()
@@ -73,16 +87,31 @@ def predict(
                 counts = getattr(exported.experiment.own, "family", "") == "poisson"
                 least = 0.0 if counts else -inf
                 predicted |= ends_of(outputs, interval, exported.classes, least)
+    schema = exported.kind.schema
+    predicted |= _marks(IMPUTED, found.missing, found.size)
+    predicted |= _marks(OUTSIDE, outside(exported.ranges, found.x, schema), found.size)
     taken = [name for name in predicted if name in found.others]
     if taken:
         raise Refused(f"{rows} has the columns {few_names(taken)}, which predictions are called")
-    table = pd.DataFrame({**found.others, **predicted})
+    others = {name: list(column) for name, column in found.others.items()}
+    table = pd.DataFrame({**others, **predicted})
     try:
-        replace_file(out, table.to_csv(index=False).encode())
+        if found.beside is None:
+            replace_file(out, table.to_csv(index=False).encode())
+        else:
+            replace_file(out, found.beside(table[[*predicted]].to_csv(index=False)))
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
-    strange = far_away(exported.ranges, inputs_in(found.x, exported.kind.schema))
+    strange = far_away(exported.ranges, inputs_in(found.x, schema))
     return Predictions(table, [_ELSEWHERE.format(rows, few_names(strange))] if strange else [])
+
+
+def _marks(what: str, rows: Mapping[str, Bools], size: int) -> Columns:
+    """Returns a column with the names of the inputs of which a row is among these, if there are."""
+    found = np.full(size, "", dtype=object)
+    for name, some in rows.items():
+        found[some] += f"; {name}"
+    return {what: [names[2:] or None for names in found]} if found.any() else {}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from federation.columns import TUNED, VALIDATION
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData
 from federation.data.shortage import in_groups
-from federation.data.standards import fitted
+from federation.data.texts import in_fitted_units
 from federation.data.unpacked import unless_refused
 from federation.errors import RunStopped
 from federation.experiment import Experiment
@@ -226,7 +226,7 @@ class _Data:
         key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
         key += tuple(experiment.own.rows_needed.items())
         if key not in self._held:
-            found = self._held[key] = fitted(experiment, federated_data(experiment))
+            found = self._held[key] = in_fitted_units(experiment, federated_data(experiment))
             for some, words in ((found.left_out, "take no part"), (found.unscored, "train only")):
                 if some:
                     told = in_groups(some, found.names)

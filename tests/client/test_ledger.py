@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from client import chain
 from client import ledger as module
 from client.ledger import Ledger
-from client.spending import digest_of
+from federation.data.digests import digest_of
 from federation.data.source import Source
 from federation.errors import Refused
 from federation.fingerprint import source_root

@@ -363,6 +363,10 @@ def write_own_data(folder):
     new = data[data["hospital"] == 4].drop(columns="hospital")
     new.to_csv(folder / "new_hospital.csv", index=False)
     new.drop(columns=["died", "pressure"]).to_csv(folder / "rows.csv", index=False)
+    topics = ["bank and market", "coach and goal"]
+    titles = [f"News of {topics[k]} {number}" for number, k in enumerate(y)]
+    news = pd.DataFrame({"desk": task, "title": titles, "topic": y})
+    news.to_csv(folder / "news.csv", index=False)
     offers = pd.DataFrame(rng.random((600, 2)), columns=["price", "size"])
     offers.assign(user=task, bought=y).to_csv(folder / "offers.csv", index=False)
 

@@ -182,7 +182,10 @@ ANY = rf"data {PAIR}, or a list of such of each client, or these by the clients'
         ((X, torch.ones(20, requires_grad=True)), "y of data must be .*: Can't call numpy"),
         ([(X, Y), (X, [None] * 20)], r"y of client 1 must be .*, got object of shape \(20,\)"),
         ([pairs(0, 1), pairs()], "client 1 has no rows"),
-        (TensorDataset(torch.zeros(4, 3)), "data must be data sets of pairs .*, got IndexError: "),
+        (
+            TensorDataset(torch.zeros(4, 3)),
+            r"data: items must be pairs \(x, y\), .*, got tuple of length 1",
+        ),
         (Endless(), "data must be a data set whose rows have numbers, got Endless"),
     ],
 )

@@ -37,8 +37,7 @@ def site(name):
         },
         index=rng.permutation(rows) + 1000,
     )
-    y = pd.Series((x["age"] + x["icu"] > 0.5).astype(int).to_numpy(), index=x.index[::-1])
-    return x, y
+    return x, (x["age"] + x["icu"] > 0.5).astype(int)
 
 
 def clients(change=lambda name, x: x, target=lambda y: y):
@@ -134,6 +133,53 @@ def test_frames_are_what_a_csv_file_of_them_is(tmp_path, missing):
     assert alike.kind.class_names == ["ill", "well"]
     assert_same(alike, file)
     assert alike.names == file.names
+
+
+def in_another_order(part):
+    return part.sample(frac=1, random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "target"),
+    [
+        (lambda _, x: x, in_another_order),
+        (lambda _, x: in_another_order(x), lambda y: y),
+        (lambda _, x: x, lambda y: in_another_order(y.to_frame())),
+    ],
+)
+def test_rows_of_frames_and_series_go_together_by_their_labels(change, target):
+    for name, (x, y) in clients(change, target).items():
+        found, like = arrays_of((x, y)), site(name)[1]
+        pd.testing.assert_frame_equal(found["x"], x.reset_index(drop=True))
+        np.testing.assert_array_equal(found["y"], like.loc[x.index])
+
+
+def test_equal_indexes_and_none_go_together_by_place():
+    x, y = site("north")
+    for index in (np.zeros(len(x)), np.arange(len(x)), x.index):
+        found = arrays_of((x.set_axis(index), y.set_axis(index)))
+        np.testing.assert_array_equal(found["y"], y)
+    np.testing.assert_array_equal(arrays_of((in_another_order(x), y.to_numpy()))["y"], y)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda y: y.reset_index(drop=True),
+        lambda y: y.set_axis([y.index[1], *y.index[1:]]),
+        lambda y: y.set_axis(y.index.astype(str)),
+    ],
+)
+def test_other_labels_are_refused_with_the_way(target):
+    words = (
+        "y of client north must have the labels of x's index, each once: give "
+        r"y\.set_axis\(x\.index\) if its rows are in the same order"
+    )
+    with pytest.raises(DataError, match=words):
+        arrays_of(clients(target=target))
+    x, y = site("north")
+    with pytest.raises(DataError, match=r"y of data must have the labels of x\.age's index"):
+        arrays_of(({"age": x["age"], "icu": in_another_order(x["icu"])}, target(y)))
 
 
 FAULTS = {

@@ -1,5 +1,6 @@
 """Columns of Parquet, Arrow and the Hugging Face Hub as clients' rows."""
 
+import io
 import os
 from datetime import date
 
@@ -214,6 +215,99 @@ def test_columns_of_numbers_are_read_as_they_are_drawn(tmp_path):
         read(source, input_columns="x0,x1")
 
 
+@pytest.mark.parametrize("kind", ["parquet", "parquet folder", "arrow folder", "arrow stream"])
+@pytest.mark.parametrize(
+    ("change", "inputs", "words"),
+    [
+        ({"a": None}, "a,b", "a is missing in row 63: set missing=median or missing=indicator"),
+        ({"a": np.nan}, "a,b", "a is missing in row 63: set missing=median or missing=indicator"),
+        ({"a": None, "b": None}, "a,b", "a is missing in row 63, b is missing in row 63: set"),
+        ({"b": None}, "b,list", "b is missing in row 63: a row needs one"),
+        ({"list": None}, "list", "list is missing in row 63: a row needs one"),
+        ({"list": [1, None]}, "list", "list is missing in row 63: a row needs one"),
+        ({"pair": [1, None]}, "pair", "pair is missing in row 63: a row needs one"),
+        ({"grid": [[1, 2], [None, 4]]}, "grid", "grid is missing in row 63: a row needs one"),
+        ({"image": None}, "image", "image is missing in row 63: a row needs one"),
+        ({"text": None}, "text", "text is missing in row 63: a row needs one"),
+    ],
+)
+def test_missing_values_are_refused_before_anything_is_drawn(tmp_path, kind, change, inputs, words):
+    from datasets import Dataset, Features, List, Value
+    from datasets import Image as Drawing
+
+    kinds = {"a": Value("float64"), "b": Value("int32"), "list": List(Value("int64"))}
+    kinds |= {
+        "pair": List(Value("float32"), length=2),
+        "grid": List(List(Value("float32"))),
+        "image": Drawing(),
+        "text": Value("string"),
+    }
+    kinds |= {"y": Value("int64"), "task": Value("int64")}
+    picture = Image.fromarray(np.zeros((4, 5), "uint8"))
+    row = {"a": 1.0, "b": 2, "list": [1, 2], "grid": [[1, 2], [3, 4]], "image": picture}
+    row |= {"text": "ab", "pair": [1, 2]}
+    rows = [{**row, "y": k % 2, "task": k % 4, **(change if k == 63 else {})} for k in range(80)]
+    dataset = stored(kind, Dataset.from_list(rows, features=Features(kinds)), tmp_path)
+    settings = {"task": "next-token", "model": "lstm"} if inputs == "text" else {}
+    with pytest.raises(DataError, match=words):
+        read(dataset, input_columns=inputs, **settings)
+
+
+# --- Images --------------------------------------------------------------------------------------
+
+
+def bytes_of(image, **how):
+    file = io.BytesIO()
+    image.save(file, "PNG", **how)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("hub", [True, False])
+@pytest.mark.parametrize("form", ["struct", "binary"])
+@pytest.mark.parametrize("levels", ["uint8", "uint16"])
+def test_images_are_as_those_of_folders_with_and_without_the_hubs_metadata(
+    tmp_path, hub, form, levels
+):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from datasets import Dataset, Features, Value
+    from datasets import Image as Drawing
+
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(levels).max, (80, 6, 7)).astype(levels)
+    contents = [bytes_of(Image.fromarray(each)) for each in pixels]
+    images = contents if form == "binary" else [{"bytes": c, "path": None} for c in contents]
+    columns = {"image": images, "y": np.arange(80) % 2, "task": np.repeat(range(4), 20)}
+    path = tmp_path / "rows.parquet"
+    if hub and form == "struct":
+        kinds = {"image": Drawing(), "y": Value("int64"), "task": Value("int64")}
+        Dataset.from_dict(columns, features=Features(kinds)).to_parquet(path)
+    else:
+        pq.write_table(pa.table(columns), path)
+    data = read(f"parquet:{path}")
+    assert data.kind.inputs == "float32[1,6,7]"
+    for split in (data.train, data.test):
+        x, _ = split.take(torch.arange(len(split.y)))
+        expected = pixels[split.given] / np.iinfo(levels).max
+        np.testing.assert_allclose(x[:, 0].numpy(), expected, rtol=1e-6)
+
+
+def test_images_among_several_inputs(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 6, 7), dtype=np.uint8)
+    columns = {"y": np.arange(80) % 2, "task": np.repeat(range(4), 20), "age": np.arange(80.0)}
+    for name, levels in {"one": pixels, "two": 255 - pixels}.items():
+        columns[name] = [{"bytes": bytes_of(Image.fromarray(x)), "path": None} for x in levels]
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    for inputs in ("one,age", "one,two"):
+        data = read(f"parquet:{tmp_path}/rows.parquet", input_columns=inputs)
+        x, _ = data.test.take(torch.arange(len(data.test.y)))
+        expected = pixels[data.test.given] / 255
+        np.testing.assert_allclose(x["one"].numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(x["two"].numpy(), 1 - expected, atol=1e-6)
+
+
 def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
     from datasets import Image as Drawing
 
@@ -222,7 +316,7 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
     raw[25]["image"]["bytes"] = b"no image"
     broken = type(rows).from_list(raw, features=rows.features)
     data = read(stored("parquet", broken, tmp_path), **WRITERS)
-    words = r"client f0001: row 25 cannot be read: \S*rows\.parquet: UnidentifiedImageError"
+    words = r"client f0001: row 25 cannot be read: \S*rows\.parquet: image of row 25 is no image"
     with pytest.raises(DataError, match=words):
         [everything(part) for part in (data.train, data.test)]
 

@@ -12,8 +12,9 @@ import engram
 from engram.networks import model
 from federation.data.datasets import arrays_of
 from federation.data.dealing import federated_data, own_data
+from federation.data.federated import model_for
 from federation.data.in_memory import hold
-from federation.errors import DataError
+from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from tests.client import mixed
 from tests.support import write_npz
@@ -208,3 +209,18 @@ def test_a_row_without_a_number_is_named(value, tmp_path):
     dataset = write_npz(tmp_path / "b.npz", **arrays | targets)
     with pytest.raises(DataError, match=f"{value} in row 2 of the test rows of client 0"):
         federated_data(Experiment(dataset=dataset, task="regression", **given))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_float_images_whose_channels_are_last_are_told_the_way(channels):
+    model(lambda: nn.Sequential(nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.LazyLinear(2)), "Conv")
+    data = read([(numbers(8, 6, channels), Y)] * 2, model="Conv", images="none")
+    words = r"set images=channels-last if rows are images \(height, width, channels\)"
+    e = Experiment(model="Conv", method="fedavg", batch_size=2)
+    with pytest.raises(Refused, match=words) as caught:
+        model_for(e, data.kind)
+    assert "\n" not in str(caught.value)
+    last = read([(numbers(8, 6, channels), Y)] * 2, model="Conv", images="channels-last")
+    assert model_for(e, last.kind).parameters
+    with pytest.raises(DataError, match=r"images=channels-last if they are \(height, width, chan"):
+        read([(numbers(8, 6, 4), Y)] * 2, model="cnn")

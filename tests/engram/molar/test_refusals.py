@@ -29,6 +29,22 @@ def test_columns_that_are_constant_or_depend_on_others():
     refused(data, y, "task 'DNK': column hours is a linear combination of others")
 
 
+def test_masked_values_are_missing():
+    data, y = linear()
+    x, country = data.drop(columns="country").to_numpy(), data["country"].to_numpy()
+    behind = np.zeros(x.shape, bool)
+    behind[3, 1] = True
+    fitted = MolarRegressor().fit(x, y, country)
+    for call in (
+        lambda x: MolarRegressor().fit(x, y, country),
+        lambda x: fitted.predict(x, country),
+    ):
+        with pytest.raises(ValueError, match="task 'AUT': column x1 has NaN in row 3"):
+            call(np.ma.array(x, mask=behind))
+    with pytest.raises(ValueError, match="y must be numbers, got NaN in row 3"):
+        MolarRegressor().fit(x, np.ma.array(y, mask=behind[:, 1]), country)
+
+
 def test_they_may_be_taken_from_the_others_instead():
     data, y = without("age", 3.0)
     model = MolarRegressor(undetermined="shared").fit(data, y, "country")

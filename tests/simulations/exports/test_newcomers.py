@@ -60,7 +60,7 @@ def test_a_newcomer_is_served_as_the_protocol_scores_unseen_clients(method, prot
     support = np.setdiff1d(data.test.rows[client], queries)
     learned = support if few else data.train.rows[client]
     split = data.test if few else data.train
-    x, _ = split.take(torch.from_numpy(learned))
+    x, _ = split.take(torch.from_numpy(learned), exact=True)
     order = [row_of(frame, row) for row in x[:, :3].numpy()]
     frame.iloc[order].drop(columns="site").to_csv("new.csv", index=False)
     newcomer = newcomer_of(run.learned, (tmp_path / "new.csv").relative_to(tmp_path))

@@ -1,6 +1,8 @@
 """Predictions of rows: the same as the model's, and refusals of rows that it does not know."""
 
+import csv
 import hashlib
+import io
 import json
 import re
 import stat
@@ -87,7 +89,7 @@ def test_what_is_wrong_with_rows_is_told_at_once(model, tmp_path):
     with pytest.raises(DataError, match=message):
         predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
     rows.assign(age=["1", "2", "old", "4"], sex="x").to_csv("rows.csv", index=False)
-    both = r"column age must hold numbers, got 'old' in row 2; .*sex must hold f, m"
+    both = r"column age must hold numbers, got 'old' in row 4; .*sex must hold f, m"
     with pytest.raises(DataError, match=both):
         predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
     np.savez("rows.npz", x=np.zeros((3, 2)))
@@ -109,7 +111,7 @@ def test_rows_where_none_may_be_missing(tmp_path):
     rows = hospitals().iloc[:4]
     rows.loc[2, "dose"] = None
     rows.to_csv("rows.csv", index=False)
-    with pytest.raises(DataError, match="dose is missing in row 2: the model has learned from"):
+    with pytest.raises(DataError, match="dose is missing in row 4: the model has learned from"):
         predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
 
 
@@ -206,7 +208,7 @@ def test_declared_missing_values_are_missing_in_new_rows_too(tmp_path):
     assert odd["probability ill"].tolist() == plain["probability ill"].tolist()
     rows.iloc[1, list(rows).index("age")] = "old"
     rows.to_csv("wrong.csv", index=False)
-    with pytest.raises(Refused, match="column age must hold numbers, got 'old' in row 1"):
+    with pytest.raises(Refused, match="column age must hold numbers, got 'old' in row 3"):
         predict(model, tmp_path / "wrong.csv", tmp_path / "none.csv")
 
 
@@ -390,3 +392,71 @@ def test_models_of_classes_have_none(model, tmp_path):
     settings = {"dataset": "sparse-logistic", "num_clients": 4, "progress": False}
     run = engram.simulate(method="molar", family="logistic", out="other", **settings)
     assert "## Intervals" not in (run.export(1) / "card.md").read_text()
+
+
+def test_what_is_only_copied_is_written_byte_for_byte(model, tmp_path):
+    """Cells are cut here by csv, whose rows are compared with bytes that are written by hand."""
+    copied = [
+        "0012",
+        '"12E4"',
+        "1_000",
+        "007",
+        "1.10",
+        '"1,5"',
+        "NA",
+        "",
+        "nan",
+        " x ",
+        "01.03.2025",
+    ]
+    copied += ['"he said ""no"""', '"two\r\nlines"', "123456789012345678", '5" pipe', "Gyn\xe4"]
+    cells = [text.encode() for text in copied]
+    rows = [b"%b,0.1,0.%d,-1,f,%b" % (cell, k, cell) for k, cell in enumerate(cells)]
+    start, header = b"\xef\xbb\xbf", b'id,age,dose,weight,sex,"the, note"'
+    (tmp_path / "rows.csv").write_bytes(start + b"\r\n".join([header, *rows, b"", b""]))
+    found = predict(model, tmp_path / "rows.csv", tmp_path / "out.csv").table
+    data = (tmp_path / "out.csv").read_bytes()
+    added = b",predicted,probability ill,probability well\r\n"
+    assert data.startswith(start + b'id,"the, note"' + added)
+    at = 0
+    for cell in cells:
+        at = data.index(b"\r\n%b,%b," % (cell, cell), at) + 1
+    written = [*csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))]
+    assert len(written) == len(cells) == len(found)
+    shares = [float(row["probability ill"]) for row in written]
+    assert shares == found["probability ill"].tolist()
+    x = np.array([[0.1, float(f"0.{k}"), -1, 1, 0] for k in range(len(cells))], dtype=np.float32)
+    expected = load_model(model)(torch.from_numpy(x)).softmax(-1)[:, 0]
+    assert shares == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_rows_are_called_by_the_lines_of_an_editor(model, tmp_path, end):
+    lines = ["note,age,dose,weight,sex", '"a', "", 'b",1,2,3,f', "", "c,1,2,3,f", "d,old,2,3,f"]
+    (tmp_path / "rows.csv").write_bytes(end.join(lines).encode())
+    row = 1 + lines.index("d,old,2,3,f")
+    with pytest.raises(DataError, match=rf"column age must hold numbers, got 'old' in row {row}: "):
+        predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+
+
+def test_imputed_and_far_values_are_marked_by_row(model, tmp_path, engram):
+    ranges = {
+        each["name"]: each for each in json.loads((model / "model.json").read_text())["ranges"]
+    }
+    age = ranges["age"]
+    most = age["high"] + 3 * (age["high"] - age["low"])
+    rows = hospitals().iloc[:4].assign(age=[None, most + 1, most - 1, 0], sex=["f", None, "m", "f"])
+    rows.loc[0, "sex"] = None
+    rows.to_csv("rows.csv", index=False)
+    status, out, _ = engram("predict", model, "rows.csv", "--strict")
+    assert (status, out.split()[-1]) == (3, "outside")
+    found = pd.read_csv("predictions.csv", keep_default_na=False)
+    assert found["imputed"].tolist() == ["age; sex", "sex", "", ""]
+    assert found["outside"].tolist() == ["", "age", "", ""]
+    assert engram("predict", model, "rows.csv", "--out", "again.csv")[0] == 0
+    rows.iloc[2:].to_csv("usual.csv", index=False)
+    assert engram("predict", model, "usual.csv", "--out", "usual-out.csv", "--strict")[0] == 0
+    assert not {"imputed", "outside"} & {*pd.read_csv("usual-out.csv")}
+    rows.assign(age=100 * most).to_csv("far.csv", index=False)
+    assert engram("predict", model, "far.csv", "--out", "far-out.csv", "--strict")[0] == 3
+    assert pd.read_csv("far-out.csv")["outside"].tolist() == ["age"] * 4
