@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import isnan
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import TypeAdapter
+from pydantic import StringConstraints, TypeAdapter
 from pydantic_core import from_json
 
 from engram.units import Moments, Units
@@ -107,7 +107,7 @@ class File:
         missing: Cells that stand for a missing value in any column.
     """
 
-    separator: str = ""
+    separator: Annotated[str, StringConstraints(max_length=1)] = ""
     encoding: str = "utf-8"
     skip: int = 0
     decimal: Literal[".", ","] = "."
@@ -196,6 +196,23 @@ class Schema:
             for c, f in pairs
         )
         return replace(self, columns=tuple(columns))
+
+    def written_as(self, other: "Schema") -> Self:
+        """Returns the schema of a table whose cells are written as in that of another schema."""
+        pairs = ((column, other.by_name.get(column.name, Column(""))) for column in self.columns)
+        columns = (
+            replace(
+                column,
+                codes=how.codes,
+                missing=how.missing,
+                decimal=how.decimal,
+                thousands=how.thousands,
+                factor=how.factor,
+                format=how.format,
+            )
+            for column, how in pairs
+        )
+        return replace(self, columns=tuple(columns), file=other.file)
 
     def unlike(self, other: "Schema") -> str:
         """Describes how its inputs differ from those of most nodes; empty if they do not."""

@@ -1,87 +1,115 @@
 """CSV files as they are written, of which columns are copied that nobody reads.
 
 A cell keeps its quotes, leading zeros and blanks. Rows are called by the line of the file in which
-they begin, as an editor counts: the header is line 1.
+they begin, as an editor counts.
 """
 
+import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from federation.data.schema.csv_files import below_titles, dialect
 from federation.errors import DataError
 from federation.files import read_file
+from federation.schema import File
 
-_BOM: Final = b"\xef\xbb\xbf"
+if TYPE_CHECKING:
+    import pandas as pd
+
 _END: Final = r"\r\n?|\n"
-# As pandas reads them: a quote matters at the beginning of a cell alone.
-_ANY: Final = r'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|[^",\r\n][^,\r\n]*+|)'
-_CELL: Final = re.compile(rf"(?:^|,)({_ANY})")
-_ROW: Final = re.compile(rf"{_ANY}(?:,{_ANY})*+({_END}|\Z)")
 
 
 class CsvText(NamedTuple):
     """A CSV file.
 
     Attributes:
-        encoding: The encoding of its text.
+        file: How it is written.
         end: What ends its lines.
         header: The row of names.
         rows: The others, without their ends, but for blank lines.
         lines: The number of each row's first line.
     """
 
-    encoding: str
+    file: File
     end: str
     header: str
     rows: list[str]
     lines: list[int]
 
-    def beside(self, columns: Sequence[int], added: str) -> list[bytes]:
+    def beside(self, columns: Sequence[int], added: "pd.DataFrame") -> bytes:
         """Returns a file of some of its columns, and others after the last.
 
         Args:
             columns: The numbers of those that are copied.
-            added: A CSV file of the others, with as many rows.
+            added: The others, which are written as it is.
+
+        Raises:
+            UnicodeEncodeError: Its encoding lacks a letter of the others.
         """
+        mark = self.file.separator
+        cell, _ = _patterns(mark)
+        more = _rows(added.to_csv(index=False, sep=mark, decimal=self.file.decimal), mark)
         found = []
-        more = (row for _, row, _ in _rows(added))
-        for row, new in zip((self.header, *self.rows), more, strict=True):
-            cells = row.split(",") if '"' not in row else _CELL.findall(row)
-            copied = [cells[k] if k < len(cells) else "" for k in columns]
-            found.append((",".join([*copied, new]) + self.end).encode())
-        return [_BOM, *found] if self.encoding == "utf-8-sig" else found
+        for row, (_, new, _) in zip((self.header, *self.rows), more, strict=True):
+            cells = row.split(mark) if '"' not in row else cell.findall(row)
+            found += [mark.join([*(cells[k] for k in columns), new]), self.end]
+        return "".join(found).encode(self.file.encoding)
 
 
-def read_text(path: Path) -> CsvText:
-    """Reads a CSV file with a header.
+def read_text(path: Path, file: File) -> CsvText:
+    """Reads a CSV file that ``read_csv`` reads.
 
     Raises:
-        DataError: It cannot be read, or is none: it is no UTF-8, or a quote is not closed.
+        DataError: As for ``read_csv``.
     """
     try:
         data = read_file(path)
-        encoding = "utf-8-sig" if data.startswith(_BOM) else "utf-8"
-        (_, header, end), *rows = [*_rows(data.decode(encoding))] or [(1, "", "")]
+        file = dialect(path, data, file)
+        text = below_titles(data.decode(file.encoding), file)
+        rows = [*_rows(text, file.separator, file.skip + 1)]
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise DataError(f"{path} is no table: {error}") from error
-    return CsvText(encoding, end or "\n", header, [r for _, r, _ in rows], [n for n, _, _ in rows])
+    _, header, end = rows[0]
+    if file.names:
+        header = _joined(file.names, file.separator)
+    else:
+        del rows[0]
+    return CsvText(file, end or "\n", header, [r for _, r, _ in rows], [n for n, _, _ in rows])
 
 
-def _rows(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yields rows that are not blank: the line where each begins, its text, and its end.
+def _joined(names: Sequence[str], separator: str) -> str:
+    line = io.StringIO()
+    csv.writer(line, delimiter=separator, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+@cache
+def _patterns(separator: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Returns what matches a cell after the first or a separator, and a row with its end."""
+    mark = re.escape(separator)
+    # As Arrow reads them: a quote matters at the beginning of a cell alone.
+    cell = rf'(?:"(?:[^"]++|"")*+"[^{mark}\r\n]*+|[^"{mark}\r\n][^{mark}\r\n]*+|)'
+    return re.compile(f"(?:^|{mark})({cell})"), re.compile(rf"{cell}(?:{mark}{cell})*+({_END}|\Z)")
+
+
+def _rows(text: str, separator: str, line: int = 1) -> Iterator[tuple[int, str, str]]:
+    """Yields rows that are not empty: the line where each begins, its text, and its end.
 
     Raises:
         ValueError: A quote is not closed.
     """
-    at, line = 0, 1
+    at, (_, pattern) = 0, _patterns(separator)
     while at < len(text):
-        found = _ROW.match(text, at)
+        found = pattern.match(text, at)
         if found is None:
             raise ValueError(f"a quote in row {line} is not closed")
         row = text[at : found.start(1)]
-        if row.strip(" \t"):
+        if row:
             yield line, row, found[1]
         at, line = found.end(), line + 1 + ('"' in row and len(re.findall(_END, row)))

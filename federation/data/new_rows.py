@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,12 @@ from federation.data.shaping import Shaping
 from federation.data.texts import texts_of
 from federation.data.values import Columns
 from federation.errors import DataError
-from federation.schema import File, Kind, Schema
+from federation.schema import Kind, Schema
 from federation.settings.data import DataSettings
 from federation.shapes import described
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class NewRows(NamedTuple):
@@ -52,7 +55,7 @@ class NewRows(NamedTuple):
     targets: Mapping[str, Any] = MappingProxyType({})
     schema: Schema | None = None
     missing: Mapping[str, Bools] = MappingProxyType({})
-    beside: Callable[[str], list[bytes]] | None = None
+    beside: "Callable[[pd.DataFrame], bytes] | None" = None
 
 
 def read_new_rows(
@@ -69,15 +72,10 @@ def read_new_rows(
     Raises:
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
     """
-    target = settings.get("target-column", "")
-    if kind.units.text:
-        found = _texts(path, kind.units.text, settings)
-    elif path.suffix == ".csv":
-        file = kind.schema.file if kind.schema else File()
-        frame, text = read_csv(path, file).to_pandas(), read_text(path)
-        found = _table(path, frame.set_axis(text.lines), kind, target, of_one_client)
-        copied = [k for k, name in enumerate(frame.columns) if name in found.others]
-        found = found._replace(beside=partial(text.beside, copied))
+    if path.suffix == ".csv":
+        found = _of_csv(path, kind, settings, of_one_client)
+    elif kind.units.text:
+        raise DataError(f"{path} must be a .csv file, since the model takes texts")
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
@@ -98,6 +96,22 @@ def read_new_rows(
     return found
 
 
+def _of_csv(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client: bool) -> NewRows:
+    own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
+    columns, tokenizer = Columns.of(DataSettings.model_validate(own)), kind.units.text
+    file = columns.schema.file
+    frame, text = read_csv(path, file).to_pandas(), read_text(path, file)
+    frame = frame.set_axis(text.lines)
+    if tokenizer:
+        found = _texts(path, frame, columns, tokenizer)
+    else:
+        schema = kind.schema and kind.schema.written_as(columns.schema)
+        kind = kind._replace(schema=schema)
+        found = _table(path, frame, kind, columns.target, of_one_client)
+    copied = [k for k, name in enumerate(frame.columns) if name in found.others]
+    return found._replace(beside=partial(text.beside, copied))
+
+
 def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool) -> NewRows:
     schema = kind.schema
     if schema is None:
@@ -114,12 +128,7 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema, gone)
 
 
-def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> NewRows:
-    if path.suffix != ".csv":
-        raise DataError(f"{path} must be a .csv file, since the model takes texts")
-    own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
-    columns = Columns.of(DataSettings.model_validate(own))
-    frame = read_csv(path, columns.schema.file).to_pandas()
+def _texts(path: Path, frame: Any, columns: Columns, tokenizer: Tokenizer) -> NewRows:
     x = texts_of(path, frame, columns).tokens(tokenizer)
     beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
     targets = {"y": beside[columns.target]} if columns.target in beside else {}

@@ -96,12 +96,12 @@ def predict(
     others = {name: list(column) for name, column in found.others.items()}
     table = pd.DataFrame({**others, **predicted})
     try:
-        if found.beside is None:
-            replace_file(out, table.to_csv(index=False).encode())
-        else:
-            replace_file(out, found.beside(table[[*predicted]].to_csv(index=False)))
+        beside = found.beside and found.beside(table[[*predicted]])
+        replace_file(out, beside or table.to_csv(index=False).encode())
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
+    except UnicodeEncodeError as error:
+        raise Refused(f"{out} cannot be written as {rows} is: {error}") from error
     strange = far_away(exported.ranges, inputs_in(found.x, schema))
     return Predictions(table, [_ELSEWHERE.format(rows, few_names(strange))] if strange else [])
 

@@ -27,6 +27,7 @@ X = np.column_stack([SECONDS, 1e8 + RNG.normal(size=ROWS)])
 Y = (SECONDS > 1.7e9).astype("int64")
 SITE = np.repeat(["a", "b", "c"], ROWS // 3)
 NAMES = ["seconds", "offset"]
+SCHEMA = 'columns.seconds = {kind = "number"}'  # whole numbers of one length are asked about
 
 
 def frame():
@@ -72,6 +73,7 @@ def test_standardized_columns_have_the_variation_that_numpy_finds(tmp_path, kind
         clients_per_round=3,
         standardize=mode,
         model="linear",
+        schema=SCHEMA,
     )
     data = fitted(e, federated_data(e))
     found = standardized(e, data)
@@ -91,6 +93,7 @@ def test_standardized_columns_have_the_variation_that_numpy_finds(tmp_path, kind
 
 def test_an_export_tells_seconds_apart(tmp_path):
     settings = {"method": "fedavg", "num_rounds": 2, "model": "linear", "progress": False}
+    settings |= {"schema": SCHEMA}
     run = engram.simulate(dataset=written(tmp_path, "csv"), out=tmp_path / "run", **settings)
     new = pd.DataFrame({"seconds": 1.7e9 + np.arange(41.0), "offset": 1e8})
     new.to_csv(tmp_path / "new.csv", index=False)

@@ -47,10 +47,8 @@ def read_csv(
     try:
         with open_file(path) as opened:
             head = opened.read(_HEAD)
-            file = _encoded(path, head, file)
-            lines = head.decode(file.encoding, errors="ignore").splitlines(keepends=True)
-            text = "".join(lines[file.skip :])
-            file = _separated(path, text, file)
+            file = dialect(path, head, file)
+            text = below_titles(head.decode(file.encoding, errors="ignore"), file)
             names = [*file.names] or _names(path, text, file)
             only = [name for name in names if name in only or not only]
             skip = file.skip + (0 if file.names else _lines_of_header(text, file))
@@ -62,10 +60,40 @@ def read_csv(
                 return _read(opened, file, names, skip, (), only)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (LookupError, UnicodeError) as error:
+        raise DataError(
+            f"{path} is not written in file.encoding, which is {file.encoding}: {error}"
+        ) from error
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             raise _not_utf8(path, b"...") from error
         raise DataError(f"{path} is no table: {one_line(str(error))}") from error
+
+
+def dialect(path: Path, head: bytes, file: File) -> File:
+    """Returns how a file is written, with its encoding and its separator.
+
+    Args:
+        path: The file.
+        head: Its first bytes.
+        file: What is known of it.
+
+    Raises:
+        DataError: It is empty, or may be read in several ways.
+        LookupError: Its encoding is unknown.
+        UnicodeError: It is written in another one.
+    """
+    file = _encoded(path, head[:_HEAD], file)
+    text = head[:_HEAD].decode(file.encoding, errors="ignore")
+    return _separated(path, below_titles(text, file), file)
+
+
+def below_titles(text: str, file: File) -> str:
+    """Returns a file's text without the lines above the names, or the rows."""
+    lines = io.StringIO(text, newline="")
+    for _ in range(file.skip):
+        lines.readline()
+    return lines.read()
 
 
 def _read(
@@ -133,6 +161,8 @@ def _records(text: str, separator: str) -> list[list[str]]:
 
 
 def _separated(path: Path, text: str, file: File) -> File:
+    if not text.strip():
+        raise DataError(f"{path} is empty: a table has a line of names")
     if file.separator:
         return file
     found = []
@@ -141,8 +171,6 @@ def _separated(path: Path, text: str, file: File) -> File:
         widths = {len(record) for record in records}
         if len(widths) == 1 and widths.pop() > 1:
             found.append(separator)
-    if not text.strip():
-        raise DataError(f"{path} is empty: a table has a line of names")
     if len(found) > 1:
         choices = ", or ".join(f'file.separator = "{each}"' for each in found)
         raise DataError(

@@ -430,12 +430,96 @@ def test_what_is_only_copied_is_written_byte_for_byte(model, tmp_path):
     assert shares == pytest.approx(expected.tolist(), abs=1e-6)
 
 
+DIALECTS = {
+    "comma": {},
+    "German": {"separator": ";", "encoding": "cp1252", "decimal": ","},
+    "titles": {"separator": "|", "skip": 2},
+    "tabs": {"separator": "\t", "encoding": "utf-16"},
+    "no names": {"separator": ";", "names": ["id", "the note", "age", "dose", "weight", "sex"]},
+    "all at once": {
+        "separator": ";",
+        "encoding": "cp1252",
+        "decimal": ",",
+        "skip": 3,
+        "names": ["id", 'a "note"; quoted', "age", "dose", "weight", "sex"],
+    },
+}
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+def test_copies_are_written_as_the_file_is(tmp_path, dialect, quoting):
+    """pandas writes the copied columns alone, which begin the rows of the predictions."""
+    notes = ["M\xe4dchen", "1,5", "1;5", 'so "so"', "two\nlines", "", "x|y", "a\tb", "NA", " c "]
+    frame = hospitals()
+    frame.insert(0, "id", [f"{k:04}" for k in range(len(frame))])
+    frame.insert(1, dialect.get("names", ["", "note"])[1], np.resize(notes, len(frame)))
+    sep, encoding = dialect.get("separator", ","), dialect.get("encoding", "utf-8")
+    how = {"sep": sep, "decimal": dialect.get("decimal", "."), "index": False}
+    titles = "".join(f'Report "{k};\n' for k in range(dialect.get("skip", 0)))
+
+    def written(some, quoting=quoting, **more):
+        return some.to_csv(quoting=quoting, **how, **more)
+
+    text = titles + written(frame, header="names" not in dialect)
+    (tmp_path / "run.csv").write_bytes(text.encode(encoding))
+    names = [*frame.columns] if "names" in dialect else []
+    entries = dialect | ({"names": names} if names else {})
+    lines = [f"file.{key} = {json.dumps(value)}" for key, value in entries.items()]
+    kinds = {frame.columns[0]: "identifier", frame.columns[1]: "ignored"}
+    lines += [f'columns.{json.dumps(n)} = {{kind = "{kind}"}}' for n, kind in kinds.items()]
+    columns = {"task_column": "site", "target_column": "state", "method": "fedavg"}
+    run = engram.simulate(
+        dataset=f"csv:{tmp_path}/run.csv", schema="\n".join(lines), **QUICK | columns
+    )
+    model = run.export("s1")
+    found = predict(model, tmp_path / "run.csv", tmp_path / "out.csv").table
+    text = (tmp_path / "out.csv").read_bytes().decode(encoding)
+    kept = frame[[*kinds, "site", "state"]]
+    at, head = 0, written(kept.iloc[:0], quoting=csv.QUOTE_MINIMAL) if names else written(kept[:0])
+    for row in [head, *(written(kept.iloc[[k]], header=False) for k in range(len(kept)))]:
+        assert text[at:].startswith(row.removesuffix("\n") + sep)
+        at += len(row.removesuffix("\n") + sep)
+        at = text.index("\n", at) + 1
+    assert at == len(text)
+    read = pd.read_csv(io.StringIO(text), sep=sep, decimal=how["decimal"])
+    np.testing.assert_allclose(read["probability ill"], found["probability ill"])
+    assert read["predicted"].tolist() == found["predicted"].tolist()
+    x = torch.from_numpy(frame[["age", "dose", "weight"]].to_numpy(np.float32))
+    sex = torch.from_numpy(np.stack([frame.sex == "f", frame.sex == "m"], axis=1)).float()
+    shares = load_model(model)(torch.cat([x, sex], dim=1)).softmax(-1)[:, 0]
+    np.testing.assert_allclose(read["probability ill"], shares.detach().numpy(), atol=1e-6)
+
+
+def test_cells_are_read_as_the_schema_of_the_run_says(tmp_path):
+    """Another run has the same table with nothing to be taken off."""
+    plain = hospitals().round(2)
+    plain.loc[::9, "dose"] = np.nan
+    age = plain.age.map("{:.2f} kg".format).str.replace(".", ",")
+    written = plain.assign(
+        age=age, dose=plain.dose.fillna(-99), sex=plain.sex.map({"f": "1", "m": "2"})
+    )
+    lines = 'columns.age = {kind = "number", unit = "kg", decimal = ",", factor = 1.0}\n'
+    lines += 'columns.dose = {kind = "number", missing = ["-99", "-99.0"]}\n'
+    lines += 'columns.sex = {values = {"1" = "f", "2" = "m"}}'
+    shares = []
+    for name, frame, schema in (("plain", plain, ""), ("written", written, lines)):
+        (folder := tmp_path / name).mkdir()
+        run = run_on(frame, folder, method="fedavg", missing="median", schema=schema)
+        frame.to_csv(folder / "rows.csv", index=False)
+        model = run.export("s1", out=folder / "model")
+        found = predict(model, folder / "rows.csv", folder / "out.csv").table
+        shares.append(found["probability ill"])
+        assert found["imputed"].eq("dose").sum() == plain.dose.isna().sum()
+    np.testing.assert_allclose(*shares, atol=1e-6)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_rows_are_called_by_the_lines_of_an_editor(model, tmp_path, end):
     lines = ["note,age,dose,weight,sex", '"a', "", 'b",1,2,3,f', "", "c,1,2,3,f", "d,old,2,3,f"]
     (tmp_path / "rows.csv").write_bytes(end.join(lines).encode())
     row = 1 + lines.index("d,old,2,3,f")
-    with pytest.raises(DataError, match=rf"column age must hold numbers, got 'old' in row {row}: "):
+    with pytest.raises(DataError, match=rf"column age must hold numbers, got 'old' in row {row}$"):
         predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
 
 
