@@ -36,7 +36,10 @@ ColumnKind = Literal[
 Role = Literal["input", "target", "client", "event"]
 
 INPUTS: Final = frozenset({"number", "whole", "category", "ordered", "truth", "date"})
-"""Kinds of columns that are inputs, of which those of a category are one for each value."""
+"""Kinds of columns that are inputs, of which those of a category are one for each value.
+
+A ``text`` is an input, too, where it is the only one.
+"""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,11 @@ class Schema:
     def of_role(self, role: Role) -> str:
         """Returns the name of the column of a role; empty if there is none."""
         return next((column.name for column in self.columns if column.role == role), "")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Names of the columns of text that are inputs: a network takes one, by tokens."""
+        return tuple(c.name for c in self.columns if c.kind == "text" and c.role == "input")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     cache = Path(Experiment().data_dir)
     frame = frame_of(source if source.is_file else Source(data), cache, columns.schema.file)
     target = columns.target if columns.target in frame else ""
+    if columns.text:  # the only input
+        frame = frame[[n for n in frame if n in (columns.text.name, target, columns.task)]]
     found = fit(frame, columns.schema, target=target, others=[columns.task])
     roles: dict[str, Role] = {target: "target", columns.task: "client"}
     known = (replace(c, role=roles.get(c.name, c.role)) for c in found.schema.columns)

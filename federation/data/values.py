@@ -20,6 +20,7 @@ from federation.schema import INPUTS, Column, Schema
 from federation.settings.data import DataSettings
 from federation.settings.text import TextColumn
 
+_INPUTS = {*INPUTS, "text", ""}
 _MOST = 1000  # values of a column: each is a column of inputs
 
 
@@ -134,7 +135,8 @@ class Columns(NamedTuple):
             alone: Whether the file's rows are one client's, and others may hold other values.
 
         Raises:
-            DataError: As ``Values.parse``, or other settings do not go with optional columns.
+            DataError: As ``Values.parse``, or other settings do not go with optional columns, or a
+                schema has another input beside a text.
         """
         text, inputs = settings.text, listed(settings.input_columns, ",")
         example = "columns that a table may lack, each with a value, such as dose=2.5; ward=north"
@@ -159,6 +161,7 @@ class Columns(NamedTuple):
         for name, value in defaults.items():
             columns[name] = replace(columns.get(name, Column(name)), default=value)
         if text:
+            _check_alone(written, text.name, {target, settings.task_column})
             known = columns.get(text.name, Column(text.name))
             columns[text.name] = replace(known, kind="text", values=())
         missing = (*written.file.missing, *listed(settings.missing_values, "|"))
@@ -242,6 +245,16 @@ class Columns(NamedTuple):
         if self.task != Columns().task and self.whose and self.task not in names:
             held = few_names(names) or "nothing"
             raise DataError(f"{path} must have {self.task}, as task-column says; it has {held}")
+
+
+def _check_alone(written: Schema, text: str, others: Collection[str]) -> None:
+    """Refuses a schema that has another input beside a text."""
+    inputs = [c.name for c in written.columns if c.role == "input" and c.kind in _INPUTS]
+    beside = [name for name in inputs if name not in (text, *others)]
+    if beside:
+        line = f'columns.{beside[0]} = {{kind = "ignored"}}'
+        got = f"got {few_names(beside)}: write {line}"
+        raise DataError(f"schema must have no input beside the text {text}, {got}")
 
 
 def _task(settings: DataSettings) -> str:

@@ -33,6 +33,8 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     schema = read_schema(text)
     target = schema.of_role("target")
     said = {"target-column": target, "task-column": schema.of_role("client")}
+    known = {config.get(key, said[key]) for key in said}
+    said["text-column"] = next((name for name in schema.texts if name not in known), "")
     if schema.column(target).kind == "number":
         said["task"] = REGRESSION.name
     said = {key: value for key, value in said.items() if value}

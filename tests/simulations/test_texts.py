@@ -31,6 +31,7 @@ from server.run import run as run_on
 from simulations.exports.predicting import predict
 from simulations.front import Run
 from simulations.grid import InProcessGrid
+from simulations.proposing import described
 from simulations.tuning.runs import LockStep
 from tests.engram.test_text import library
 from tests.server.nodes import NodesGrid
@@ -342,6 +343,48 @@ def test_texts_of_other_tables_are_the_same(csv, tmp_path, source):
         run = engram.simulate(dataset=f"parquet:{path}", data_dir=f"{tmp_path}/data", **given)
     assert set(run.units.text.words) <= {*COMMON, *" ".join(TOPICS.values()).split()}
     assert run.learned.data.train.x.shape[1] == 24
+
+
+def test_a_column_of_kind_text_is_the_text_column(csv):
+    roles = 'columns.topic = {role = "target"}\ncolumns.desk = {kind = "text", role = "client"}'
+    schema = f'columns.text = {{kind = "text"}}\n{roles}'
+    short = Experiment(**SETTINGS | {"dataset": csv})
+    columns = ("text_column", "target_column", "task_column")
+    given = {key: value for key, value in SETTINGS.items() if key not in columns}
+    e = Experiment(**given | {"dataset": csv, "schema": schema})
+    assert e.text == short.text
+    assert [*federated_data(e).train.x.texts] == [*federated_data(short).train.x.texts]
+    # A target that a setting names may be text, too.
+    target = {"schema": 'columns.topic = {kind = "text"}', "target_column": "topic"}
+    assert Experiment(**given | {"dataset": csv, "task_column": "desk"} | target).text is None
+    # What is written of a file with a text column is what is needed.
+    written = described(csv.removeprefix("csv:"), {"text-column": "text", "target-column": "topic"})
+    assert Experiment(**given | {"dataset": csv, "schema": written}).text == short.text
+
+
+@pytest.mark.parametrize("kind", ["text", "number", "category"])
+def test_a_text_is_the_only_input_of_a_schema(csv, kind):
+    more = f'columns.text = {{kind = "text"}}\ncolumns.page = {{kind = "{kind}"}}'
+    words = r'no input beside the text text, got page: write columns\.page = {kind = "ignored"}'
+    with pytest.raises(DataError, match=words):
+        federated_data(Experiment(**SETTINGS | {"dataset": csv, "schema": more}))
+
+
+def test_cells_beside_a_text_are_copied_as_they_are_written(tmp_path):
+    frame = news(300).assign(id=[f"{k:04}" for k in range(300)])
+    frame.to_csv(tmp_path / "rows.csv", index=False, sep=";", encoding="cp1252")
+    schema = 'file.separator = ";"\nfile.encoding = "cp1252"\ncolumns.text = {kind = "text"}'
+    given = SETTINGS | {"dataset": f"csv:{tmp_path}/rows.csv", "schema": schema, "num_rounds": 1}
+    del given["text_column"]
+    folder = engram.simulate(progress=False, **given).export(out=tmp_path / "model")
+    (tmp_path / "new.csv").write_bytes(b'id;text;"by"\n"007";goal;M\xe4rz\n08;"oil; bank";\n')
+    table = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv").table
+    head, *rows = (tmp_path / "out.csv").read_bytes().splitlines()
+    assert head.startswith(b'id;"by";predicted;')
+    for row, cells, predicted in zip(
+        rows, (b'"007";M\xe4rz', b"08;"), table.predicted, strict=True
+    ):
+        assert row.startswith(cells + b";" + predicted.encode() + b";")
 
 
 def test_a_numbers_column_is_no_text():
