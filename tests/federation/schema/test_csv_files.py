@@ -1,13 +1,18 @@
 """Text files as programs write them: read as pandas reads them when it is told how, or refused."""
 
+import csv
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from federation.data.csv_text import read_text
 from federation.data.schema.csv_files import read_csv
-from federation.errors import DataError
+from federation.data.schema.written import of_toml, read_schema, to_toml
+from federation.errors import DataError, Refused
 from federation.schema import File
 
 TABLE = pd.DataFrame(
@@ -60,6 +65,58 @@ def test_what_may_be_read_in_several_ways_is_asked(tmp_path, text, words):
     (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=words):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"encoding": "no-such"}, "file.encoding, which is no-such: unknown encoding"),
+        ({"encoding": "cp1252"}, "file.encoding, which is cp1252: .* decode byte 0x81"),
+        ({"encoding": "utf-16"}, "file.encoding, which is utf-16: .* does not start with BOM"),
+        ({"encoding": "latin-1", "separator": ";", "skip": 9}, "is empty"),
+    ],
+)
+def test_a_dialect_that_a_file_does_not_have_is_refused(tmp_path, known, words):
+    (path := tmp_path / "t.csv").write_bytes(b"a;b\n1;\x81\n2;x\n")
+    with pytest.raises(DataError, match=words):
+        read(path, **known)
+
+
+def test_what_is_written_of_a_file_is_read_again():
+    lines = 'file.separator = ";"\nfile.skip = 2\nfile.decimal = ","\nfile.names = ["a", "b"]'
+    file = File(separator=";", skip=2, decimal=",", names=("a", "b"))
+    assert read_schema(lines).file == file
+    assert of_toml(to_toml(read_schema(lines)).encode(), "it").file == file
+    with pytest.raises(Refused, match=r"file\.separator"):
+        read_schema('file.separator = "::"')
+
+
+@given(
+    cells=st.lists(
+        st.lists(st.text('a";\t\r\n ', max_size=4), min_size=2, max_size=2), min_size=1, max_size=5
+    ),
+    separator=st.sampled_from([";", "\t"]),
+    ends=st.sampled_from(
+        [
+            (csv.QUOTE_MINIMAL, "\r\n"),  # csv quotes those ends alone that it writes
+            (csv.QUOTE_ALL, "\n"),
+            (csv.QUOTE_ALL, "\r"),
+        ]
+    ),
+)
+def test_rows_are_cut_where_arrow_cuts_them(tmp_path_factory, cells, separator, ends):
+    quoting, end = ends
+    frame = pd.DataFrame(cells, columns=["x", "y"])
+    how = {"sep": separator, "index": False, "quoting": quoting, "lineterminator": end}
+    path = tmp_path_factory.getbasetemp() / "cut.csv"
+    path.write_bytes(frame.to_csv(**how).encode())
+    file = File(separator=separator)
+    text = read_text(path, file)
+    assert len(text.rows) == len(read_csv(path, file).to_pandas()) == len(frame)
+    copy = text.beside([1, 0], pd.DataFrame({"k": range(len(frame))}))
+    again = csv.reader(io.StringIO(copy.decode(), newline=""), delimiter=separator)
+    expected = [["y", "x", "k"], *([y, x, str(k)] for k, (x, y) in enumerate(cells))]
+    assert [*again] == expected
 
 
 def test_a_title_is_skipped_where_that_is_told(tmp_path):
