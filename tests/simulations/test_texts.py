@@ -263,7 +263,7 @@ def test_an_exported_model_predicts_texts_with_its_tokenizer(run, tmp_path):
         shares = module(torch.from_numpy(tokens)).softmax(1)[:, 0]
         np.testing.assert_allclose(table["probability business"], shares.detach(), atol=1e-6)
     rows.assign(text=["a", None, "b", "c"]).to_csv(tmp_path / "lacks.csv", index=False)
-    with pytest.raises(DataError, match="text is missing in row 3: set missing=indicator"):  # of the file
+    with pytest.raises(DataError, match="text is missing in row 3: set missing=indicator"):
         predict(folder, tmp_path / "lacks.csv", tmp_path / "out.csv")
     rows.drop(columns="text").to_csv(tmp_path / "none.csv", index=False)
     with pytest.raises(DataError, match="no column 'text'"):
