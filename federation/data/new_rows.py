@@ -15,16 +15,16 @@ from engram.models.base import Inputs
 from engram.units import Tokenizer
 from federation.data.arrays import Own
 from federation.data.csv_text import read_text
-from federation.data.encoding import encode, filled, in_order, read_cells
+from federation.data.declared import declare
+from federation.data.encoding import encode, filled, read_cells
 from federation.data.federated import seen_as
 from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
-from federation.data.raw_tables import framed
+from federation.data.raw_tables import framed, in_order
 from federation.data.schema.csv_files import read_csv
 from federation.data.shaping import Shaping
 from federation.data.texts import texts_of
-from federation.data.values import Columns
 from federation.errors import DataError
 from federation.schema import File, Kind, Schema
 from federation.settings.data import DataSettings
@@ -90,7 +90,8 @@ def read_new_rows(
         if kind.columns:
             found = _table(path, framed(path, {"x_names": kind.columns, **arrays}), kind, "", False)
         else:
-            x = _by_name(path, _shaped(path, arrays, kind, settings), arrays, kind)
+            arrays = in_order(path, arrays, kind.schema.inputs) if kind.schema else arrays
+            x = _shaped(path, arrays, kind, settings)
             found = NewRows(x, len(tree_leaves(x)[0]))
         found = found._replace(targets={n: arrays[n] for n in ("y", "y_names") if n in arrays})
     if kind.inputs and described(found.x) != kind.inputs:
@@ -118,7 +119,7 @@ def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> New
     if path.suffix != ".csv":
         raise DataError(f"{path} must be a .csv file, since the model takes texts")
     own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
-    columns = Columns.of(DataSettings.model_validate(own))
+    columns = declare(DataSettings.model_validate(own))
     frame = read_csv(path, columns.schema.file).to_pandas()
     x = texts_of(path, frame, columns).tokens(tokenizer)
     beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
@@ -132,10 +133,3 @@ def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[
     exact = kind.units.inputs is not None
     own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole, exact=exact))
     return seen_as(own.inputs(found))
-
-
-def _by_name(path: Path, x: Any, found: Mapping[str, Any], kind: Kind) -> Any:
-    """Returns inputs in the run's order, if the arrays name them."""
-    if kind.schema is None or "x_names" not in found:
-        return x
-    return in_order(kind.schema, path, x, [str(name) for name in found["x_names"].flat])

@@ -325,7 +325,7 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
     ("change", "settings", "message"),
     [
         (lambda rows: rows, {"target_column": "label"}, r"rows\.parquet has no column 'label'; it"),
-        (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has image"),
+        (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has writer"),
         (
             lambda rows: rows.add_column("day", [date(2026, 1, 1)] * len(rows)),
             {"input_columns": "hsf_id,day"},

@@ -311,12 +311,6 @@ def test_refuses_tables_that_are_none(tmp_path, text, settings, message):
         rows_of(tmp_path, text, **settings)
 
 
-def test_truth_values_are_numbers_whether_or_not_some_are_missing(tmp_path):
-    text = TABLE.replace("red", "True").replace("blue", "False").replace("green", "True")
-    assert [9, 0, 0, 1, 1] in rows_of(tmp_path, text, missing="indicator")[1]
-    assert {row[1] for row in rows_of(tmp_path, text, missing="median")[1]} == {0, 0.5, 1}
-
-
 def test_numbers_are_predicted(tmp_path):
     text = TABLE.replace("no", "0.5").replace("yes", "2")
     data, _ = rows_of(tmp_path, text, missing="median", task="regression")

@@ -8,12 +8,10 @@ import pandas as pd
 import pytest
 
 import engram
-from federation.data.dealing import federated_data, own_data
+from federation.data.declared import Declared
 from federation.data.encoding import encode, filled, read_cells, usual
 from federation.data.raw_tables import of_frame
-from federation.data.source import Source
 from federation.data.tables import table_data
-from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.methods import METHODS
@@ -43,8 +41,7 @@ def by_hand(frame, ages, sexes):
 
 def fitted(frame, missing="median", missing_values=(), **declared):
     schema = Schema(missing=missing, file=File(missing=missing_values))
-    columns = Columns(schema=schema, **declared)
-    return of_frame(HERE, frame, columns, y=np.zeros(len(frame))).schema
+    return of_frame(HERE, frame, Declared(schema, **declared), y=np.zeros(len(frame))).schema
 
 
 def encoded(schema, frame, fills=None):
@@ -99,9 +96,7 @@ def test_missing_values_are_the_owners_median_and_commonest_text():
 def test_all_that_is_wrong_is_told_at_once():
     frame = wards()
     schema = fitted(frame.dropna(), "refuse")
-    with pytest.raises(
-        DataError, match=r"rows\.csv lacks the columns age, dose; it has Age, which"
-    ):
+    with pytest.raises(DataError, match=r"rows\.csv has no column 'age', 'dose'; it has Age, sex"):
         encoded(schema, frame[["sex"]].assign(Age=1))
     odd = frame.assign(dose=np.where(np.arange(24) == 2, np.inf, 1.0))
     odd["sex"] = odd["sex"].fillna("x")
@@ -117,9 +112,9 @@ def test_all_that_is_wrong_is_told_at_once():
 def test_every_column_that_a_node_must_declare_is_named():
     frame = wards().assign(color="red").dropna()
     with pytest.raises(DataError) as caught:
-        fitted(frame, values=Values(needed=True))
+        fitted(frame, alone=True)
     told = [fault.text.partition(" is text")[0] for fault in caught.value.faults]
-    assert told == ["rows.csv: sex", "rows.csv: color"]
+    assert told == ["rows.csv: color", "rows.csv: sex"]
     known = [Column("sex", "category", ("m",)), Column("color", "category", ("blue",))]
     with pytest.raises(DataError, match=r"sex must hold m, got 'f' in row 1.*color must hold blue"):
         read_cells(Schema(tuple(known)), HERE, frame[frame.index != 2])
@@ -178,40 +173,6 @@ def test_what_is_none_is_refused(text):
         Schema.from_json(text)
 
 
-def test_codes_are_read_as_they_are_written(tmp_path):
-    # As numbers, 01 and 02 would be 1 and 2, which are no values.
-    (tmp_path / "a.csv").write_text("code,y\n" + "01,0\n02,1\n02,0\n01,1\n" * 5)
-    e = Experiment(method="fedavg", categories="code=01|02", num_classes=2, protocol="standard")
-    data = own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
-    assert data.schema == Schema((Column("code", "category", ("01", "02")),))
-    assert (data.train.x.sum(0) + data.test.x.sum(0)).tolist() == [10, 10]
-
-
-@pytest.mark.usefixtures("plug_ins")
-@pytest.mark.parametrize("method", ["molar", "fedavg"])
-def test_clients_whose_columns_are_in_another_order_are_read_by_name(method):
-    rows = {"age": np.arange(10.0), "dose": 100 + np.arange(10.0)}
-
-    @engram.data
-    def turned(client):
-        x = pd.DataFrame(rows)
-        return x[["dose", "age"] if client else ["age", "dose"]], np.arange(10) % 2
-
-    natural = {"partition": "natural", "protocol": "standard", "clients_per_round": 2}
-    e = Experiment(
-        dataset="turned", method=method, num_clients=2, **{} if method == "molar" else natural
-    )
-    if method == "molar":
-        found = [part[client].x for part in table_data(e)[:2] for client in range(2)]
-    else:
-        data = federated_data(e)
-        assert data.schema.names == ("age", "dose")
-        found = [split.x.numpy()[split.rows[c]] for split in data[:2] for c in range(2)]
-    for x in found:
-        assert (x[:, 0] < 10).all()
-        assert (x[:, 1] == x[:, 0] + 100).all()
-
-
 @pytest.mark.parametrize("method", ["molar", "fedavg"])
 def test_named_arrays_are_predicted_by_their_names(tmp_path, monkeypatch, method):
     monkeypatch.chdir(tmp_path)
@@ -237,7 +198,7 @@ def test_named_arrays_are_predicted_by_their_names(tmp_path, monkeypatch, method
             np.testing.assert_array_equal(other[:, 0], one[:, 0])
             np.testing.assert_allclose(other[:, 1:].astype(float), one[:, 1:].astype(float), 1e-6)
     np.savez("odd.npz", x=x[:4], x_names=["age", "weight"])
-    with pytest.raises(DataError, match=r"odd\.npz lacks the columns dose; it has weight, which"):
+    with pytest.raises(DataError, match=r"odd\.npz has no column 'dose'; it has weight"):
         predict(model, Path("odd.npz"), Path("odd.csv"))
 
 

@@ -83,12 +83,35 @@ def test_dates_are_days_since_one_that_is_named(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_codes_mean_what_the_schema_says(kind, tmp_path):
-    cells = rng.choice(["1", "2"], N)
-    line = 'columns.v = {kind = "category", values = {"1" = "M", "2" = "F"}}'
+    cells = rng.choice(["01", "02"], N)
+    line = 'columns.v = {kind = "category", values = {"01" = "M", "02" = "F"}}'
     data, _ = loaded(kind, cells, tmp_path, schema=line)
     assert data.schema.inputs == ("v=F", "v=M", "z")
     held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
-    assert held.sum() == (cells == "2").sum()
+    assert held.sum() == (cells == "02").sum()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "how", [{"missing_values": "?|-9"}, {"schema": 'columns.v = {missing = ["?", "-9"]}'}]
+)
+def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp_path):
+    cells = np.where(np.arange(N) % 7 == 3, "?", np.where(np.arange(N) % 7 == 5, "-9", "3.5"))
+    data, _ = loaded(kind, cells, tmp_path, missing="indicator", **how)
+    assert data.schema.inputs == ("v", "v is missing", "z", "z is missing")
+    held = np.concatenate([np.asarray(split.x[:, :2]) for split in (data.train, data.test)])
+    there = np.count_nonzero(cells == "3.5")
+    assert sorted(map(tuple, held)) == [(0, 1)] * (N - there) + [(3.5, 0)] * there
+    with pytest.raises(DataError, match="v is missing in row 3"):
+        loaded(kind, cells, tmp_path, **how)
+
+
+@pytest.mark.parametrize("kind", ["csv", "node"])
+def test_the_schema_says_how_a_file_is_written(kind, tmp_path, monkeypatch):
+    written = pd.DataFrame.to_csv
+    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda t, p, **how: written(t, p, sep="#", **how))
+    data, _ = loaded(kind, [0.5, 1.5] * (N // 2), tmp_path, schema='file.separator = "#"')
+    assert data.schema.inputs == ("v", "z")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frames"])

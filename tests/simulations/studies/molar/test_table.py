@@ -302,7 +302,7 @@ def without(name, kept):
         ),
         (
             lambda d: d.rename(columns={"hospital": "h"}),
-            "must have a task column, 'hospital'",
+            "must have hospital, as task-column says; it has age, dose",
         ),
         (lambda d: d.rename(columns={"pressure": "p"}), "has no column 'pressure'; it has age, do"),
         (
