@@ -111,28 +111,6 @@ def test_a_category_that_no_row_has_is_an_input_of_its_own():
     assert not found.train.x[:, 6].any()
 
 
-@pytest.mark.parametrize("missing", ["median", "indicator"])
-def test_frames_are_what_a_csv_file_of_them_is(tmp_path, missing):
-    def lacking(name, x):
-        x = x.convert_dtypes()
-        x.iloc[::5, 0] = pd.NA
-        x.iloc[::7, 3] = None
-        return x
-
-    named = clients(lacking, lambda y: y.map({0: "well", 1: "ill"}))
-    data = dict(sorted(named.items()))  # a file's clients are in order of their names
-    table = pd.concat([x.assign(y=y.to_numpy(), site=name) for name, (x, y) in data.items()])
-    table.to_csv(tmp_path / "all.csv", index=False)
-    own = {"method": "fedavg", "protocol": "standard", "task_column": "site", **THREE}
-    file = federated_data(Experiment(dataset=f"csv:{tmp_path}/all.csv", missing=missing, **own))
-    assert_same(loaded(data, missing=missing), file)
-    one = (table.drop(columns="y"), table["y"])  # whose column names the clients, as the file's
-    alike = loaded(one, missing=missing, task_column="site")
-    assert alike.kind.class_names == ["ill", "well"]
-    assert_same(alike, file)
-    assert alike.names == file.names
-
-
 def in_another_order(part):
     return part.sample(frac=1, random_state=0)
 

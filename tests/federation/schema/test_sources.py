@@ -1,5 +1,7 @@
 """Kinds of columns x formats x one process or a node: each right, or refused with the way."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,8 +23,8 @@ COLUMNS = {name: cells for name, (cells, _) in ASKED.items() if len(cells) == N}
 COLUMNS |= {name: cells for name, (cells, *_) in NUMBERS.items()}
 
 
-def loaded(kind, cells, folder, **settings):
-    table = pd.DataFrame({"v": list(cells), "z": rng.normal(size=N)})
+def loaded(kind, cells, folder, more=MappingProxyType({}), **settings):
+    table = pd.DataFrame({"v": list(cells), **more, "z": rng.normal(size=N)})
     table["died"], table["ward"] = rng.integers(0, 2, N), np.array(["a", "b"])[np.arange(N) % 2]
     e = Experiment(**SETTINGS, data_dir=str(folder), **settings)
     if kind == "node":
@@ -104,6 +106,34 @@ def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp
     assert sorted(map(tuple, held)) == [(0, 1)] * (N - there) + [(3.5, 0)] * there
     with pytest.raises(DataError, match="v is missing in row 3"):
         loaded(kind, cells, tmp_path, **how)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("missing", ["median", "indicator"])
+def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
+    missing, kind, tmp_path
+):
+    ages = np.where(rng.random(N) < 0.3, np.nan, rng.integers(100, size=N))
+    sexes = {"sex": rng.choice(["f", "m", "m", None], N)}
+    settings = {"missing": missing, "categories": "sex=f|m"}
+    data, table = loaded(kind, ages, tmp_path, sexes, **settings)
+    owner = table["ward"].replace({"b": "a"} if kind == "node" else {})
+    inputs, place = data.schema.inputs, {z: row for row, z in enumerate(np.float32(table["z"]))}
+    parts = [np.asarray(split.x, dtype=np.float32) for split in (data.train, data.test)]
+    rows = [[place[z] for z in x[:, inputs.index("z")]] for x in parts]
+    assert sorted(rows[0] + rows[1]) == [*range(N)]
+    learned = table.iloc[rows[0]].groupby(owner)
+    age, sex = learned["v"].median(), learned["sex"].agg(lambda cells: cells.mode()[0])
+    fills = (owner.map(age), owner.map(sex)) if missing == "median" else (0, "nobody's")
+    values = table.assign(v=table["v"].fillna(fills[0]), sex=table["sex"].fillna(fills[1]))
+    wanted = {"v": values["v"], "z": values["z"]}
+    wanted |= {f"sex={value}": values["sex"] == value for value in "fm"}
+    if missing == "indicator":
+        wanted |= {f"{name} is missing": table[name].isna() for name in ("v", "sex", "z")}
+    assert {*inputs} == {*wanted}
+    for x, some in zip(parts, rows, strict=True):
+        expected = np.column_stack([wanted[name].iloc[some] for name in inputs])
+        np.testing.assert_array_equal(x, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", ["csv", "node"])
