@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,7 @@ from federation.data.labels import classes_of, is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.places import Place
-from federation.data.raw_tables import RawTable, labels_of, lacks_client, of_arrays, of_csv
+from federation.data.raw_tables import labels_of, lacks_client, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
 from federation.data.schema.typed import typed
 from federation.data.shaping import TESTED
@@ -31,7 +32,7 @@ from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
 from federation.names import checked_names
-from federation.schema import Schema
+from federation.schema import Column, Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
@@ -250,7 +251,8 @@ def read_table(
     inputs = raw.inputs
     x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
     task = None if raw.task is None else named_labels(path, arrays, columns.client, raw.task)
-    y, classes = target_of(raw, columns, family)
+    known = columns.schema.column(columns.target)
+    y, classes = target_of(path, raw.target, raw.y, known, family, alone=columns.alone)
     schema = replace(schema, missing="refuse" if raw.schema.missing == "refuse" else "median")
     return Table(x, y, task, list(schema.inputs), schema, inputs, classes, arrays.get(TESTED))
 
@@ -274,22 +276,30 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
 
 
 def target_of(
-    table: RawTable, columns: Declared, family: FamilyName
+    path: Path,
+    column: Column | None,
+    y: Any,
+    known: Column,
+    family: FamilyName,
+    *,
+    alone: bool = False,
 ) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
     """Returns targets as numbers (n,), and what 0 and 1 are called.
 
     They are called something if they are text, or two values of text are declared for them.
 
     Args:
-        table: The table.
-        columns: What settings say of the table's columns.
+        path: Where they are, for messages.
+        column: Their column; None of an array that was given beside a table.
+        y: Its cells, or the array.
+        known: Their column as settings declare it.
         family: The family of models; see ``read_table``.
+        alone: As in ``Declared``.
 
     Raises:
         DataError: They are something else.
     """
-    path, y, column = table.path, table.y, table.target
-    known, logistic = columns.schema.column(columns.target), family == "logistic"
+    logistic = family == "logistic"
     if column is not None and not (logistic and column.kind == "category"):
         try:
             y = typed(replace(column, kind="number", values=()), y).to_numpy()
@@ -298,7 +308,7 @@ def target_of(
     elif column is not None:
         y = labels_of(path, replace(column, values=()), y)
     if y.ndim == 1 and is_text(y) and logistic:
-        found = classes_of(Place(path, known.name), y, column=known, alone=columns.alone)
+        found = classes_of(Place(path, known.name), y, column=known, alone=alone)
         if found.outputs != 2:
             raise DataError(
                 f"{path}: {known.name} must have two values, got {few_names(found.names)}"

@@ -258,6 +258,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
         (TABLE.replace("yes", "", 1), {}, "died is missing in row 1"),
         (TABLE.replace(",no", ",0.5"), {"missing": "median"}, None),
         (TABLE, {"missing": "median", "categories": "color=red|blue"}, "got 'green' in row 4"),
+        (TABLE, {"input_columns": "age,died"}, "input-columns must be without died, which are tar"),
         (TABLE, {"categories": "color"}, "categories must be columns with all their values"),
         ("died,ward\n0,a\n1,b\n", {}, "must have a column besides died to learn from"),
     ],

@@ -36,6 +36,10 @@ def loaded(kind, cells, folder, more=MappingProxyType({}), **settings):
     elif kind == "parquet":
         Dataset.from_pandas(table).to_parquet(str(folder / "t.parquet"))
         dataset = f"parquet:{folder}/t.parquet"
+    elif kind == "parts":
+        for part, rows in (("train", table[:150]), ("test", table[150:])):
+            Dataset.from_pandas(rows, preserve_index=False).to_parquet(f"{folder}/t/{part}.parquet")
+        dataset = f"parquet:{folder}/t"
     else:
         dataset = hold(arrays_of((table.drop(columns="died"), table["died"])))
     return federated_data(e.model_copy(update={"dataset": Source.of(dataset)})), table
@@ -108,7 +112,7 @@ def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp
         loaded(kind, cells, tmp_path, **how)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", [*FORMATS, "parts"])
 @pytest.mark.parametrize("missing", ["median", "indicator"])
 def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
     missing, kind, tmp_path
@@ -122,6 +126,7 @@ def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
     parts = [np.asarray(split.x, dtype=np.float32) for split in (data.train, data.test)]
     rows = [[place[z] for z in x[:, inputs.index("z")]] for x in parts]
     assert sorted(rows[0] + rows[1]) == [*range(N)]
+    assert kind != "parts" or max(rows[0]) < 150
     learned = table.iloc[rows[0]].groupby(owner)
     age, sex = learned["v"].median(), learned["sex"].agg(lambda cells: cells.mode()[0])
     fills = (owner.map(age), owner.map(sex)) if missing == "median" else (0, "nobody's")
