@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from engram.checks import clash, must
-from engram.tasks import CLASSIFICATION
+from engram.tasks import CLASSIFICATION, TASKS
 from federation.data.schema.written import read_schema
 from federation.errors import DataError, few_names
 from federation.schema import Column, Role, Schema
@@ -59,6 +59,15 @@ class Declared(NamedTuple):
         each = {name: self.schema.by_name[name].default for name in self.inputs}
         return {name: value for name, value in each.items() if value is not None}
 
+    def with_numbers(self) -> Self:
+        """Returns the table with a target of numbers."""
+        columns = (
+            replace(c, kind="number", values=()) if c.role == "target" else c
+            for c in self.schema.columns
+        )
+        known = replace(self.schema, columns=tuple(columns))
+        return self._replace(schema=known, is_known=True)
+
 
 def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...] = ()) -> Declared:
     """Writes settings of a table into a schema.
@@ -101,17 +110,14 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
         closed=bool(inputs),
         file=replace(written.file, missing=missing),
     )
-    is_known = alone or bool(s.num_classes) or _task(s) != CLASSIFICATION.name
-    return Declared(schema, alone, s.strict, is_known, drop, text)
+    task: str = getattr(s, "task", CLASSIFICATION.name)
+    is_known = alone or bool(s.num_classes) or task != CLASSIFICATION.name
+    found = Declared(schema, alone, s.strict, is_known, drop, text)
+    return found if TASKS[task].targets == "classes" else found.with_numbers()
 
 
 def _known(columns: Mapping[str, Column], name: str) -> Column:
     return columns.get(name, Column(name))
-
-
-def _task(settings: DataSettings) -> str:
-    task: str = getattr(settings, "task", CLASSIFICATION.name)
-    return task
 
 
 def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> str:

@@ -22,9 +22,8 @@ from federation.data.encoding import encode_learned
 from federation.data.frames import is_frame
 from federation.data.images import decoded_images
 from federation.data.lazy import Images, Lazy, RowNumbers
-from federation.data.raw_tables import RawTable, check_client, inputs_of, of_frame
+from federation.data.raw_tables import check_client, inputs_of, of_frame
 from federation.data.schema.typed import is_plain
-from federation.data.table_rows import DECLARE, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
@@ -65,14 +64,11 @@ def read_columns(
             should be.
     """
     rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
-    if table is not None and (columns.text or not _is_plain(table.schema, rows, columns)):
-        found: dict[str, Any] = rows_of(table, columns, targets)
-    elif table is not None:  # of numbers, which are read as they are drawn
-        check_there(path, dict(table.inputs.items()), DECLARE)
-        names = list(table.schema.names)
-        found = {"x": _inputs(path, rows, names, plain=True, alpha=alpha), "schema": table.schema}
-        found |= {"y": targets_of(path, table.target, table.y, targets)}
-        found |= {} if table.task is None else {"task": table.task}
+    if table is not None:
+        found = table
+        if not columns.text and _is_plain(table["schema"], rows, columns):
+            names = list(table["schema"].names)  # of numbers, which are read as they are drawn
+            found["x"] = _inputs(path, rows, names, plain=True, alpha=alpha)
     else:
         _check_whole(path, rows, names)
         found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
@@ -94,7 +90,7 @@ def read_columns(
 
 def _opened_columns(
     kind: str, path: Path, columns: Declared, targets: Targets, cache: Path
-) -> tuple["Dataset", int, list[str], RawTable | None]:
+) -> tuple["Dataset", int, list[str], dict[str, Any] | None]:
     """Opens a data set; for its arguments and errors see ``read_columns``.
 
     Returns:

@@ -25,7 +25,6 @@ from federation.data.npz import read_npz, task_arrays, with_task
 from federation.data.raw_tables import check_client, in_order, of_arrays, of_csv
 from federation.data.shaping import TESTED, Shaping
 from federation.data.source import DATASETS, FILES, HUB, Source
-from federation.data.table_rows import rows_of
 from federation.errors import DataError, Refused, brief
 from federation.settings.data import DataSettings
 
@@ -81,8 +80,7 @@ def load(
             arrays = read_given(source, clients)
             split, hashed = (partial(each, tested=arrays.get(TESTED)) for each in (split, hashed))
             if is_frame(arrays.get("x")):
-                table = of_arrays(source.path, arrays, columns)
-                arrays = {**arrays, **rows_of(table, columns, targets)}
+                arrays = {**arrays, **of_arrays(source.path, arrays, columns)}
             elif columns.text:
                 raise DataError(
                     clash("text-column", columns.text.name, "empty for arrays: give frames")
@@ -116,7 +114,7 @@ def _read(kind: str, own: Own, columns: Declared, cache: Path) -> Mapping[str, A
     if kind == "images":
         return read_images(own.path, alpha=alpha)
     if kind == "csv":
-        return rows_of(of_csv(own.path, columns), columns, own.targets)
+        return of_csv(own.path, columns)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
     return read_columns(kind, own.path, columns, own.targets, cache, alpha=alpha)

@@ -15,8 +15,8 @@ from federation.data.images import CLASS
 from federation.data.lazy import RowNumbers
 from federation.data.new_rows import read_new_rows
 from federation.data.places import Place
+from federation.data.raw_tables import labels_of
 from federation.data.schema.fitting import fit
-from federation.data.table_rows import targets_of
 from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.schema import Column, Kind
@@ -78,7 +78,7 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     if path.suffix == ".csv":
         name = e.target_column
         column = fit(y.to_frame(), declare(e).schema).schema.column(name)
-        y = targets_of(path, column, y, targets)
+        y = labels_of(path, column, y)
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
     own = Own(path, targets, kind.outputs, target=Column(name, values=tuple(kind.class_names)))

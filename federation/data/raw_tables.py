@@ -6,7 +6,7 @@ CSV files, data frames, and arrays that name their columns become the same recor
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,36 +22,19 @@ from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import say_once
+from federation.data.texts import texts_of
 from federation.errors import DataError, few_names
 from federation.machine import check_rows
 from federation.schema import INPUTS, Column, Schema
 from federation.settings.data import DataSettings
 
 _Array = npt.NDArray[Any]
+_DECLARE: Final = "set missing=median or missing=indicator"
+_CLASSES: Final = ": text is a target of task=classification or, of two values, family=logistic"
 _CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
 
 
-class RawTable(NamedTuple):
-    """A table.
-
-    Attributes:
-        path: Where it is, for messages.
-        inputs: Its columns of inputs, as ``read_cells`` returns them; texts as they are.
-        y: The target of each row: a column as ``typed`` returns it, or an array that was given.
-        task: The client of each row, (n,); None if the table does not say.
-        schema: The schema of its inputs.
-        target: The column of targets; None where they were given beside the table.
-    """
-
-    path: Path
-    inputs: Any
-    y: Any
-    task: _Array | None
-    schema: Schema
-    target: Column | None = None
-
-
-def of_csv(path: Path, declared: Declared) -> RawTable:
+def of_csv(path: Path, declared: Declared) -> dict[str, Any]:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
     schema = declared.schema
     numbers = [name for name in schema.names if is_plain(schema.column(name))]
@@ -60,8 +43,11 @@ def of_csv(path: Path, declared: Declared) -> RawTable:
 
 def of_frame(
     path: Path, frame: Any, declared: Declared, y: _Array | None = None, task: _Array | None = None
-) -> RawTable:
-    """Returns a data frame as a table.
+) -> dict[str, Any]:
+    """Returns ``x``, its ``schema``, ``y`` and, where rows name their client, ``task``.
+
+    Of columns ``x`` is a frame as ``read_cells`` returns it, which is encoded once it is known
+    which rows are learned from. Of texts it is ``Texts``, without a schema.
 
     Args:
         path: Where it is, for messages.
@@ -71,8 +57,8 @@ def of_frame(
         task: Clients that are given beside it.
 
     Raises:
-        DataError: It lacks a column, or the client of some rows, or may be read in several ways; it
-            says which.
+        DataError: It lacks a column, the client or target of some rows, or values where none may
+            be missing; or it may be read in several ways. It says which.
     """
     target, client = "" if y is not None else declared.target, declared.client
     check_columns(path, [target] if y is None else [], frame.columns)
@@ -90,11 +76,15 @@ def of_frame(
     if fitted.questions and declared.strict:
         asked = [Fault((), str(each), (each.column,)) for each in fitted.questions]
         raise DataError(asked[0]._replace(text=f"{path}: {asked[0].text}"), *asked[1:])
+    y = labels_of(path, fitted.schema.column(target), frame[target]) if y is None else y
+    found = {"y": y} if task is None else {"y": y, "task": task}
     schema = _of_inputs(path, names, fitted.schema, declared)
-    inputs = frame[names] if declared.text else read_cells(schema, path, frame)
-    if y is not None:
-        return RawTable(path, inputs, y, task, schema)
-    return RawTable(path, inputs, frame[target], task, schema, fitted.schema.column(target))
+    if declared.text:
+        return {**found, "x": texts_of(path, frame, declared)}
+    cells = read_cells(schema, path, frame)
+    if schema.missing == "refuse":
+        check_there(path, dict(cells.items()), _DECLARE)
+    return {**found, "x": cells, "schema": schema}
 
 
 def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Declared) -> Schema:
@@ -159,7 +149,8 @@ def labels_of(path: Path, column: Column, given: Any) -> _Array:
     try:
         cells = typed(column, given)
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        numbers = column.role == "target" and column.kind == "number"
+        raise DataError(f"{path}: {error}{_CLASSES if numbers else ''}") from error
     check_there(path, {column.name: cells})
     kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
     return np.asarray(cells.to_numpy(dtype=kind if cells.dtype.kind == "f" else str))
@@ -185,7 +176,7 @@ def inputs_of(path: Path, declared: Declared, names: Any, target: str) -> list[s
     return [name for name in declared.inputs or found if name not in declared.drop]
 
 
-def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> RawTable:
+def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
     """Returns arrays, by the names that an .npz file has for them, as a table.
 
     Args:

@@ -23,9 +23,8 @@ from federation.data.labels import classes_of, is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.places import Place
-from federation.data.raw_tables import labels_of, lacks_client, of_arrays, of_csv
+from federation.data.raw_tables import lacks_client, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
-from federation.data.schema.typed import typed
 from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
 from federation.errors import UNNAMED, DataError, Names, few, few_names
@@ -38,7 +37,6 @@ from federation.streams import Stream, generator
 _Array = npt.NDArray[Any]
 _log = getLogger("flwr.engram")
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
-_ADVICE: Final = "code it by numbers (family=logistic takes text of two values, too)"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -235,26 +233,28 @@ def read_table(
             nor text.
     """
     path, arrays = source.path, dict[str, Any]()
-    columns = columns._replace(is_known=True)
+    known = columns.schema.column(columns.target)
+    refuses = columns.schema.missing == "refuse"
+    # What is missing may be refused by name, client by client, or left to whoever reads it.
+    columns = columns._replace(schema=replace(columns.schema, missing="median"), is_known=True)
+    columns = columns if family == "logistic" else columns.with_numbers()
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
-            raw = of_csv(path, columns)
+            table = of_csv(path, columns)
     else:
         arrays = dict(_arrays(source, client))
-        raw = of_arrays(path, arrays, columns)
-    if raw.task is None and not columns.alone:
-        raise lacks_client(path, columns.client, raw.inputs.columns)
-    # What is missing may be refused by name, client by client, or left to whoever reads it.
-    schema = replace(raw.schema, missing="median", reference=True)
+        table = of_arrays(path, arrays, columns)
+    schema = replace(table["schema"], reference=True)
     if not schema.inputs:
         raise DataError(f"{path} must have a column of numbers, or of text with several values")
-    inputs = raw.inputs
-    x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
-    task = None if raw.task is None else named_labels(path, arrays, columns.client, raw.task)
-    known = columns.schema.column(columns.target)
-    y, classes = target_of(path, raw.target, raw.y, known, family, alone=columns.alone)
-    schema = replace(schema, missing="refuse" if raw.schema.missing == "refuse" else "median")
-    return Table(x, y, task, list(schema.inputs), schema, inputs, classes, arrays.get(TESTED))
+    task, cells = table.get("task"), table["x"]
+    if task is None and not columns.alone:
+        raise lacks_client(path, columns.client, cells.columns)
+    x = np.where(gaps(schema, cells), np.nan, encode(schema, path, cells))
+    task = None if task is None else named_labels(path, arrays, columns.client, task)
+    y, classes = target_of(path, table["y"], known, family, alone=columns.alone)
+    schema = replace(schema, missing="refuse" if refuses else "median")
+    return Table(x, y, task, list(schema.inputs), schema, cells, classes, arrays.get(TESTED))
 
 
 def family_of(experiment: Experiment) -> FamilyName:
@@ -276,13 +276,7 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
 
 
 def target_of(
-    path: Path,
-    column: Column | None,
-    y: Any,
-    known: Column,
-    family: FamilyName,
-    *,
-    alone: bool = False,
+    path: Path, y: _Array, known: Column, family: FamilyName, *, alone: bool = False
 ) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
     """Returns targets as numbers (n,), and what 0 and 1 are called.
 
@@ -290,8 +284,7 @@ def target_of(
 
     Args:
         path: Where they are, for messages.
-        column: Their column; None of an array that was given beside a table.
-        y: Its cells, or the array.
+        y: The targets.
         known: Their column as settings declare it.
         family: The family of models; see ``read_table``.
         alone: As in ``Declared``.
@@ -300,13 +293,6 @@ def target_of(
         DataError: They are something else.
     """
     logistic = family == "logistic"
-    if column is not None and not (logistic and column.kind == "category"):
-        try:
-            y = typed(replace(column, kind="number", values=()), y).to_numpy()
-        except DataError as error:
-            raise DataError(f"{path}: {error}: {_ADVICE}") from error
-    elif column is not None:
-        y = labels_of(path, replace(column, values=()), y)
     if y.ndim == 1 and is_text(y) and logistic:
         found = classes_of(Place(path, known.name), y, column=known, alone=alone)
         if found.outputs != 2:

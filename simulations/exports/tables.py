@@ -18,6 +18,7 @@ from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.new_rows import NewRows, read_new_rows
+from federation.data.raw_tables import labels_of
 from federation.data.tables import TableData, family_of, target_of
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
@@ -144,12 +145,13 @@ def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
         return None
     e, classes = learned.experiment, learned.kind.classes
     # Only a run of named classes says which of two texts is 1.
-    target = Column(e.target_column, "category" if classes else "number", classes)
+    target = Column(e.target_column, "category" if classes else "number", classes, role="target")
     y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
-    if target.name in names and y.ndim == 2:
+    if not isinstance(y, np.ndarray):
+        y = labels_of(path, target, y)
+    elif target.name in names and y.ndim == 2:
         y = y[:, names.index(target.name)]
-    column = None if isinstance(y, np.ndarray) else target
-    found, _ = target_of(path, column, y, target, family_of(e) if classes else "linear")
+    found, _ = target_of(path, y, target, family_of(e) if classes else "linear")
     if len(found) != rows.size:
         raise DataError(f"{path}: y must have {rows.size} rows, as x has, got {len(found)}")
     return found

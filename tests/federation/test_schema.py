@@ -40,7 +40,7 @@ def by_hand(frame, ages, sexes):
 
 def fitted(frame, missing="median", missing_values=(), **declared):
     schema = Schema(missing=missing, file=File(missing=missing_values))
-    return of_frame(HERE, frame, Declared(schema, **declared), y=np.zeros(len(frame))).schema
+    return of_frame(HERE, frame, Declared(schema, **declared), y=np.zeros(len(frame)))["schema"]
 
 
 def encoded(schema, frame, fills=None):
