@@ -124,20 +124,18 @@ def _default(column: Column) -> float | str | None:
     return number(column, text)
 
 
-def check_client(path: Path, declared: Declared, names: Collection[str]) -> None:
+def check_client(
+    path: Path, declared: Declared, names: Collection[str], *, always: bool = False
+) -> None:
     """Refuses rows that lack the column of their clients, where they are several clients'.
 
     Raises:
-        DataError: There is no such column, unless it is the default.
+        DataError: There is no such column, unless it is the default and need not be there always.
     """
-    if not declared.alone and declared.client not in ("", _CLIENT, *names):
-        raise lacks_client(path, declared.client, names)
-
-
-def lacks_client(path: Path, name: str, names: Collection[str]) -> DataError:
-    """Returns the error that no column says whose a row is."""
-    has = few_names(names) or "nothing"
-    return DataError(f"{path} must have {name}, as task-column says; it has {has}")
+    needless = declared.alone or (not always and declared.client in ("", _CLIENT))
+    if not needless and declared.client not in names:
+        has = few_names(names) or "nothing"
+        raise DataError(f"{path} must have {declared.client}, as task-column says; it has {has}")
 
 
 def labels_of(path: Path, column: Column, given: Any) -> _Array:

@@ -23,7 +23,7 @@ from federation.data.labels import classes_of, is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.places import Place
-from federation.data.raw_tables import lacks_client, of_arrays, of_csv
+from federation.data.raw_tables import check_client, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
 from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
@@ -248,8 +248,8 @@ def read_table(
     if not schema.inputs:
         raise DataError(f"{path} must have a column of numbers, or of text with several values")
     task, cells = table.get("task"), table["x"]
-    if task is None and not columns.alone:
-        raise lacks_client(path, columns.client, cells.columns)
+    if task is None:
+        check_client(path, columns, cells.columns, always=True)
     x = np.where(gaps(schema, cells), np.nan, encode(schema, path, cells))
     task = None if task is None else named_labels(path, arrays, columns.client, task)
     y, classes = target_of(path, table["y"], known, family, alone=columns.alone)

@@ -90,6 +90,7 @@ def read_died(folder, kind, died, declared="", family="logistic", **how):
         ([0, 1, 1, 0, 1, 1], "", [0, 1, 1, 0, 1, 1], ()),
         ([0, 1, 1, 0, 1, 1], "no|yes", [0, 1, 1, 0, 1, 1], ("no", "yes")),
         ([0, 1, 1, 0, 1, 1], "1|0", [0, 1, 1, 0, 1, 1], ()),
+        ([False, True, True, False, True, True], "", [0, 1, 1, 0, 1, 1], ()),
     ],
 )
 def test_targets_of_two_values(tmp_path, kind, died, declared, y, classes):
