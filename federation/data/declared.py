@@ -84,6 +84,8 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
     inputs = (text.name,) if text else listed(s.input_columns, ",")
     defaults = _defaults(s, inputs)
     written = read_schema(s.schema) if s.schema else Schema()
+    if s.task_column == s.target_column:
+        raise DataError(clash("task-column", s.task_column, "another column than target-column"))
     roles: dict[str, Role] = {s.task_column: "client", s.target_column: "target"}
     if both := [name for name in inputs if name in roles]:
         wanted = f"without {few_names(both)}, which are targets or clients"

@@ -126,9 +126,6 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     if experiment.source.by_client:
         everyone = range(experiment.num_clients)
         return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
-    if experiment.task_column == experiment.target_column:
-        wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
-        raise DataError(must("task-column", experiment.task_column, wanted))
     table = read_table(experiment.source, declare(experiment), family=family_of(experiment))
     tasks, codes = distinct(table.labels)
     if len(tasks) != experiment.num_clients:
