@@ -1,6 +1,6 @@
 """Tables as their sources have them: the one reader of their columns.
 
-CSV files, data frames, and arrays that name their columns become the same record.
+CSV files, data frames, and arrays that name their columns become the same arrays by name.
 """
 
 from collections.abc import Collection, Mapping, Sequence
