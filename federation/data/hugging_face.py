@@ -105,7 +105,8 @@ def _opened_columns(
     check_client(path, columns, rows.column_names)
     names = inputs_of(path, columns, rows.column_names, columns.target)
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
-    wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.client)]
+    used = {*names, columns.target, columns.client}
+    wanted = [name for name in rows.column_names if name in used]
     if targets == "tokens" or "array" in kinds:
         return rows, cut, names, None
     for name in wanted:

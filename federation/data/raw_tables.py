@@ -160,9 +160,9 @@ def inputs_of(path: Path, declared: Declared, names: Any, target: str) -> list[s
     Raises:
         DataError: If there is no such column.
     """
-    needed = [name for name in declared.inputs if name not in declared.defaults]
-    check_columns(path, needed, names)
-    found = [name for name in names if name not in (target, declared.client)]
+    optional, aside = declared.defaults, (target, declared.client)
+    check_columns(path, [name for name in declared.inputs if name not in optional], names)
+    found = [name for name in names if name not in aside]
     if not found:
         besides = f" besides {target}" if target else ""
         raise DataError(f"{path} must have a column{besides} to learn from")
