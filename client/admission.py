@@ -17,10 +17,10 @@ from flwr.app import MessageType
 from client.policy import Policy, is_allowed, is_open, policy_file
 from engram.core.shapes import nbytes
 from federation.calibration import noise_multiplier
+from federation.data.declared import declare
 from federation.data.federated import model_for, parameters_for
 from federation.data.loading import without_downloads
 from federation.data.source import HUB, Source
-from federation.data.values import Values, listed
 from federation.described import SCHEMA, DescribedColumn
 from federation.errors import Refused, brief, few
 from federation.experiment import Experiment
@@ -243,10 +243,11 @@ def of_reading(
     """
     if not (policy.secure or any(of_unaccounted(policy, ""))):
         return
+    read = declare(e, alone=True).schema
     missing = {text for column in schema.values() for text in column.missing_values}
-    if not missing.issuperset(listed(e.missing_values, "|")):
+    if not missing.issuperset(text for name in read.names for text in read.column(name).missing):
         yield f"missing-values must be among those in the site's {SCHEMA}"
-    for name, values in Values.parse(e.categories, needed=True).declared.items():
+    for name, values in ((column.name, column.values) for column in read.columns if column.values):
         written = schema[name].values if name in schema else ()
         if not (written and {*written} <= {*values}):
             yield f"categories of {brief(name)} must include those in the site's {SCHEMA}"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from federation.data.values import Columns, name_order
+from federation.data.declared import Declared, declare, name_order
 from federation.described import DescribedColumn, DescribedTable
 from federation.errors import few_names, one_line
 from federation.settings.data import DataSettings
@@ -54,9 +54,9 @@ def proposed(
     names = columns.inputs or [
         name
         for name in _names(tables, 1 if union else len(tables))
-        if name not in (*targets, columns.target, columns.task) and _is_usable(tables, name)
+        if name not in (*targets, columns.target, columns.client) and _is_usable(tables, name)
     ]
-    declared = dict(columns.values.declared)
+    declared = {c.name: c.values for c in columns.schema.columns if c.values}
     for name in (*names, *targets):
         there = [t.columns[name] for t in tables.values() if name in t.columns]
         if _kind(tables, name) == "text" and name not in declared:
@@ -92,7 +92,7 @@ def findings(
     """
     columns = _columns_of(settings)
     targets = targets or [columns.target]
-    apart = (*targets, columns.target, columns.task)
+    apart = (*targets, columns.target, columns.client)
     usual = [name for name in _names(tables, len(tables) // 2 + 1) if name not in apart]
     inputs = list(columns.inputs) or usual
     found: list[Finding] = []
@@ -122,7 +122,7 @@ def summary(tables: Collection[DescribedTable], settings: Mapping[str, Any]) -> 
     rows = sum(table.rows for table in tables)
     for name in sorted({name for table in tables for name in table.columns}, key=name_order):
         there = [t.columns[name] for t in tables if name in t.columns]
-        values = columns.values.declared.get(name, ())
+        values = columns.schema.column(name).values
         medians = [f"{c.median:g}" for c in there if c.median is not None]
         kind: str = "text" if values else there[0].kind
         if name == columns.target:
@@ -135,10 +135,10 @@ def summary(tables: Collection[DescribedTable], settings: Mapping[str, Any]) -> 
     return lines
 
 
-def _columns_of(settings: Mapping[str, Any]) -> Columns:
+def _columns_of(settings: Mapping[str, Any]) -> Declared:
     known = DataSettings.all_keys()
     own = {key: value for key, value in settings.items() if key in known}
-    return Columns.of(DataSettings.model_validate(own), alone=True)
+    return declare(DataSettings.model_validate(own), alone=True)
 
 
 def _usual(tables: Tables, name: str, declared: Mapping[str, Sequence[str]]) -> str:
@@ -188,14 +188,14 @@ def _of_names(
     site: str,
     inputs: Sequence[str],
     usual: Sequence[str],
-    columns: Columns,
+    columns: Declared,
     apart: Collection[str],
 ) -> Iterator[Finding]:
     """Yields that a site lacks columns that others have, or has others besides."""
     own = tables[site].columns
     alone = [name for name in own if name not in usual and name not in apart]
     besides = f" (it has {few_names(alone)} besides)" if alone else ""
-    targets = [name for name in apart if name and name != columns.task]
+    targets = [name for name in apart if name and name != columns.client]
     for name in dict.fromkeys(targets):
         if name not in own and any(name in table.columns for table in tables.values()):
             yield Finding(site, f"lacks the target {_called(name)}{besides}: add or rename it")
@@ -210,7 +210,7 @@ def _of_names(
         yield Finding(site, f"has {few_names(alone)}, which others lack: {mend}")
 
 
-def _of_site(tables: Tables, column: DescribedColumn, columns: Columns) -> Iterator[str]:
+def _of_site(tables: Tables, column: DescribedColumn, columns: Declared) -> Iterator[str]:
     if column.kind == "other":
         yield "holds too few values, or neither numbers nor text: leave it out"
     codes = dict.fromkeys((*columns.schema.file.missing, *column.missing_values))
@@ -222,10 +222,10 @@ def _of_site(tables: Tables, column: DescribedColumn, columns: Columns) -> Itera
         yield f"is in {one_line(column.unit)}, and in {few_names(others)} elsewhere: convert it"
 
 
-def _of_type(tables: Tables, column: DescribedColumn, columns: Columns) -> Iterator[str]:
-    name, known = column.name, columns.values.declared.get(column.name)
+def _of_type(tables: Tables, column: DescribedColumn, columns: Declared) -> Iterator[str]:
+    name, known = column.name, columns.schema.column(column.name).values
     held = few_names(column.values[:3]) or "values that are not told"
-    if known is None and column.kind == "text":
+    if not known and column.kind == "text":
         others = [t.columns[name] for t in tables.values() if name in t.columns]
         values = sorted({value for other in others for value in other.values})
         if _kind(tables, name) == "number":
@@ -234,7 +234,7 @@ def _of_type(tables: Tables, column: DescribedColumn, columns: Columns) -> Itera
             yield f"is text whose values are not told: set categories={name}=A|B, or leave it out"
         else:
             yield f"is text: set categories={name}={one_line('|'.join(values))} for all sites"
-    elif known is not None and column.kind == "number" and _kind(tables, name) == "text":
+    elif known and column.kind == "number" and _kind(tables, name) == "text":
         yield f"is numbers, and text ({few_names(known[:3])}) at the other sites: correct it"
     elif known and (strange := [value for value in column.values if value not in known]):
         mend = f"correct it, or add it to categories ({few_names(known)})"
@@ -242,7 +242,7 @@ def _of_type(tables: Tables, column: DescribedColumn, columns: Columns) -> Itera
 
 
 def _of_missing(
-    column: DescribedColumn, columns: Columns, rows: int, *, target: bool
+    column: DescribedColumn, columns: Declared, rows: int, *, target: bool
 ) -> Iterator[str]:
     count = f"is missing in {column.missing} of {rows} rows"
     if column.missing and target:

@@ -130,6 +130,7 @@ class Schema:
             are, unless ``standardize`` says otherwise. Nodes with either have the same schema.
         reference: Whether the first value of a category is no input of its own, but what the others
             are compared with: beside an intercept, a linear model determines no more.
+        closed: Whether columns that a table has besides are no inputs.
         file: How a text file writes it.
     """
 
@@ -137,6 +138,7 @@ class Schema:
     missing: Literal["refuse", "median", "indicator"] = "refuse"
     of_arrays: bool = field(default=False, compare=False)
     reference: bool = False
+    closed: bool = field(default=False, compare=False)
     file: File = field(default=File(), compare=False)
 
     @classmethod

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from federation.data.values import name_order
+from federation.data.declared import name_order
 from federation.described import DescribedTable
 
 ALL = "all"

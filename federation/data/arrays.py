@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Targets
+from federation.data.encoding import encode_learned
+from federation.data.frames import is_frame
 from federation.data.labels import classes_of, is_text
 from federation.data.lazy import Images, Joined, Lazy, Texts
 from federation.data.npz import named_labels
@@ -17,10 +19,9 @@ from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
 from federation.data.shaping import TESTED, TYPES, Shaping, lost_columns, say_once
-from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
-from federation.schema import Schema
+from federation.schema import Column, Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
@@ -194,16 +195,16 @@ class Own(NamedTuple):
         targets: What targets are: see ``engram.tasks.Task``.
         num_classes: Classes, or tokens, that there are; 0 for those that the arrays hold.
         shaping: How rows of a single input are shaped.
-        column: The name by which classes are declared.
-        values: Classes that are declared.
+        target: The column of targets, with the classes that are declared.
+        alone: Whether rows are one client's, and others may hold other classes.
     """
 
     path: Path
     targets: Targets
     num_classes: int = 0
     shaping: Shaping = Shaping()
-    column: str = "y"
-    values: Values = Values()
+    target: Column = Column("y")
+    alone: bool = False
 
     def arrays(
         self, arrays: Mapping[str, Any], split: HeldOut, by_hash: Callable[..., _Array] | None
@@ -215,10 +216,13 @@ class Own(NamedTuple):
             task, names = self._task(arrays, arrays["y"])
             place = Place(self.path, "y", task, names)
             y, outputs, called = self.labels(arrays["y"], place)
-            x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
-            strata = y if classes else np.zeros(len(y))
-            test = by_hash(x, y, task, called) if by_hash else split(strata, task)
+            test = split(y if classes else np.zeros(len(y)), task)
+            if is_frame(x):  # of a table
+                x, *known = encode_learned(arrays["schema"], self.path, x, task, ~test)
+                arrays = {**arrays, **dict(zip(("schema", "fills"), known, strict=True))}
+            x = self._inputs(place._replace(name="x"), x, y, arrays)
+            test = by_hash(x, y, task, called) if by_hash else test
             found = train_and_test(x, y, task, classes, test)
             if TESTED in arrays:
                 _say_copies(self.path, found)
@@ -288,13 +292,8 @@ class Own(NamedTuple):
             DataError: If they are not what the task's targets may be.
         """
         if self.targets == "classes":
-            return classes_of(
-                place,
-                y,
-                column=self.column,
-                values=self.values,
-                num_classes=self.num_classes,
-            )
+            count, target = self.num_classes, self.target
+            return classes_of(place, y, column=target, alone=self.alone, num_classes=count)
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
         wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"

@@ -10,13 +10,16 @@ import numpy.typing as npt
 from engram.bandits.environments.classes import LabeledRows
 from engram.bandits.environments.ratings import Rated, rated
 from engram.checks import must
-from federation.data.cells import check_there, numbers
-from federation.data.frames import read_frame
+from federation.data.cells import check_columns
 from federation.data.lazy import Lazy
 from federation.data.loading import load
+from federation.data.raw_tables import labels_of
+from federation.data.schema.csv_files import read_csv
+from federation.data.schema.fitting import fit
 from federation.data.source import PERMUTED, Source
 from federation.errors import DataError
 from federation.machine import check_rows
+from federation.schema import Column, File, Schema
 from federation.streams import Stream, generator
 
 
@@ -76,10 +79,12 @@ def read_ratings(
     Raises:
         DataError: If it is no such table, or is too small for what is asked.
     """
-    frame = read_frame(path, columns)
-    check_there(path, dict(frame.items()))
-    stars = numbers(path, columns[2], frame[columns[2]], "code it by numbers of stars")
-    users, items = (_names(frame[name]) for name in columns[:2])
+    table = read_csv(path, File(), numbers=columns)
+    check_columns(path, columns, table.column_names)
+    frame = table.select(list(columns)).to_pandas()
+    known = fit(frame, Schema(), others=columns).schema
+    users, items = (labels_of(path, known.column(name), frame[name]) for name in columns[:2])
+    stars = labels_of(path, Column(columns[2], "number"), frame[columns[2]])
     try:
         return rated(
             users,
@@ -92,10 +97,3 @@ def read_ratings(
         )
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
-
-
-def _names(column: Any) -> npt.NDArray[Any]:
-    """Returns what can be sorted: numbers, or strings where not all are numbers."""
-    if column.dtype.kind in "iuf":
-        return np.asarray(column.to_numpy())
-    return np.asarray(column.astype(str).to_numpy(dtype=object))

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from engram.checks import must
 from federation.data.arrays import Arrays, pieces
+from federation.data.declared import declare
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.lazy import Lazy, RowNumbers
 from federation.data.loading import load
@@ -22,7 +23,6 @@ from federation.data.shortage import check_shortage, shortage
 from federation.data.source import Source
 from federation.data.standards import standardizing
 from federation.data.unpacked import unless_refused
-from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.learning import check_fit
@@ -161,7 +161,7 @@ def _load(
                 exact_tables=standardizing(experiment, table=True) != "none",
             ),
             seed=experiment.seed,
-            columns=Columns.of(experiment, alone=alone),
+            columns=declare(experiment, alone=alone),
             clients=clients,
             by_hash=experiment.privacy == "example"
             and (alone or experiment.partition == "natural"),

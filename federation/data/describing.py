@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from engram.checks import Fault
 from federation import schema as columns
-from federation.data.frames import check_columns
+from federation.data.cells import check_columns
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
 from federation.data.schema.cells import Cells
@@ -18,7 +18,6 @@ from federation.data.schema.csv_files import read_csv
 from federation.data.schema.rules import dates, kind_of, mixed
 from federation.data.schema.typed import typed
 from federation.data.source import Source
-from federation.data.values import Columns
 from federation.described import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
 from federation.errors import DataError, one_line
 from federation.machine import rows_in_memory
@@ -104,7 +103,7 @@ def frame_of(source: Source, cache: Path, file: columns.File = _FILE) -> Any:
     elif source.kind == "npz":
         arrays = read_npz(source.path)
         frame, y = framed(source.path, arrays), arrays.get("y")
-        frame = frame if y is None or y.ndim != 1 else frame.assign(**{Columns().target: y})
+        frame = frame if y is None or y.ndim != 1 else frame.assign(y=y)
     elif source.has_columns:
         from federation.data.hugging_face import read_table  # noqa: PLC0415 - slow to import
 

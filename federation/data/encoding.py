@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from engram.arrays import Array, Bools, Ints
 from engram.checks import Fault
-from federation.data.cells import check_there
+from federation.data.cells import check_columns, check_there
 from federation.data.schema.cells import row_name
 from federation.data.schema.typed import typed
-from federation.errors import DataError, few_names, refusals
+from federation.errors import DataError, refusals
 from federation.schema import Column, Schema
 
 _LACKING: Final = "the model has learned from rows where none is missing"
@@ -42,6 +42,33 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
     return np.stack(found, axis=1).astype(np.float64, copy=False)
 
 
+def encode_learned(
+    schema: Schema, path: Path, cells: Any, owner: Ints | None, learned: Bools
+) -> tuple[Array, Schema, list[npt.NDArray[Any]]]:
+    """Returns rows as inputs, in which owners' medians stand for missing values where they may.
+
+    Args:
+        schema: The schema.
+        path: Where the rows are, for messages.
+        cells: The rows, as ``read_cells`` returns them.
+        owner: The owner of each row, (n,), from 0; None if all have one.
+        learned: Which rows medians, and commonest values, are of, (n,).
+
+    Returns:
+        The inputs, (n, d); the schema with what stands for missing values of whoever is no owner;
+        and what does for each owner's, as ``usual`` returns it: nothing unless medians do.
+
+    Raises:
+        DataError: As ``encode``.
+    """
+    if schema.missing != "median":
+        return encode(schema, path, cells), schema, []
+    owner = np.zeros(len(cells), dtype=np.intp) if owner is None else owner
+    fills = usual(schema, cells[learned], owner[learned], int(owner.max(initial=0)) + 1)
+    x = encode(schema, path, cells, [values[owner] for values in fills])
+    return x, filled(schema, cells[learned]), fills
+
+
 def gaps(schema: Schema, cells: Any) -> Bools:
     """Returns which inputs are of missing values, (n, d), where these are no inputs themselves."""
     each = [
@@ -66,8 +93,7 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
     """
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
-    names = [str(name) for name in frame.columns]
-    _check_names(path, names, [c.name for c in schema.columns if c.default is None])
+    check_columns(path, [c.name for c in schema.columns if c.default is None], frame.columns)
     found, faults = dict[str, Any](), list[Fault]()
     for name in schema.names:
         given = frame[name] if name in frame else pd.Series(np.nan, index=frame.index)
@@ -119,27 +145,6 @@ def filled(schema: Schema, cells: Any) -> Schema:
     """
     everybody = np.zeros(len(cells), dtype=np.intp)
     return schema.with_fills([values[0] for values in usual(schema, cells, everybody, 1)])
-
-
-def in_order(schema: Schema, path: Path, x: Any, names: Sequence[str]) -> Any:
-    """Returns an array of inputs, (n, d), whose columns are in another order, in this one.
-
-    Raises:
-        DataError: Its columns have other names.
-    """
-    _check_names(path, names, schema.inputs)
-    if x.ndim != 2 or len(names) != x.shape[1]:
-        got = f"{len(names)} names for shape {tuple(x.shape)}"
-        raise DataError(f"{path}: x_names must name each column of x, got {got}")
-    return x[:, [list(names).index(name) for name in schema.inputs]]
-
-
-def _check_names(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
-    there = {*names}
-    if lacking := [name for name in wanted if name not in there]:
-        others = [name for name in names if name not in wanted]
-        but = f"; it has {few_names(others)}, which the model does not know" if others else ""
-        raise DataError(f"{path} lacks the columns {few_names(lacking)}{but}")
 
 
 def _encoded(schema: Schema, column: Column, cells: Any, fill: Any) -> list[npt.NDArray[Any]]:

@@ -1,21 +1,14 @@
-"""pandas' data frames: read from files, and those of several clients as one."""
+"""pandas' data frames: those of several clients as one."""
 
 import sys
-import warnings
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must
-from engram.process import filtering
-from federation.errors import DataError, few_names, one_line
-from federation.files import open_file
-
-_MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
-_LINE: Final = 2**24  # bytes of a line that are looked at
+from federation.errors import DataError, few_names
 
 
 def is_frame(value: object) -> bool:
@@ -26,43 +19,6 @@ def is_frame(value: object) -> bool:
 def is_column(value: object) -> bool:
     """Returns whether something is a series of pandas, likewise."""
     return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
-
-
-def read_frame(path: Path, columns: Collection[str]) -> Any:
-    """Reads columns of a CSV file with a header, as pandas has them.
-
-    Raises:
-        DataError: If the file cannot be read, is not a table, or lacks a column.
-    """
-    check_columns(path, columns, _frame(path, nrows=0).columns)
-    return _frame(path, usecols=list(columns))
-
-
-def _frame(path: Path, **how: Any) -> Any:
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
-    try:
-        # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
-        # for an index where rows are longer than the header.
-        with open_file(path) as file, filtering():
-            if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
-                raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            # In chunks, a column would be numbers in some and text in others.
-            return pd.read_csv(path, index_col=False, low_memory=False, **how)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except pd.errors.ParserWarning as error:
-        raise DataError(f"{path} is no table: its first row is longer than its header") from error
-    except (ValueError, MemoryError, OverflowError) as error:
-        raise DataError(f"{path} is no table: {one_line(' '.join(str(error).split()))}") from error
-
-
-def check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
-    """Refuses a table that lacks a column, with a ``DataError`` that names it."""
-    for name in wanted:
-        if name not in columns:
-            raise DataError(f"{path} has no column {name!r}; it has {few_names(columns)}")
 
 
 def in_one_order(whose: str, parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Targets
-from federation.data.arrays import HeldOut
-from federation.data.cells import check_there
+from federation.data.cells import check_columns, check_there
+from federation.data.declared import Declared
+from federation.data.encoding import encode_learned
+from federation.data.frames import is_frame
 from federation.data.images import decoded_images
 from federation.data.lazy import Images, Lazy, RowNumbers
-from federation.data.raw_tables import RawTable, inputs_of, of_frame
+from federation.data.raw_tables import check_client, inputs_of, of_frame
 from federation.data.schema.typed import is_plain
-from federation.data.table_rows import DECLARE, rows_of, targets_of
 from federation.data.unpacked import CACHE
-from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
 from federation.schema import Schema
@@ -39,9 +39,8 @@ _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format
 def read_columns(
     kind: str,
     path: Path,
-    columns: Columns,
+    columns: Declared,
     targets: Targets,
-    split: HeldOut,
     cache: Path,
     *,
     alpha: bool = False,
@@ -57,7 +56,6 @@ def read_columns(
         path: Where it is; for ``hf`` its name, or NAME:SUBSET.
         columns: What its columns are.
         targets: What targets are.
-        split: Which rows are held out, if no part of the data is.
         cache: Folder to unpack to, and to download to.
         alpha: Whether transparency of images is a channel.
 
@@ -66,24 +64,24 @@ def read_columns(
             should be.
     """
     rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
-    held = split if cut == len(rows) else lambda kind, _: np.arange(len(kind)) >= cut
-    if table is not None and (columns.text or not _is_plain(table.schema, rows, columns)):
-        found: dict[str, Any] = rows_of(table, columns, targets, held)
-    elif table is not None:  # of numbers, which are read as they are drawn
-        check_there(path, dict(table.inputs.items()), DECLARE)
-        names = list(table.schema.names)
-        found = {"x": _inputs(path, rows, names, plain=True, alpha=alpha), "schema": table.schema}
-        found |= {"y": targets_of(table, targets)}
-        found |= {} if table.task is None else {"task": table.task}
+    if table is not None:
+        found = table
+        if not columns.text and _is_plain(table["schema"], rows, columns):
+            names = list(table["schema"].names)  # of numbers, which are read as they are drawn
+            found["x"] = _inputs(path, rows, names, plain=True, alpha=alpha)
     else:
         _check_whole(path, rows, names)
         found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
         y = _stacked(path, _column(path, rows, columns.target))
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
-        if columns.task in rows.column_names:
-            found["task"] = _stacked(path, _column(path, rows, columns.task))
+        if columns.client in rows.column_names:
+            found["task"] = _stacked(path, _column(path, rows, columns.client))
     if cut == len(rows):
         return found
+    if is_frame(found["x"]):
+        owner = np.unique(found["task"], return_inverse=True)[1] if "task" in found else None
+        given = found["schema"], path, found["x"], owner, np.arange(len(rows)) < cut
+        found["x"], found["schema"], found["fills"] = encode_learned(*given)
     ends = {"train": slice(cut), "test": slice(cut, None)}
     named = {key: found.pop(key) for key in ("schema", "fills") if key in found}
     every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
@@ -91,8 +89,8 @@ def read_columns(
 
 
 def _opened_columns(
-    kind: str, path: Path, columns: Columns, targets: Targets, cache: Path
-) -> tuple["Dataset", int, list[str], RawTable | None]:
+    kind: str, path: Path, columns: Declared, targets: Targets, cache: Path
+) -> tuple["Dataset", int, list[str], dict[str, Any] | None]:
     """Opens a data set; for its arguments and errors see ``read_columns``.
 
     Returns:
@@ -103,10 +101,12 @@ def _opened_columns(
 
     parts = _parts(kind, path, cache)
     cut, rows = len(parts[0]), concatenate_datasets(parts)
-    columns.check_task(path, rows.column_names)
-    names = inputs_of(path, columns, rows.column_names)
+    check_columns(path, [columns.target], rows.column_names)
+    check_client(path, columns, rows.column_names)
+    names = inputs_of(path, columns, rows.column_names, columns.target)
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
-    wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+    used = {*names, columns.target, columns.client}
+    wanted = [name for name in rows.column_names if name in used]
     if targets == "tokens" or "array" in kinds:
         return rows, cut, names, None
     for name in wanted:
@@ -115,7 +115,7 @@ def _opened_columns(
     return rows, cut, names, of_frame(path, rows.select_columns(wanted).to_pandas(), columns)
 
 
-def _is_plain(schema: Schema, rows: "Dataset", columns: Columns) -> bool:
+def _is_plain(schema: Schema, rows: "Dataset", columns: Declared) -> bool:
     """Whether all inputs are numbers as they stand there, and none may be missing."""
     numbers = (
         is_plain(schema.column(name)) and _kind(rows.features[name]) == "number"
@@ -373,7 +373,7 @@ def _stacked(path: Path, column: Any) -> _Array:
         raise DataError(f"{path}: {column.name} must hold as many numbers in each row") from error
 
 
-def _aligned(path: Path, columns: Columns, y: _Array, like: Any) -> _Array:
+def _aligned(path: Path, columns: Declared, y: _Array, like: Any) -> _Array:
     """Returns a token for each position of inputs that are like this one, -1 for none."""
     if y.dtype.kind not in "biuf":
         y = _characters(path, columns.target, y)

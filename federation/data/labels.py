@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.tasks import CLASSIFICATION, REGRESSION
+from federation.data.declared import fault_of_values
 from federation.data.places import Place
-from federation.data.values import Values
 from federation.errors import DataError, few_names
+from federation.schema import Column
 
 _Array = npt.NDArray[Any]
 _MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes, of two rows each
@@ -36,7 +37,7 @@ def is_text(array: _Array) -> bool:
 
 
 def classes_of(
-    place: Place, y: _Array, *, column: str, values: Values, num_classes: int
+    place: Place, y: _Array, *, column: Column, alone: bool = False, num_classes: int = 0
 ) -> Classes:
     """Returns the classes of all clients' rows.
 
@@ -50,8 +51,8 @@ def classes_of(
     Args:
         place: What messages call the targets.
         y: The targets: (n,) or (n, 1), or one-hot rows (n, k); or several classes a row, (n, ...).
-        column: The name by which classes are declared.
-        values: Those that are declared.
+        column: Their column, with the classes that are declared.
+        alone: Whether rows are one client's, and others may hold other classes.
         num_classes: How many there are; 0 for as many as are in ``y`` or declared.
 
     Raises:
@@ -59,7 +60,7 @@ def classes_of(
             number them otherwise.
     """
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    known = values.declared.get(column, ())
+    known = () if column.kind == "truth" else column.values
     if y.ndim > 2 and y.size and y.dtype.kind in "buif":
         found = Classes(_whole(place, y).astype(np.int64), max(2, int(y.max()) + 1), known)
         return found._replace(outputs=num_classes or len(known) or found.outputs)
@@ -70,19 +71,23 @@ def classes_of(
     elif y.ndim != 1 or not y.size or not (is_text(y) or y.dtype.kind in "buif"):
         raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
     elif known and not is_text(y) and y.dtype.kind != "b" and not any(map(is_whole, known)):
-        found = _numbers(place, _whole(place, y), column, values.needed, len(known))
+        found = _numbers(place, _whole(place, y), column.name, alone, len(known))
         found = found._replace(names=known)
     elif is_text(y) or known:
         text = (y if is_text(y) else _whole(place, y)).astype(str)
         if known and (strange := ~np.isin(text, known)).any():
             expected = f"one of {few_names(known)} (categories)"
             raise place.fault(expected, place.first(text, strange))
-        names = values.of(place.path, column, text)
-        found = Classes(values.numbered(place.path, column, text), len(names), names)
+        held, numbers = np.unique(text, return_inverse=True)
+        names = known or tuple(held.tolist())
+        if wrong := "" if known else fault_of_values(column, names, alone=alone):
+            raise DataError(f"{place.path}: {wrong}")
+        order = np.array([names.index(name) for name in held.tolist()], dtype=np.int64)
+        found = Classes(order[numbers], len(names), names)
     elif y.dtype.kind == "b":
         found = Classes(y.astype(np.int64), 2, ("False", "True"))
     else:
-        found = _numbers(place, _whole(place, y), column, values.needed, num_classes)
+        found = _numbers(place, _whole(place, y), column.name, alone, num_classes)
     if num_classes and found.outputs > num_classes:
         raise place.fault(f"of {num_classes} classes (num-classes)", f"{found.outputs}")
     if found.outputs < 2:

@@ -17,19 +17,19 @@ from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, HeldOut, Own, held_by_hash, held_out, train_and_test
 from federation.data.datasets import read_given
+from federation.data.declared import Declared, declare
 from federation.data.frames import is_frame
 from federation.data.images import CLASS, read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
-from federation.data.raw_tables import by_name, of_arrays, of_csv
+from federation.data.raw_tables import check_client, in_order, of_arrays, of_csv
 from federation.data.shaping import TESTED, Shaping
 from federation.data.source import DATASETS, FILES, HUB, Source
-from federation.data.table_rows import rows_of
-from federation.data.values import Columns
 from federation.errors import DataError, Refused, brief
+from federation.settings.data import DataSettings
 
 _Array = npt.NDArray[Any]
-_PLAIN: Final = Columns()
+_PLAIN: Final = declare(DataSettings.model_validate({}))
 _AS_GIVEN: Final = Shaping()
 _OFFLINE: Final = ContextVar("_OFFLINE", default=False)
 _TASKS: Final = frozenset(task_arrays("task"))
@@ -44,7 +44,7 @@ def load(
     task: str = CLASSIFICATION.name,
     num_classes: int = 0,
     shaping: Shaping = _AS_GIVEN,
-    columns: Columns = _PLAIN,
+    columns: Declared = _PLAIN,
     clients: Sequence[int] = (),
     by_hash: bool = False,
 ) -> Arrays:
@@ -70,24 +70,23 @@ def load(
     """
     split = partial(held_out, fraction=test_fraction, seed=seed)
     if source.is_given or source.is_file or source.kind == HUB:
-        target = CLASS if source.kind == "images" else columns.target
+        target = columns.schema.column(CLASS if source.kind == "images" else columns.target)
         alone = clients if source.by_client else None
-        targets, values = TASKS[task].targets, columns.values
-        own = Own(source.path, targets, num_classes, shaping, target, values)
+        targets = TASKS[task].targets
+        own = Own(source.path, targets, num_classes, shaping, target, columns.alone)
         hashed = partial(held_by_hash, fraction=test_fraction, seed=seed, clients=clients)
         split = partial(split, clients=alone)
         if source.is_given:
             arrays = read_given(source, clients)
             split, hashed = (partial(each, tested=arrays.get(TESTED)) for each in (split, hashed))
+            if is_frame(arrays.get("x")):
+                arrays = {**arrays, **of_arrays(source.path, arrays, columns)}
+            elif columns.text:
+                raise DataError(
+                    clash("text-column", columns.text.name, "empty for arrays: give frames")
+                )
         else:
-            arrays = _read(source.kind, own, columns, split, data_dir)
-        if is_frame(arrays.get("x")):
-            table = of_arrays(source.path, arrays, columns)
-            arrays = {**arrays, **rows_of(table, columns, targets, split)}
-        elif columns.text and source.is_given:
-            raise DataError(
-                clash("text-column", columns.text.name, "empty for arrays: give frames")
-            )
+            arrays = _read(source.kind, own, columns, data_dir)
         if "schema" in arrays:
             own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
         return own.arrays(arrays, split, hashed if by_hash else None)
@@ -102,23 +101,23 @@ def load(
     raise DataError(clash("dataset", source, f"one of {known}"))
 
 
-def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) -> Mapping[str, Any]:
+def _read(kind: str, own: Own, columns: Declared, cache: Path) -> Mapping[str, Any]:
     """Reads a user's files; returns what an .npz file would hold."""
     if kind in ("npz", "npy"):
         arrays = read_npz(own.path) if kind == "npz" else read_npy(own.path)
-        if columns.values.needed:  # one client's
-            return by_name(own.path, arrays)
-        found = with_task(own.path, arrays, columns.task)
-        columns.check_task(own.path, [columns.task] if found.keys() & _TASKS else sorted(arrays))
+        if columns.alone:
+            return in_order(own.path, arrays)
+        found, client = with_task(own.path, arrays, columns.client), columns.client
+        check_client(own.path, columns, [client] if found.keys() & _TASKS else sorted(arrays))
         return found
     alpha = own.shaping.images == "alpha"
     if kind == "images":
         return read_images(own.path, alpha=alpha)
     if kind == "csv":
-        return rows_of(of_csv(own.path, columns), columns, own.targets, split)
+        return of_csv(own.path, columns)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
-    return read_columns(kind, own.path, columns, own.targets, split, cache, alpha=alpha)
+    return read_columns(kind, own.path, columns, own.targets, cache, alpha=alpha)
 
 
 def _digits(split: HeldOut) -> Arrays:

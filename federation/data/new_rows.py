@@ -15,16 +15,16 @@ from engram.models.base import Inputs
 from engram.units import Tokenizer
 from federation.data.arrays import Own
 from federation.data.csv_text import read_text
-from federation.data.encoding import encode, filled, in_order, read_cells
+from federation.data.declared import Declared, declare
+from federation.data.encoding import encode, filled, read_cells
 from federation.data.federated import seen_as
 from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
-from federation.data.raw_tables import framed
+from federation.data.raw_tables import framed, in_order
 from federation.data.schema.csv_files import read_csv
 from federation.data.shaping import Shaping
 from federation.data.texts import texts_of
-from federation.data.values import Columns
 from federation.errors import DataError
 from federation.schema import Kind, Schema
 from federation.settings.data import DataSettings
@@ -88,7 +88,8 @@ def read_new_rows(
         if kind.columns:
             found = _table(path, framed(path, {"x_names": kind.columns, **arrays}), kind, "", False)
         else:
-            x = _by_name(path, _shaped(path, arrays, kind, settings), arrays, kind)
+            arrays = in_order(path, arrays, kind.schema.inputs) if kind.schema else arrays
+            x = _shaped(path, arrays, kind, settings)
             found = NewRows(x, len(tree_leaves(x)[0]))
         found = found._replace(targets={n: arrays[n] for n in ("y", "y_names") if n in arrays})
     if kind.inputs and described(found.x) != kind.inputs:
@@ -98,7 +99,7 @@ def read_new_rows(
 
 def _of_csv(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client: bool) -> NewRows:
     own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
-    columns, tokenizer = Columns.of(DataSettings.model_validate(own)), kind.units.text
+    columns, tokenizer = declare(DataSettings.model_validate(own)), kind.units.text
     file = columns.schema.file
     frame, text = read_csv(path, file).to_pandas(), read_text(path, file)
     frame = frame.set_axis(text.lines)
@@ -128,7 +129,7 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
     return NewRows(torch.from_numpy(x), len(frame), beside, targets, schema, gone)
 
 
-def _texts(path: Path, frame: Any, columns: Columns, tokenizer: Tokenizer) -> NewRows:
+def _texts(path: Path, frame: Any, columns: Declared, tokenizer: Tokenizer) -> NewRows:
     x = texts_of(path, frame, columns).tokens(tokenizer)
     beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
     targets = {"y": beside[columns.target]} if columns.target in beside else {}
@@ -141,10 +142,3 @@ def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[
     exact = kind.units.inputs is not None
     own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole, exact=exact))
     return seen_as(own.inputs(found))
-
-
-def _by_name(path: Path, x: Any, found: Mapping[str, Any], kind: Kind) -> Any:
-    """Returns inputs in the run's order, if the arrays name them."""
-    if kind.schema is None or "x_names" not in found:
-        return x
-    return in_order(kind.schema, path, x, [str(name) for name in found["x_names"].flat])

@@ -9,18 +9,17 @@ from torch import Tensor
 from engram.models.base import Inputs
 from engram.tasks import TASKS
 from federation.data.arrays import Own
+from federation.data.declared import declare
 from federation.data.federated import FederatedData, Split
 from federation.data.images import CLASS
 from federation.data.lazy import RowNumbers
-from federation.data.new_rows import NewRows, read_new_rows
+from federation.data.new_rows import read_new_rows
 from federation.data.places import Place
-from federation.data.raw_tables import RawTable
+from federation.data.raw_tables import labels_of
 from federation.data.schema.fitting import fit
-from federation.data.table_rows import targets_of
-from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
-from federation.schema import Kind, Schema
+from federation.schema import Column, Kind
 
 
 class Newcomer(NamedTuple):
@@ -72,26 +71,18 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     if not found.size:
         raise DataError(f"{path} must hold some rows")
     newcomer = Newcomer(found.x, None, found.size, kind, path.stem)
-    column = e.target_column if path.suffix == ".csv" else CLASS if "file" in found.others else "y"
-    values = Values({column: tuple(kind.class_names)})
-    y = _targets(path, found, e, values)
+    y, targets = found.targets.get("y"), TASKS[e.task].targets
     if y is None:
         return newcomer
+    name = CLASS if "file" in found.others else "y"
+    if path.suffix == ".csv":
+        name = e.target_column
+        column = fit(y.to_frame(), declare(e).schema).schema.column(name)
+        y = labels_of(path, column, y)
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
-    own = Own(path, TASKS[e.task].targets, kind.outputs, column=column, values=values)
-    labels, outputs, _ = own.labels(y, Place(path, column))
+    own = Own(path, targets, kind.outputs, target=Column(name, values=tuple(kind.class_names)))
+    labels, outputs, _ = own.labels(y, Place(path, name))
     if outputs != kind.outputs:
         raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")
     return newcomer._replace(y=torch.from_numpy(labels))
-
-
-def _targets(path: Path, found: NewRows, e: Experiment, values: Values) -> Any:
-    """Returns targets as the source has them; None if it has none."""
-    y = found.targets.get("y")
-    if y is None or path.suffix != ".csv":
-        return y
-    columns = Columns.of(e)._replace(values=values)
-    column = fit(y.to_frame(), columns.schema).schema.columns[0]
-    table = RawTable(path, y.to_frame(), y, None, Schema(), column)
-    return targets_of(table, TASKS[e.task].targets)

@@ -91,9 +91,9 @@ def _by_name(x: Inputs, schema: Schema | None) -> dict[str, _Array]:
 
 def _of_table(values: _Array, schema: Schema) -> dict[str, _Array]:
     flagged = schema.missing == "indicator"
-    numeric = np.flatnonzero(schema.numeric)
+    numeric, names = np.flatnonzero(schema.numeric), schema.inputs
     gone = {k: values[:, k + 1] == 1 if flagged else False for k in numeric}
-    return {schema.inputs[k]: np.where(gone[k], np.nan, values[:, k]) for k in numeric}
+    return {names[k]: np.where(gone[k], np.nan, values[:, k]) for k in numeric}
 
 
 def ranges_of(inputs: Mapping[str, _Array]) -> list[Range]:

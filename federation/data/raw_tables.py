@@ -1,136 +1,180 @@
 """Tables as their sources have them: the one reader of their columns.
 
-CSV files, data frames, and arrays that name their columns become the same record.
+CSV files, data frames, and arrays that name their columns become the same arrays by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import Fault
-from federation.data.cells import check_there
+from engram.checks import Fault, must
+from federation.data.cells import check_columns, check_there
+from federation.data.declared import Declared, fault_of_values, name_order
 from federation.data.encoding import read_cells
-from federation.data.frames import check_columns, is_frame
+from federation.data.frames import is_frame
 from federation.data.lazy import Lazy
+from federation.data.schema.cells import number
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import say_once
-from federation.data.values import Columns, name_order
+from federation.data.texts import texts_of
 from federation.errors import DataError, few_names
 from federation.machine import check_rows
-from federation.schema import Column, Schema
+from federation.schema import INPUTS, Column, Schema
+from federation.settings.data import DataSettings
 
 _Array = npt.NDArray[Any]
+_DECLARE: Final = "set missing=median or missing=indicator"
+_CLASSES: Final = ": text is a target of task=classification or, of two values, family=logistic"
+_CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
 
 
-class RawTable(NamedTuple):
-    """A table.
-
-    Attributes:
-        path: Where it is, for messages.
-        inputs: Its columns of inputs, as ``read_cells`` returns them; texts as they are.
-        y: The target of each row: a column as ``typed`` returns it, or an array that was given.
-        task: The client of each row, (n,); None if the table does not say.
-        schema: The schema of its inputs.
-        target: The column of targets; None where they were given beside the table.
-    """
-
-    path: Path
-    inputs: Any
-    y: Any
-    task: _Array | None
-    schema: Schema
-    target: Column | None = None
-
-
-def of_csv(path: Path, columns: Columns) -> RawTable:
+def of_csv(path: Path, declared: Declared) -> dict[str, Any]:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
-    schema = columns.schema
-    numbers = [c.name for c in schema.columns if is_plain(schema.column(c.name))]
-    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), columns)
+    schema = declared.schema
+    numbers = [name for name in schema.names if is_plain(schema.column(name))]
+    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), declared)
 
 
 def of_frame(
-    path: Path, frame: Any, columns: Columns, y: _Array | None = None, task: _Array | None = None
-) -> RawTable:
-    """Returns a data frame as a table.
+    path: Path, frame: Any, declared: Declared, y: _Array | None = None, task: _Array | None = None
+) -> dict[str, Any]:
+    """Returns ``x``, its ``schema``, ``y`` and, where rows name their client, ``task``.
+
+    Of columns ``x`` is a frame as ``read_cells`` returns it, which is encoded once it is known
+    which rows are learned from. Of texts it is ``Texts``, without a schema.
 
     Args:
         path: Where it is, for messages.
         frame: The frame.
-        columns: What its columns are.
+        declared: What its columns are.
         y: Targets that are given beside it.
         task: Clients that are given beside it.
 
     Raises:
-        DataError: It lacks a column, or the client of some rows, or may be read in several ways; it
-            says which.
+        DataError: It lacks a column, the client or target of some rows, or values where none may
+            be missing; or it may be read in several ways. It says which.
     """
-    if y is None:
-        check_columns(path, [columns.target], frame.columns)
-    columns = columns if y is None else columns._replace(target="")
-    columns.check_task(path, frame.columns if task is None else [columns.task])
-    names = inputs_of(path, columns, frame.columns)
-    if columns.task in frame:
+    target, client = "" if y is not None else declared.target, declared.client
+    check_columns(path, [target] if y is None else [], frame.columns)
+    check_client(path, declared, frame.columns if task is None else [client])
+    names = inputs_of(path, declared, frame.columns, target)
+    if client in frame:
         if task is not None:
-            advice = f"leave out the column {columns.task}, or set another task-column"
+            advice = f"leave out the column {client}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
-        task = labels_of(path, fit(frame[[columns.task]], Schema()).schema.columns[0], frame)
-    for name in columns.drop:
-        if name not in names:
-            has = few_names(names)
-            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
-    names = [name for name in names if name not in columns.drop]
-    there = [name for name in (*names, columns.target) if name in frame]
-    fitted = fit(frame[there], columns.schema, target=columns.target, is_written=columns.is_known)
-    for note in (*fitted.notes, *map(str, () if columns.strict else fitted.questions)):
+        task = labels_of(path, fit(frame[[client]], Schema()).schema.columns[0], frame[client])
+    there = [name for name in (*names, target) if name in frame]
+    fitted = fit(frame[there], declared.schema, target=target, is_written=declared.is_known)
+    for note in (*fitted.notes, *map(str, () if declared.strict else fitted.questions)):
         say_once(f"{path}: {note}")
-    if fitted.questions and columns.strict:
+    if fitted.questions and declared.strict:
         asked = [Fault((), str(each), (each.column,)) for each in fitted.questions]
         raise DataError(asked[0]._replace(text=f"{path}: {asked[0].text}"), *asked[1:])
-    read = fitted.schema.by_name
-    known = [read.get(name) or columns.schema.column(name) for name in names]
-    schema = columns.of_inputs(path, known)
-    inputs = frame[names] if columns.text else read_cells(schema, path, frame)
-    target = fitted.schema.column(columns.target) if y is None else None
-    return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
+    y = labels_of(path, fitted.schema.column(target), frame[target]) if y is None else y
+    found = {"y": y} if task is None else {"y": y, "task": task}
+    schema = _of_inputs(path, names, fitted.schema, declared)
+    if declared.text:
+        return {**found, "x": texts_of(path, frame, declared)}
+    cells = read_cells(schema, path, frame)
+    if schema.missing == "refuse":
+        check_there(path, dict(cells.items()), _DECLARE)
+    return {**found, "x": cells, "schema": schema}
 
 
-def labels_of(path: Path, column: Column, frame: Any) -> _Array:
+def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Declared) -> Schema:
+    """Returns the schema of columns of inputs, without those of which the kind is none.
+
+    Raises:
+        DataError: Values had to be declared, or are too many; or what stands for a column that
+            a table lacks is none of its values, or no number; it names all these columns.
+    """
+    found, faults = list[Column](), list[str]()
+    for name in names:
+        written = declared.schema.column(name)
+        column = fitted.by_name.get(name, written)
+        kind = column.kind or ("category" if column.values else "number")
+        if kind not in INPUTS or column.role != "input":
+            continue
+        # Other sites' numbers may be others than whole ones.
+        kind = "number" if kind == "whole" and not written.kind else kind
+        column = replace(column, kind=kind, default=_default(column))
+        alone = declared.alone
+        if column.is_category and (wrong := fault_of_values(written, column.values, alone=alone)):
+            faults.append(wrong)
+        elif written.default is not None and column.default is None:
+            wanted = f"one of {few_names(column.values)}" if column.is_category else "a number"
+            faults.append(must(f"optional-columns, of {name}", written.default, wanted))
+        found.append(column)
+    if faults:
+        raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))
+    return replace(declared.schema, columns=tuple(found), closed=False)
+
+
+def _default(column: Column) -> float | str | None:
+    """Returns what stands for a column that a table lacks; None if it is none of its cells."""
+    text = "" if column.default is None else str(column.default)
+    if column.kind == "category":
+        return text if text in column.values else None
+    return number(column, text)
+
+
+def check_client(
+    path: Path, declared: Declared, names: Collection[str], *, always: bool = False
+) -> None:
+    """Refuses rows that lack the column of their clients, where they are several clients'.
+
+    Raises:
+        DataError: There is no such column, unless it is the default and need not be there always.
+    """
+    needless = declared.alone or (not always and declared.client in ("", _CLIENT))
+    if not needless and declared.client not in names:
+        has = few_names(names) or "nothing"
+        raise DataError(f"{path} must have {declared.client}, as task-column says; it has {has}")
+
+
+def labels_of(path: Path, column: Column, given: Any) -> _Array:
     """Returns a column of clients, or of classes: whole numbers, truth values, numbers or text.
 
     Raises:
         DataError: Some are missing, or none of the column's values.
     """
     try:
-        cells = typed(column, frame[column.name])
+        cells = typed(column, given)
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        numbers = column.role == "target" and column.kind == "number"
+        raise DataError(f"{path}: {error}{_CLASSES if numbers else ''}") from error
     check_there(path, {column.name: cells})
     kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
     return np.asarray(cells.to_numpy(dtype=kind if cells.dtype.kind == "f" else str))
 
 
-def inputs_of(path: Path, columns: Columns, names: Any) -> list[str]:
+def inputs_of(path: Path, declared: Declared, names: Any, target: str) -> list[str]:
     """Returns the names of the columns of inputs, those among them that the table may lack.
 
     Raises:
-        DataError: If there is no such column, or none of the target.
+        DataError: If there is no such column.
     """
-    needed = [name for name in columns.inputs if name not in columns.defaults]
-    check_columns(path, [*filter(None, [columns.target]), *needed], names)
-    found = [name for name in names if name not in (columns.target, columns.task)]
+    optional, aside = declared.defaults, (target, declared.client)
+    check_columns(path, [name for name in declared.inputs if name not in optional], names)
+    found = [name for name in names if name not in aside]
     if not found:
-        besides = f" besides {columns.target}" if columns.target else ""
+        besides = f" besides {target}" if target else ""
         raise DataError(f"{path} must have a column{besides} to learn from")
-    return list(columns.inputs) or (sorted(found, key=name_order) if columns.by_name else found)
+    for name in declared.drop:
+        if name not in found:
+            has = few_names(found)
+            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
+    found = sorted(found, key=name_order) if declared.alone else found
+    return [name for name in declared.inputs or found if name not in declared.drop]
 
 
-def of_arrays(path: Path, arrays: Mapping[str, Any], columns: Columns) -> RawTable:
+def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
     """Returns arrays, by the names that an .npz file has for them, as a table.
 
     Args:
@@ -138,7 +182,7 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], columns: Columns) -> RawTab
         arrays: Inputs ``x``, a data frame or an array (n, d) whose columns ``x_names`` may name;
             targets ``y``, of several columns the one that ``y_names`` calls as the target is; and
             clients, in an array of the task column's name or in a column of the frame.
-        columns: What its columns are.
+        declared: What its columns are.
 
     Raises:
         DataError: They are something else.
@@ -147,7 +191,7 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], columns: Columns) -> RawTab
         raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")
     x, y, name = arrays["x"], arrays["y"], "task"
     if not is_frame(x):
-        x, y, name = framed(path, arrays), _column(path, arrays, columns.target), columns.task
+        x, y, name = framed(path, arrays), _column(path, arrays, declared.target), declared.client
     task = arrays.get(name)
     if not len(x):
         raise DataError(f"{path} must hold some rows")
@@ -155,7 +199,7 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], columns: Columns) -> RawTab
     wrong |= {name: task} if task is not None and task.shape != x.shape[:1] else {}
     for key, array in wrong.items():
         raise DataError(f"{path}: {key} must have shape {x.shape[:1]}, got {array.shape}")
-    return of_frame(path, x, columns, y, task)
+    return of_frame(path, x, declared, y, task)
 
 
 def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
@@ -180,18 +224,24 @@ def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
     return pd.DataFrame(x.astype(np.float64), columns=columns)
 
 
-def by_name(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arrays whose columns of inputs, if ``x_names`` names them, are in that order.
+def in_order(path: Path, arrays: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns arrays whose columns of inputs, if ``x_names`` names them, are in another order.
+
+    Args:
+        path: Where they are, for messages.
+        arrays: The arrays.
+        wanted: Names of the columns; by default all of them, in the order of names.
 
     Raises:
-        DataError: As ``named``.
+        DataError: As ``named``; or there is no such column.
     """
     parts = {key: arrays[key] for key in ("x", "x_train", "x_test") if key in arrays}
     shapes = {(part.like if isinstance(part, Lazy) else part).shape[1:] for part in parts.values()}
     if "x_names" not in arrays or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
         return dict(arrays)
     names = named(path, arrays, "x_names", shape[0])
-    order = sorted(range(len(names)), key=lambda k: name_order(names[k]))
+    check_columns(path, wanted, names)
+    order = [names.index(name) for name in wanted or sorted(names, key=name_order)]
 
     def take(rows: _Array) -> _Array:
         return rows[:, order]

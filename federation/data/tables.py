@@ -1,8 +1,9 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -16,27 +17,26 @@ from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
 from federation.data.datasets import read_given
-from federation.data.encoding import encode, gaps, usual
-from federation.data.labels import is_text, is_whole
+from federation.data.declared import Declared, declare
+from federation.data.encoding import encode, encode_learned, gaps
+from federation.data.labels import classes_of, is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
-from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_csv
+from federation.data.places import Place
+from federation.data.raw_tables import check_client, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
-from federation.data.schema.typed import typed
 from federation.data.shaping import TESTED
 from federation.data.source import SPARSE, Source
-from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
 from federation.names import checked_names
-from federation.schema import Schema
+from federation.schema import Column, Schema
 from federation.streams import Stream, generator
 
 _Array = npt.NDArray[Any]
 _log = getLogger("flwr.engram")
 _SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
-_ADVICE: Final = "code it by numbers (family=logistic takes text of two values, too)"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -126,11 +126,7 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     if experiment.source.by_client:
         everyone = range(experiment.num_clients)
         return _of_clients(experiment, experiment.source, everyone if hosted is None else hosted)
-    columns, family = Columns.of(experiment), family_of(experiment)
-    table = read_table(experiment.source, columns, family=family)
-    if experiment.task_column == experiment.target_column:
-        wanted = f"a column of {experiment.dataset} that names each row's client, and no other"
-        raise DataError(must("task-column", experiment.task_column, wanted))
+    table = read_table(experiment.source, declare(experiment), family=family_of(experiment))
     tasks, codes = distinct(table.labels)
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
@@ -152,8 +148,7 @@ def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableD
     """Loads a table of each of these clients."""
     found: TableData | None = None
     for client in clients or [0]:  # what columns there are, a node without clients says, too
-        columns, family = Columns.of(e, alone=True), family_of(e)
-        table = read_table(source, columns, one_task=True, client=client, family=family)
+        table = read_table(source, declare(e, alone=True), client=client, family=family_of(e))
         own = _dealt(table, np.zeros(len(table.y), dtype=np.intp), [client], e)
         found = own if found is None else found
         if found.columns != own.columns:
@@ -191,9 +186,7 @@ def _dealt(
         raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()
     if e.missing == "median":
-        path, frame, learned = e.source.path, table.inputs, ~held
-        each = usual(table.schema, frame[learned], codes[learned], len(clients))
-        x = encode(table.schema, path, frame, [values[codes] for values in each])
+        x, _, each = encode_learned(table.schema, e.source.path, table.inputs, codes, ~held)
         fills = {client: [values[k] for values in each] for k, client in enumerate(clients)}
     train: list[Rows | None] = [None] * e.num_clients
     test: list[Rows | None] = [None] * e.num_clients
@@ -219,13 +212,7 @@ def _held_out(size: int, experiment: Experiment, client: int) -> Bools:
 
 
 def read_table(
-    source: Source,
-    columns: Columns,
-    *,
-    drop: Collection[str] = (),
-    one_task: bool = False,
-    client: int = 0,
-    family: FamilyName = "linear",
+    source: Source, columns: Declared, *, client: int = 0, family: FamilyName = "linear"
 ) -> Table:
     """Reads a table; text is encoded as networks have it, but for its first value: see ``Schema``.
 
@@ -234,9 +221,7 @@ def read_table(
             ``task``, and, if wanted, names of x's columns in ``x_names``. If ``y`` has several
             columns, ``y_names`` must name them. ``task_names`` are labels of tasks that ``task``
             numbers from 0.
-        columns: What its columns are; all but target and task are features, unless it names these.
-        drop: Columns that are no features.
-        one_task: Whether all rows may be one task's, and the task's column be missing.
+        columns: What its columns are; of rows that are one client's the task may be missing.
         client: Whose table it is, of a user's data set whose clients are read one by one.
         family: The family of models; for a logistic one the target may be text of two values.
 
@@ -245,31 +230,28 @@ def read_table(
             nor text.
     """
     path, arrays = source.path, dict[str, Any]()
-    alone = columns._replace(
-        is_known=True, whose=False, drop=tuple(drop)
-    )  # a missing task column: see below
+    known = columns.schema.column(columns.target)
+    refuses = columns.schema.missing == "refuse"
+    # What is missing may be refused by name, client by client, or left to whoever reads it.
+    columns = columns._replace(schema=replace(columns.schema, missing="median"), is_known=True)
+    columns = columns if family == "logistic" else columns.with_numbers()
     if source.kind == "csv" and source.place:
         with rows_in_memory(source.place):
-            raw = of_csv(path, alone)
+            table = of_csv(path, columns)
     else:
         arrays = dict(_arrays(source, client))
-        raw = of_arrays(path, arrays, alone)
-    if raw.task is None and not one_task:
-        raise DataError(
-            f"{path} must have a task column, {columns.task!r}, that says whose row each is; it "
-            f"has {few_names(raw.inputs.columns)}"
-        )
-    # What is missing may be refused by name, client by client, or left to whoever reads it.
-    schema = replace(raw.schema, missing="median", reference=True)
+        table = of_arrays(path, arrays, columns)
+    schema = replace(table["schema"], reference=True)
     if not schema.inputs:
         raise DataError(f"{path} must have a column of numbers, or of text with several values")
-    inputs = raw.inputs
-    x = np.where(gaps(schema, inputs), np.nan, encode(schema, path, inputs))
-    task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
-    y, classes = target_of(raw, columns, family)
-    schema = replace(schema, missing="refuse" if raw.schema.missing == "refuse" else "median")
-    tested = arrays.get(TESTED)
-    return Table(x, y, task, list(schema.inputs), schema, inputs, classes, tested)
+    task, cells = table.get("task"), table["x"]
+    if task is None:
+        check_client(path, columns, cells.columns, always=True)
+    x = np.where(gaps(schema, cells), np.nan, encode(schema, path, cells))
+    task = None if task is None else named_labels(path, arrays, columns.client, task)
+    y, classes = target_of(path, table["y"], known, family, alone=columns.alone)
+    schema = replace(schema, missing="refuse" if refuses else "median")
+    return Table(x, y, task, list(schema.inputs), schema, cells, classes, arrays.get(TESTED))
 
 
 def family_of(experiment: Experiment) -> FamilyName:
@@ -291,40 +273,34 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
 
 
 def target_of(
-    table: RawTable, columns: Columns, family: FamilyName
+    path: Path, y: _Array, known: Column, family: FamilyName, *, alone: bool = False
 ) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
     """Returns targets as numbers (n,), and what 0 and 1 are called.
 
     They are called something if they are text, or two values of text are declared for them.
 
     Args:
-        table: The table.
-        columns: What settings say of the table's columns.
+        path: Where they are, for messages.
+        y: The targets.
+        known: Their column as settings declare it.
         family: The family of models; see ``read_table``.
+        alone: As in ``Declared``.
 
     Raises:
         DataError: They are something else.
     """
-    path, name, values = table.path, columns.target, columns.values
-    y, column = table.y, table.target
-    called = values.declared.get(name, ())
-    called = called if len(called) == 2 and not any(map(is_whole, called)) else ()
-    if column is not None and not (family == "logistic" and column.kind == "category"):
-        try:
-            y = typed(replace(column, kind="number", values=()), y)
-        except DataError as error:
-            raise DataError(f"{path}: {error}: {_ADVICE}") from error
-        return y.to_numpy(dtype=np.float64), called if family == "logistic" else ()
-    if column is not None:
-        y = labels_of(path, replace(column, values=()), y.to_frame())
-    if y.ndim == 1 and is_text(y) and family == "logistic":
-        found = values.of(path, name, y := y.astype(str))
-        if len(found) != 2:
-            raise DataError(f"{path}: {name} must have two values, got {few_names(found)}")
-        return values.numbered(path, name, y).astype(np.float64), found
+    logistic = family == "logistic"
+    if y.ndim == 1 and is_text(y) and logistic:
+        found = classes_of(Place(path, known.name), y, column=known, alone=alone)
+        if found.outputs != 2:
+            raise DataError(
+                f"{path}: {known.name} must have two values, got {few_names(found.names)}"
+            )
+        return found.numbers.astype(np.float64), found.names
     if y.ndim != 1 or y.dtype.kind not in "buif":
         raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")
-    return y.astype(np.float64), called if family == "logistic" else ()
+    called = known.values if len(known.values) == 2 and not any(map(is_whole, known.values)) else ()
+    return y.astype(np.float64), called if logistic else ()
 
 
 def _simulated(experiment: Experiment) -> TableData:

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from engram.text import encode, rows_with, tokenizer_from, vocabulary
 from engram.units import Tokenizer, Tokens
-from federation.data.cells import check_there, named_cells
-from federation.data.frames import check_columns
+from federation.data.cells import check_columns, check_there
 from federation.data.lazy import Texts
+from federation.data.schema.cells import row_name
 from federation.data.standards import fitted, in_units
-from federation.errors import DataError, Refused, one_line
+from federation.errors import DataError, Refused, brief, few_names, one_line
 from federation.files import read_file
 from federation.settings.text import TextColumn
 from federation.streams import unseen
 
 if TYPE_CHECKING:
+    from federation.data.declared import Declared
     from federation.data.federated import FederatedData
-    from federation.data.values import Columns
     from federation.experiment import Experiment
 
 _LARGEST: Final = 2**24  # bytes of a vocabulary's file
 _EMPTY: Final = "set missing=indicator for an empty text"
 
 
-def texts_of(path: Path, frame: Any, columns: "Columns") -> Texts:
+def texts_of(path: Path, frame: Any, columns: "Declared") -> Texts:
     """Returns the texts of a table that has such, as rows without a tokenizer.
 
     Args:
@@ -44,9 +44,11 @@ def texts_of(path: Path, frame: Any, columns: "Columns") -> Texts:
     cells = given.mask(given.isin({"", *schema.column(text.name).missing}))
     if schema.missing == "refuse":
         check_there(path, {text.name: cells}, _EMPTY)
-    there = cells.dropna()
-    if len(other := there[[not isinstance(cell, str) for cell in there]]):
-        raise DataError(f"{path}: {text.name} must hold texts, got {named_cells(other[:3])}")
+    there = cells.dropna().items()
+    strange = {label: cell for label, cell in there if not isinstance(cell, str)}
+    if strange:
+        named = few_names(f"{brief(cell)} in {row_name(row)}" for row, cell in strange.items())
+        raise DataError(f"{path}: {text.name} must hold texts, got {named}")
     return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), encode, text.length)
 
 

@@ -18,14 +18,13 @@ from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.new_rows import NewRows, read_new_rows
-from federation.data.raw_tables import RawTable
+from federation.data.raw_tables import labels_of
 from federation.data.tables import TableData, family_of, target_of
-from federation.data.values import Columns, Values
 from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
 from federation.predicted import Interval
-from federation.schema import Column, ColumnKind, Schema
+from federation.schema import Column, Schema
 from federation.streams import Stream, generator
 from federation.wire import to_record
 from simulations.exports.evidence import of_coefficients
@@ -145,17 +144,14 @@ def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
     if "y" not in rows.targets:
         return None
     e, classes = learned.experiment, learned.kind.classes
-    columns = Columns.of(e)
-    if classes:
-        columns = columns._replace(values=Values({columns.target: classes}))
-    y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
-    if columns.target in names and y.ndim == 2:
-        y = y[:, names.index(columns.target)]
-    kind: ColumnKind = "category" if classes else "number"
     # Only a run of named classes says which of two texts is 1.
-    column = None if isinstance(y, np.ndarray) else Column(columns.target, kind=kind)
-    table = RawTable(path, None, y, None, Schema(), column)
-    found, _ = target_of(table, columns, family_of(e) if classes else "linear")
+    target = Column(e.target_column, "category" if classes else "number", classes, role="target")
+    y, names = rows.targets["y"], list(map(str, rows.targets.get("y_names", ())))
+    if not isinstance(y, np.ndarray):
+        y = labels_of(path, target, y)
+    elif target.name in names and y.ndim == 2:
+        y = y[:, names.index(target.name)]
+    found, _ = target_of(path, y, target, family_of(e) if classes else "linear")
     if len(found) != rows.size:
         raise DataError(f"{path}: y must have {rows.size} rows, as x has, got {len(found)}")
     return found

@@ -461,6 +461,8 @@ def test_no_run_asks_for_cells_where_no_figure_may_leave(tmp_path, rules):
     told = {said(categories=f"ward={values}") for values in ("north|south", "a|b")}
     assert len(told) == 1
     assert "categories of 'ward' must include those in the site's schema.toml" in told.pop()
+    for line, word in (('missing = ["40"]', "missing-values"), ('values = ["40"]', "categories")):
+        assert word in said(schema=f"columns.age = {{{line}}}")
     written = '[ward]\nkind = "text"\nvalues = ["north", "south"]\nmissing-values = ["?"]\n'
     (tmp_path / "schema.toml").write_text(written)
     fits = {"categories": "ward=north|south|west", "missing_values": "?"}

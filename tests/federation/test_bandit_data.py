@@ -121,7 +121,7 @@ BAD_RATINGS = {
         columns={"rating": "stars"}
     ),
     "user is missing in row 3": lambda data: data.assign(user=data.user.where(data.index != 3)),
-    "column rating must hold numbers, got 'good' in row 2: code it": lambda data: data.assign(
+    "column rating must hold numbers, got 'good' in row 2": lambda data: data.assign(
         rating=data.rating.astype(object).where(data.index != 2, "good")
     ),
     "stars must be finite and positive, got \\[-1.0\\]": lambda data: data.assign(rating=-1.0),

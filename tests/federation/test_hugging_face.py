@@ -15,7 +15,7 @@ from federation.data.source import Source
 from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from simulations.engine import simulate
-from tests.federation.test_own_data import TABLE, WARDS, arrays_of, everything, read
+from tests.federation.test_own_data import arrays_of, everything, read
 from tests.support import small_of_any, write_npz
 
 WRITERS = {"target_column": "character", "task_column": "writer_id", "input_columns": "image"}
@@ -158,24 +158,6 @@ def test_several_columns_of_inputs(tmp_path):
     known = {tuple(w): p for w, p in zip(words.tolist(), pixels.tolist(), strict=True)}
     assert found.items() <= known.items()
     assert {tuple(row) for row in targets.tolist()} <= {tuple(r) for r in y.astype("f4").tolist()}
-
-
-@pytest.mark.parametrize("kind", ["parquet", "parquet folder"])
-def test_a_table_is_read_as_a_csv_file_is(tmp_path, kind):
-    import pandas as pd
-    from datasets import Dataset
-
-    (tmp_path / "a.csv").write_text(TABLE)
-    frame = pd.concat([pd.read_csv(tmp_path / "a.csv")] * 10, ignore_index=True)
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    own = WARDS | {"missing": "indicator"}
-    one = read(f"csv:{tmp_path}/a.csv", **own)
-    two = read(stored(kind, Dataset.from_pandas(frame), tmp_path), **own)
-    assert two.kind == one.kind
-    if kind == "parquet":
-        assert torch.equal(two.train.x, one.train.x)
-    else:
-        assert (len(two.train.y), len(two.test.y)) == (60, 20)
 
 
 def test_clients_of_unequal_size_that_lack_classes(tmp_path):
@@ -325,7 +307,7 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
     ("change", "settings", "message"),
     [
         (lambda rows: rows, {"target_column": "label"}, r"rows\.parquet has no column 'label'; it"),
-        (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has image"),
+        (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has writer"),
         (
             lambda rows: rows.add_column("day", [date(2026, 1, 1)] * len(rows)),
             {"input_columns": "hsf_id,day"},

@@ -108,10 +108,12 @@ def read(y, **settings):
 
 def test_declared_classes_have_their_order_and_their_names():
     text, whole = KINDS["text"][0], KINDS["other numbers"][0]
-    data = read(text, categories="y=cat|dog|bee|ant")
-    assert (data.outputs, data.kind.classes) == (4, ("cat", "dog", "bee", "ant"))
-    every = np.concatenate([data.train.y, data.test.y])
-    assert np.bincount(every).tolist() == [8, 0, 8, 8]
+    written = 'columns.y = {kind = "category", values = ["cat", "dog", "bee", "ant"]}'
+    for how in ({"categories": "y=cat|dog|bee|ant"}, {"schema": written}):
+        data = read(text, **how)
+        assert (data.outputs, data.kind.classes) == (4, ("cat", "dog", "bee", "ant"))
+        every = np.concatenate([data.train.y, data.test.y])
+        assert np.bincount(every).tolist() == [8, 0, 8, 8]
     assert read(whole, categories="y=7|3|-1").kind.classes == ("7", "3", "-1")
     assert read(NUMBERS, categories="y=ant|bee|cat").kind.classes == ("ant", "bee", "cat")
     assert read(text, num_classes=4).kind.class_names == ["ant", "bee", "cat", "3"]

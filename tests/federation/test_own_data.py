@@ -233,47 +233,6 @@ def rows_of(tmp_path, text=TABLE, **settings):
     return data, sorted(rows.tolist())
 
 
-def test_missing_values_have_a_column(tmp_path):
-    data, rows = rows_of(tmp_path, missing="indicator")
-    assert dict(data.names) == {0: "a", 1: "b"}
-    assert rows == sorted(
-        [  # age, is it missing, blue, green, red, is it missing; died
-            [1, 0, 0, 0, 1, 0, 0],
-            [2, 0, 1, 0, 0, 0, 1],
-            [0, 1, 0, 0, 1, 0, 0],
-            [9, 0, 0, 0, 0, 1, 1],
-            [4, 0, 0, 1, 0, 0, 0],
-            [6, 0, 0, 1, 0, 0, 0],
-            [5, 0, 0, 0, 1, 0, 1],
-            [7, 0, 1, 0, 0, 0, 1],
-        ]
-    )
-
-
-def test_missing_values_are_the_median_of_the_clients_training_rows(tmp_path):
-    rng = np.random.default_rng(0)
-    ages = np.where(rng.random(80) < 0.3, "", rng.integers(100, size=80).astype(str))
-    colors = rng.choice(["red", "green", "blue", "blue", ""], 80)
-    table = zip(
-        ages, colors, rng.choice(["a", "b"], 80), rng.choice(["no", "yes"], 80), strict=True
-    )
-    text = "\n".join(["age,color,ward,died", *map(",".join, table)])
-    flagged, filled = (rows_of(tmp_path, text, missing=how)[0] for how in ("indicator", "median"))
-    for client in range(2):
-        learned = flagged.train.x[flagged.train.rows[client]].numpy()
-        median = np.median(learned[learned[:, 1] == 0, 0])
-        commonest = np.eye(3)[learned[:, 2:5].sum(0).argmax()]
-        for one, other in ((flagged.train, filled.train), (flagged.test, filled.test)):
-            before, after = one.x[one.rows[client]].numpy(), other.x[other.rows[client]].numpy()
-            unknown = before[:, [1, 5]] == 1
-            assert unknown.any(0).all()
-            np.testing.assert_array_equal(
-                after[:, 0], np.where(unknown[:, 0], median, before[:, 0])
-            )
-            color = np.where(unknown[:, 1:], commonest, before[:, 2:5])
-            np.testing.assert_array_equal(after[:, 1:], color)
-
-
 def test_categories_are_declared_for_nodes(tmp_path):
     (tmp_path / "a.csv").write_text(TABLE)
     settings = WARDS | {"missing": "median"}
@@ -299,6 +258,7 @@ def test_categories_are_declared_for_nodes(tmp_path):
         (TABLE.replace("yes", "", 1), {}, "died is missing in row 1"),
         (TABLE.replace(",no", ",0.5"), {"missing": "median"}, None),
         (TABLE, {"missing": "median", "categories": "color=red|blue"}, "got 'green' in row 4"),
+        (TABLE, {"input_columns": "age,died"}, "input-columns must be without died, which are tar"),
         (TABLE, {"categories": "color"}, "categories must be columns with all their values"),
         ("died,ward\n0,a\n1,b\n", {}, "must have a column besides died to learn from"),
     ],
@@ -309,12 +269,6 @@ def test_refuses_tables_that_are_none(tmp_path, text, settings, message):
         return
     with pytest.raises(DataError, match=re.compile(message)):
         rows_of(tmp_path, text, **settings)
-
-
-def test_truth_values_are_numbers_whether_or_not_some_are_missing(tmp_path):
-    text = TABLE.replace("red", "True").replace("blue", "False").replace("green", "True")
-    assert [9, 0, 0, 1, 1] in rows_of(tmp_path, text, missing="indicator")[1]
-    assert {row[1] for row in rows_of(tmp_path, text, missing="median")[1]} == {0, 0.5, 1}
 
 
 def test_numbers_are_predicted(tmp_path):

@@ -1,15 +1,22 @@
 """Tables as files hold them, and what is refused."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from federation.data.declared import declare
 from federation.data.source import Source
 from federation.data.tables import own_table, read_table, table_data
-from federation.data.values import Columns, Values
 from federation.errors import DataError
-from federation.experiment import Experiment
+from federation.settings.data import DataSettings
 from tests.support import small, write_npz
+
+
+def columns(target="y", task="task", settings=MappingProxyType({}), **how):
+    given = {"target_column": target, "task_column": task, **settings}
+    return declare(DataSettings.model_validate(given), **how)
 
 
 def frame():
@@ -30,7 +37,7 @@ def csv(path, data):
 
 
 def test_a_csv_file(tmp_path):
-    table = read_table(Source(csv(tmp_path / "a.csv", frame())), Columns("pressure", "hospital"))
+    table = read_table(Source(csv(tmp_path / "a.csv", frame())), columns("pressure", "hospital"))
     assert table.columns == ["age", "dose", "smoker"]
     assert table.x.tolist()[0] == [50, 0.5, 1]
     assert table.y.tolist() == [120, 140, 130, 125, 150, 160]
@@ -47,94 +54,80 @@ def test_an_npz_file_with_names(tmp_path):
         y_names=np.array(["math", "reading", "science"]),
         task_names=np.array(["north", "south"]),
     )
-    table = read_table(Source(path), Columns("reading", "task"))
+    table = read_table(Source(path), columns("reading"))
     assert table.columns == ["age", "dose"]
     assert table.y.tolist() == [1, 4, 7, 10, 13, 16]
     assert table.task.tolist() == ["south", "north", "south", "north", "north", "south"]
     with pytest.raises(DataError, match="y has the columns math, reading, science: choose one"):
-        read_table(Source(path), Columns("y", "task"))
+        read_table(Source(path), columns())
 
 
 def test_an_npz_file_without(tmp_path):
     path = write_npz(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.arange(4))
-    table = read_table(Source(path), Columns("y", "task"), one_task=True)
+    table = read_table(Source(path), columns(alone=True))
     assert (table.columns, table.task) == (["x0", "x1", "x2"], None)
 
 
-@pytest.mark.parametrize("declared", [(), ("yes", "no")])
-@pytest.mark.parametrize("kind", ["csv", "npz"])
-def test_a_target_of_two_texts_is_zero_and_one_where_models_are_logistic(tmp_path, kind, declared):
-    died = ["no", "yes", "yes", "no", "yes", "yes"]
-    name = "died" if kind == "csv" else "y"
-    columns = Columns(name, values=Values({name: declared} if declared else {}))
+def read_died(folder, kind, died, declared="", family="logistic", **how):
+    """Reads a table with such targets, from a file in which they may be called otherwise."""
+    arrays = {"x": np.arange(6.0)[:, None], "hospital": np.arange(6) % 2, "y": np.array(died)}
     if kind == "csv":
-        columns = columns._replace(task="hospital")
-        path = csv(tmp_path / "a.csv", frame().assign(died=died))
+        path, target = csv(folder / "a.csv", frame().assign(died=died)), "died"
     else:
-        arrays = {"x": np.arange(6.0)[:, None], "task": np.arange(6) % 2}
-        path = write_npz(tmp_path / "a.npz", y=np.array(died, "S"), **arrays)
-    table = read_table(Source(path), columns, family="logistic")
-    first = declared[0] if declared else "no"
-    assert table.y.tolist() == [float(cell != first) for cell in died]
-    assert table.classes == (declared or ("no", "yes"))
-    if kind == "csv":
-        with pytest.raises(DataError, match="family=logistic takes text of two values"):
-            read_table(Source(path), columns)
+        path, target = write_npz(folder / "a.npz", **arrays), "y"
+    settings = {"categories": f"{target}={declared}"} if declared else {}
+    return read_table(Source(path), columns(target, "hospital", settings, **how), family=family)
 
 
-def test_a_target_of_text_that_is_not_of_two_values_is_refused(tmp_path):
-    def read(*died, **values):
-        source = csv(tmp_path / "a.csv", frame().assign(died=died))
-        return read_table(
-            Source(source), Columns("died", "hospital", values=Values(**values)), family="logistic"
-        )
-
-    with pytest.raises(DataError, match="died must have two values, got maybe, no, yes"):
-        read("no", "yes", "maybe", "no", "no", "no")
-    with pytest.raises(DataError, match="died must have two values, got yes"):
-        read(*["yes"] * 6)
-    with pytest.raises(DataError, match="died is missing in row 1"):
-        read("no", None, "yes", "no", "no", "no")
-    with pytest.raises(DataError, match="died is text, whose values other nodes may hold others"):
-        read("no", "yes", "yes", "no", "no", "no", needed=True)
-    with pytest.raises(DataError, match="died has 'no' in row 5 among numbers"):
-        read(0, 1, 1, 0, 1, "no")
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+@pytest.mark.parametrize(
+    ("died", "declared", "y", "classes"),
+    [
+        (["no", "yes", "yes", "no", "yes", "yes"], "", [0, 1, 1, 0, 1, 1], ("no", "yes")),
+        (["no", "yes", "yes", "no", "yes", "yes"], "yes|no", [1, 0, 0, 1, 0, 0], ("yes", "no")),
+        # Numbers stay, so that a site with numbers has the kind of another with text.
+        ([0, 1, 1, 0, 1, 1], "", [0, 1, 1, 0, 1, 1], ()),
+        ([0, 1, 1, 0, 1, 1], "no|yes", [0, 1, 1, 0, 1, 1], ("no", "yes")),
+        ([0, 1, 1, 0, 1, 1], "1|0", [0, 1, 1, 0, 1, 1], ()),
+        ([False, True, True, False, True, True], "", [0, 1, 1, 0, 1, 1], ()),
+    ],
+)
+def test_targets_of_two_values(tmp_path, kind, died, declared, y, classes):
+    table = read_died(tmp_path, kind, died, declared=declared)
+    assert (table.y.tolist(), table.classes) == (y, classes)
 
 
 @pytest.mark.parametrize(
-    ("declared", "classes"), [((), ()), (("no", "yes"), ("no", "yes")), (("1", "0"), ())]
+    ("died", "how", "message"),
+    [
+        ("no yes maybe no no no", {}, "died must have two values, got maybe, no, yes"),
+        ("yes yes yes yes yes yes", {}, "died must hold at least 2 classes, got one"),
+        ("no NA yes no no no", {}, "died is missing in row 1"),
+        ("no yes yes no no no", {"alone": True, "drop": ("smoker",)}, "died is text, whose values"),
+        ("0 1 1 0 1 no", {}, "died has 'no' in row 5 among numbers"),
+        ("no yes yes no no no", {"family": "linear"}, "text is a target of .* family=logistic"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["csv", "npz"])
-def test_numbers_stay_and_are_called_what_is_declared(tmp_path, kind, declared, classes):
-    # So a site with numbers has the kind of another with text.
-    died, name = [0, 1, 1, 0, 1, 1], "died" if kind == "csv" else "y"
-    if kind == "csv":
-        path = csv(tmp_path / "a.csv", frame().assign(died=died))
-    else:
-        arrays = {"x": np.arange(6.0)[:, None], "hospital": np.arange(6) % 2}
-        path = write_npz(tmp_path / "a.npz", y=np.array(died), **arrays)
-    values = Values({name: declared} if declared else {})
-    columns = Columns(name, "hospital", values=values)
-    table = read_table(Source(path), columns, family="logistic", one_task=True)
-    assert table.y.tolist() == died
-    assert table.classes == classes
+def test_targets_that_are_not_of_two_values_are_refused(tmp_path, died, how, message):
+    with pytest.raises(DataError, match=message):
+        read_died(tmp_path, "csv", died.split(), **how)
 
 
 def test_columns_that_are_left_out(tmp_path):
     dataset = csv(tmp_path / "a.csv", frame().assign(name="Ann"))
-    table = read_table(Source(dataset), Columns("pressure", "hospital"), drop=["name", "dose"])
+    table = read_table(Source(dataset), columns("pressure", "hospital", drop=("name", "dose")))
     assert table.columns == ["age", "smoker"]
     assert table.x[0].tolist() == [50, 1]
     with pytest.raises(DataError, match="no feature 'nam' to be left out; it has age, dose"):
-        read_table(Source(dataset), Columns("pressure", "hospital"), drop=["nam"])
+        read_table(Source(dataset), columns("pressure", "hospital", drop=("nam",)))
     x, y = np.arange(6).reshape(3, 2), np.arange(3)
     numbers = write_npz(tmp_path / "a.npz", x=x, y=y, task=y)
-    table = read_table(Source(numbers), Columns("y", "task"), drop=["x0"])
+    table = read_table(Source(numbers), columns(drop=("x0",)))
     assert (table.columns, table.x.tolist()) == (["x1"], [[1], [3], [5]])
     with pytest.raises(DataError, match="no feature 'task' to be left out; it has x0, x1"):
-        read_table(Source(numbers), Columns("y", "task"), drop=["task"])
+        read_table(Source(numbers), columns(drop=("task",)))
     with pytest.raises(DataError, match="y is one column, y: there is no 'z'"):
-        read_table(Source(numbers), Columns("z", "task"))
+        read_table(Source(numbers), columns("z"))
 
 
 def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
@@ -168,16 +161,27 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
 def test_tables_that_cannot_be(tmp_path):
     good = csv(tmp_path / "good.csv", frame())
     e = small(method="molar", dataset=good, num_clients=2, target_column="pressure")
-    with pytest.raises(DataError, match=r"must have a task column, 'task', .* it has age"):
-        table_data(e)
     with pytest.raises(DataError, match="hospital is text, whose values other nodes may hold"):
         own_table(e, Source(good), 0)
     nobodys = csv(tmp_path / "nobodys.csv", frame().drop(columns="hospital"))
-    with pytest.raises(DataError, match=r"nobodys\.csv must have a task column, 'task'"):
+    with pytest.raises(DataError, match=r"nobodys\.csv must have task, as task-column"):
         table_data(e.model_copy(update={"dataset": nobodys}))
     e = e.model_copy(update={"task_column": "hospital", "num_clients": 3})
     with pytest.raises(DataError, match=r"must be the number of clients in csv:.*, 2, got 3"):
         table_data(e)
+
+
+def test_all_columns_that_are_no_numbers_are_named(tmp_path):
+    data = frame().assign(age=["?", *"23x56"], dose=["b", *"12345"])
+    message = r"age has '\?' in row 0, 'x' in row 3 among numbers: .* dose has 'b' in row 0 among"
+    with pytest.raises(DataError, match=message):
+        read_table(Source(csv(tmp_path / "a.csv", data)), columns("pressure", "hospital"))
+
+
+def test_numbers_above_all_floats_are_infinite(tmp_path):
+    path = csv(tmp_path / "a.csv", frame().assign(dose=[*"12", "9" * 400, *"345"]))
+    with pytest.raises(DataError, match="dose is infinite in row 2"):
+        read_table(Source(path), columns("pressure", "hospital"))
 
 
 def test_a_client_of_few_rows_keeps_one_to_learn_from(tmp_path):
@@ -188,44 +192,9 @@ def test_a_client_of_few_rows_keeps_one_to_learn_from(tmp_path):
     assert [rows and len(rows.y) for rows in held.test] == [1, None]
 
 
-def test_rows_longer_than_the_header_are_no_table(tmp_path):
-    # Else pandas takes the first columns for an index, and the others for what they are not.
-    (tmp_path / "a.csv").write_text("x,y,task\n1,2,3,4\n1,2,3,4\n")
-    with pytest.raises(DataError, match="its line 2 has 4 cells, and its first one 3"):
-        read_table(Source(f"csv:{tmp_path}/a.csv"), Columns("y", "task"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d.drop(columns="pressure"), "has no column 'pressure'; it has age, dose"),
-        (lambda d: d.assign(dose=[*"12", "9" * 400, *"345"]), "dose is infinite in row 2"),
-        (lambda d: d.assign(dose=[*"12", "high", *"345"]), "dose has 'high' in row 2 among"),
-        (lambda d: d.rename(columns={"hospital": "h"}), "have a task column, 'hospital', that"),
-        (
-            lambda d: d.assign(hospital=[None, *d["hospital"][1:]]),
-            "hospital is missing in row 0: a row needs one",
-        ),
-        (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
-    ],
-)
-def test_csv_files_that_cannot_be(tmp_path, change, message):
-    with pytest.raises(DataError, match=message):
-        read_table(
-            Source(csv(tmp_path / "a.csv", change(frame()))), Columns("pressure", "hospital")
-        )
-
-
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(DataError, match=r"no\.csv cannot be read: No such file"):
-        read_table(Source(f"csv:{tmp_path / 'no.csv'}"), Columns("y", "task"))
-    (tmp_path / "empty.csv").touch()
-    with pytest.raises(DataError, match=r"empty\.csv is empty"):
-        read_table(Source(f"csv:{tmp_path / 'empty.csv'}"), Columns("y", "task"))
-    with pytest.raises(
-        DataError, match="dataset must be csv:PATH, npz:PATH, or simulated: sparse-l"
-    ):
-        read_table(Source("digits"), Columns("y", "task"))
+def test_other_data_sets_are_refused():
+    with pytest.raises(DataError, match="dataset must be csv:PATH, npz:PATH, or simulated: spa"):
+        read_table(Source("digits"), columns())
 
 
 @pytest.mark.parametrize(
@@ -257,9 +226,7 @@ def test_files_that_are_none(tmp_path):
 )
 def test_npz_files_that_cannot_be(tmp_path, arrays, message):
     with pytest.raises(DataError, match=message):
-        read_table(
-            Source(write_npz(tmp_path / "a.npz", **arrays)), Columns("y", "task"), one_task=True
-        )
+        read_table(Source(write_npz(tmp_path / "a.npz", **arrays)), columns(alone=True))
 
 
 def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():
@@ -270,14 +237,6 @@ def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():
         table_data(small(method="molar", dataset="sparse-logistic", num_clients=3))
 
 
-def test_the_target_cannot_name_clients_too(tmp_path):
-    (tmp_path / "rows.csv").write_text("x,y\n1,0\n2,1\n3,0\n4,1\n")
-    e = Experiment(
-        method="molar",
-        dataset=f"csv:{tmp_path / 'rows.csv'}",
-        target_column="y",
-        task_column="y",
-        num_clients=2,
-    )
-    with pytest.raises(DataError, match=r"task-column must be a column of csv:.* got 'y'"):
-        table_data(e)
+def test_the_target_cannot_name_clients_too():
+    with pytest.raises(DataError, match="task-column must be another column than target-column"):
+        columns("y", "y")

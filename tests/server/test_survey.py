@@ -319,7 +319,7 @@ def test_a_lacking_column_is_imputed_as_a_missing_value_is(tmp_path, missing):
     (row,) = read_new_rows(tmp_path / "new.csv", kind, e.to_config()).x.numpy()
     assert row[with_it.schema.inputs.index("c")] == 1
     Path(tmp_path / "new.csv").write_text("a\n1\n")
-    with pytest.raises(DataError, match="lacks the columns c"):
+    with pytest.raises(DataError, match="has no column 'c'; it has a"):
         read_new_rows(tmp_path / "new.csv", kind, e.to_config())
 
 

@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple, cast
 from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import REACH
 from engram.molar.shrinkage import Option
+from federation.data.declared import declare
 from federation.data.tables import Table, read_table
-from federation.data.values import Columns
 from federation.errors import DataError
+from federation.settings.data import DataSettings
 from simulations.pool import Pool, Tell
 from simulations.studies.molar import coefficients, comparison, scores
 from simulations.studies.molar.coefficients import Coefficients
@@ -42,7 +43,9 @@ class TableResults(NamedTuple):
 def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
     s, family = settings, cast("FamilyName", settings.family)
-    table = read_table(s.source, Columns(s.target, s.task), drop=s.drop, family=family)
+    given = DataSettings.model_validate({"target_column": s.target, "task_column": s.task})
+    columns = declare(given, drop=s.drop)
+    table = read_table(s.source, columns, family=family)
     whole = complete(table, family, indicators=s.missing == "indicator")
     table, dropped = independent(whole)
     if dropped and (s.columns == "strict" or not table.columns):

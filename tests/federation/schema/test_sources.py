@@ -1,5 +1,7 @@
 """Kinds of columns x formats x one process or a node: each right, or refused with the way."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,8 +23,8 @@ COLUMNS = {name: cells for name, (cells, _) in ASKED.items() if len(cells) == N}
 COLUMNS |= {name: cells for name, (cells, *_) in NUMBERS.items()}
 
 
-def loaded(kind, cells, folder, **settings):
-    table = pd.DataFrame({"v": list(cells), "z": rng.normal(size=N)})
+def loaded(kind, cells, folder, more=MappingProxyType({}), **settings):
+    table = pd.DataFrame({"v": list(cells), **more, "z": rng.normal(size=N)})
     table["died"], table["ward"] = rng.integers(0, 2, N), np.array(["a", "b"])[np.arange(N) % 2]
     e = Experiment(**SETTINGS, data_dir=str(folder), **settings)
     if kind == "node":
@@ -34,6 +36,10 @@ def loaded(kind, cells, folder, **settings):
     elif kind == "parquet":
         Dataset.from_pandas(table).to_parquet(str(folder / "t.parquet"))
         dataset = f"parquet:{folder}/t.parquet"
+    elif kind == "parts":
+        for part, rows in (("train", table[:150]), ("test", table[150:])):
+            Dataset.from_pandas(rows, preserve_index=False).to_parquet(f"{folder}/t/{part}.parquet")
+        dataset = f"parquet:{folder}/t"
     else:
         dataset = hold(arrays_of((table.drop(columns="died"), table["died"])))
     return federated_data(e.model_copy(update={"dataset": Source.of(dataset)})), table
@@ -83,12 +89,64 @@ def test_dates_are_days_since_one_that_is_named(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_codes_mean_what_the_schema_says(kind, tmp_path):
-    cells = rng.choice(["1", "2"], N)
-    line = 'columns.v = {kind = "category", values = {"1" = "M", "2" = "F"}}'
+    cells = rng.choice(["01", "02"], N)
+    line = 'columns.v = {kind = "category", values = {"01" = "M", "02" = "F"}}'
     data, _ = loaded(kind, cells, tmp_path, schema=line)
     assert data.schema.inputs == ("v=F", "v=M", "z")
     held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
-    assert held.sum() == (cells == "2").sum()
+    assert held.sum() == (cells == "02").sum()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "how", [{"missing_values": "?|-9"}, {"schema": 'columns.v = {missing = ["?", "-9"]}'}]
+)
+def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp_path):
+    cells = np.where(np.arange(N) % 7 == 3, "?", np.where(np.arange(N) % 7 == 5, "-9", "3.5"))
+    data, _ = loaded(kind, cells, tmp_path, missing="indicator", **how)
+    assert data.schema.inputs == ("v", "v is missing", "z", "z is missing")
+    held = np.concatenate([np.asarray(split.x[:, :2]) for split in (data.train, data.test)])
+    there = np.count_nonzero(cells == "3.5")
+    assert sorted(map(tuple, held)) == [(0, 1)] * (N - there) + [(3.5, 0)] * there
+    with pytest.raises(DataError, match="v is missing in row 3"):
+        loaded(kind, cells, tmp_path, **how)
+
+
+@pytest.mark.parametrize("kind", [*FORMATS, "parts"])
+@pytest.mark.parametrize("missing", ["median", "indicator"])
+def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
+    missing, kind, tmp_path
+):
+    ages = np.where(rng.random(N) < 0.3, np.nan, rng.integers(100, size=N))
+    sexes = {"sex": rng.choice(["f", "m", "m", None], N)}
+    settings = {"missing": missing, "categories": "sex=f|m"}
+    data, table = loaded(kind, ages, tmp_path, sexes, **settings)
+    owner = table["ward"].replace({"b": "a"} if kind == "node" else {})
+    inputs, place = data.schema.inputs, {z: row for row, z in enumerate(np.float32(table["z"]))}
+    parts = [np.asarray(split.x, dtype=np.float32) for split in (data.train, data.test)]
+    rows = [[place[z] for z in x[:, inputs.index("z")]] for x in parts]
+    assert sorted(rows[0] + rows[1]) == [*range(N)]
+    assert kind != "parts" or max(rows[0]) < 150
+    learned = table.iloc[rows[0]].groupby(owner)
+    age, sex = learned["v"].median(), learned["sex"].agg(lambda cells: cells.mode()[0])
+    fills = (owner.map(age), owner.map(sex)) if missing == "median" else (0, "nobody's")
+    values = table.assign(v=table["v"].fillna(fills[0]), sex=table["sex"].fillna(fills[1]))
+    wanted = {"v": values["v"], "z": values["z"]}
+    wanted |= {f"sex={value}": values["sex"] == value for value in "fm"}
+    if missing == "indicator":
+        wanted |= {f"{name} is missing": table[name].isna() for name in ("v", "sex", "z")}
+    assert {*inputs} == {*wanted}
+    for x, some in zip(parts, rows, strict=True):
+        expected = np.column_stack([wanted[name].iloc[some] for name in inputs])
+        np.testing.assert_array_equal(x, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["csv", "node"])
+def test_the_schema_says_how_a_file_is_written(kind, tmp_path, monkeypatch):
+    written = pd.DataFrame.to_csv
+    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda t, p, **how: written(t, p, sep="#", **how))
+    data, _ = loaded(kind, [0.5, 1.5] * (N // 2), tmp_path, schema='file.separator = "#"')
+    assert data.schema.inputs == ("v", "z")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frames"])

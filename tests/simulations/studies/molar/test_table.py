@@ -18,7 +18,8 @@ from tests.support import write_npz
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
 COLUMNS = ["age", "dose [mg]", "smoker"]
 H = ["--task", "hospital", "--target", "pressure"]
-PAPER = [*H, "--paper", "--intervals", "shared"]
+SHARED = ["--paper", "--intervals", "shared"]
+PAPER = [*H, *SHARED]
 
 
 def frame(seed=0, rows=40):
@@ -132,18 +133,7 @@ def test_an_npz_file_gives_the_same(tmp_path):
         task_names=np.array(NAMES),
         x_names=np.array(COLUMNS),
     )
-    options = [
-        "--splits",
-        0,
-        "--paper",
-        "--intervals",
-        "shared",
-        "--soft",
-        "--c",
-        0.5,
-        "--level",
-        0.8,
-    ]
+    options = [*SHARED, "--splits", 0, "--soft", "--c", 0.5, "--level", 0.8]
     done("table.npz", "--task", "hospital", "--target", "y", *options, "--out", "one")
     done(csv(data), *PAPER, *options, "--out", "other")
     one, other = (pd.read_csv(tmp_path / run / "coefficients.csv") for run in ("one", "other"))
@@ -208,17 +198,7 @@ def test_classes_and_counts(tmp_path):
     columns = [*COLUMNS, "hospital"]
     for family, target in (("logistic", "died"), ("poisson", "visits")):
         table = csv(data[[*columns, target]])
-        options = [
-            "--family",
-            family,
-            "--task",
-            "hospital",
-            "--target",
-            target,
-            "--splits",
-            1,
-            "--paper",
-        ]
+        options = f"--family {family} --task hospital --target {target} --splits 1 --paper".split()
         result = done(table, *options, "--out", family)
         assert "Held-out deviance" in result.stdout
         assert "A.R.E." not in result.stdout
@@ -283,15 +263,10 @@ def without(name, kept):
     ("change", "message"),
     [
         (
-            lambda d: d.assign(age=["f", *d["age"][1:]]),
-            "column age has 'f' in row 0 among numbers",
-        ),
-        (
             lambda d: d.assign(age=d["age"].where(d.index != 41)),
             "missing in age, first in row 41",
         ),
         (lambda d: d.assign(pressure=3), "the target is 3 in all rows"),
-        (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
         (lambda d: d.iloc[:0], "0 rows"),
         (lambda d: d[["hospital", "pressure"]], "a column besides pressure to learn from"),
         (lambda d: d.iloc[:40], "at least 2 different labels, got only 'bern'"),
@@ -302,7 +277,7 @@ def without(name, kept):
         ),
         (
             lambda d: d.rename(columns={"hospital": "h"}),
-            "must have a task column, 'hospital'",
+            "must have hospital, as task-column says; it has age, dose",
         ),
         (lambda d: d.rename(columns={"pressure": "p"}), "has no column 'pressure'; it has age, do"),
         (
