@@ -15,7 +15,7 @@ from federation.data.cells import check_there
 from federation.data.encoding import read_cells
 from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
-from federation.data.schema.csv_files import read_csv
+from federation.data.schema.csv_files import as_frame, read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import say_once
@@ -50,8 +50,8 @@ class RawTable(NamedTuple):
 def of_csv(path: Path, columns: Columns) -> RawTable:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
     schema = columns.schema
-    numbers = [c.name for c in schema.columns if is_plain(schema.column(c.name))]
-    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), columns)
+    numbers = [c.name for c in schema.columns if c.kind and is_plain(schema.column(c.name))]
+    return of_frame(path, as_frame(read_csv(path, schema.file, numbers), schema), columns)
 
 
 def of_frame(

@@ -19,6 +19,8 @@ NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 """Digits that are a code, since a number does not begin with a zero."""
 
+_EXACT: Final = 2**53  # whole numbers below it are float64
+
 
 def meant(column: Column, cell: str) -> str | None:
     """Returns the meaning of a cell; None where it is missing."""
@@ -66,17 +68,49 @@ def named_cells(given: Any, rows: npt.NDArray[np.int64], wrong: Sequence[int]) -
     return f"{shown} and {more} more rows" if more else shown
 
 
-def plain_numbers(texts: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
-    """Returns texts as numbers, all at once; None unless all are as programs write them."""
+def plain_numbers(texts: Any) -> npt.NDArray[np.float64] | None:
+    """Returns texts as numbers, all at once; None unless all are as programs write them.
+
+    Args:
+        texts: An array of NumPy or Arrow; in the latter nulls become NaN.
+    """
     import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
     from pyarrow import compute  # noqa: PLC0415 - likewise
 
-    bare = compute.utf8_trim_whitespace(pa.array(texts, pa.string()))
-    numbers = compute.match_substring_regex(bare, f"^({NUMBER.pattern})$")
-    codes = compute.match_substring_regex(bare, f"^({CODE.pattern})$")
-    if not compute.all(numbers).as_py() or compute.any(codes).as_py():
+    texts = pa.array(texts, pa.string()) if isinstance(texts, np.ndarray) else texts
+    bare = compute.utf8_trim_whitespace(texts)
+    try:
+        numbers = compute.cast(bare, pa.float64())
+    except pa.ArrowInvalid:
         return None
-    return np.asarray(compute.cast(compute.utf8_ltrim(bare, "+"), pa.float64()))
+    codes = compute.match_substring_regex(bare, f"^({CODE.pattern})$")
+    # Beyond NUMBER, Arrow takes names of infinity and NaN alone.
+    if not compute.all(compute.is_finite(numbers)).as_py() or compute.any(codes).as_py():
+        return None
+    return np.asarray(numbers)
+
+
+def plain_columns(columns: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
+    """Returns columns of Arrow's texts as numbers, NaN where empty; None as ``plain_numbers``.
+
+    All are read at once if all are numbers, as in wide tables, and else by halves.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+    from pyarrow import compute  # noqa: PLC0415 - likewise
+
+    if not columns:
+        return []
+    texts = pa.chunked_array([c for column in columns for c in column.chunks], pa.string())
+    empty = compute.equal(compute.binary_length(texts), 0)
+    if compute.any(empty).as_py():
+        texts = compute.if_else(empty, pa.scalar(None, pa.string()), texts)
+    numbers = plain_numbers(texts)
+    if numbers is not None and not (abs(numbers) >= _EXACT).any():
+        return np.split(numbers, len(columns))
+    if len(columns) == 1:
+        return [None]
+    half = len(columns) // 2
+    return plain_columns(columns[:half]) + plain_columns(columns[half:])
 
 
 class Cells(NamedTuple):
@@ -106,7 +140,10 @@ class Cells(NamedTuple):
         plain = given.astype(object) if str(given.dtype) == "category" else given
         rows, found = plain.factorize()
         if plain.dtype.kind in "iuf" and not (column.missing or column.codes):
-            return cls(column, given, rows, np.asarray(found), np.asarray(found, np.float64))
+            numbers = np.asarray(found, np.float64)
+            whole = np.all((np.trunc(numbers) == numbers) & (abs(numbers) < _EXACT))
+            texts = numbers.astype(np.int64) if whole else np.asarray(found)
+            return cls(column, given, rows, texts, numbers)
         if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
             texts = texts_of(found)
             if (numbers := plain_numbers(texts)) is not None:
@@ -169,7 +206,9 @@ def texts_of(different: Any) -> npt.NDArray[Any]:
 
 
 def _text(cell: Any) -> str:
-    return repr(cell) if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.0f}" if cell.is_integer() and abs(cell) < _EXACT else repr(cell)
 
 
 def _numbers(column: Column, texts: list[str], *, typed: bool) -> npt.NDArray[np.float64] | None:

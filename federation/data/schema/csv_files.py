@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from federation.data.schema.cells import NOTHING, NUMBER
+from federation.data.schema.cells import NOTHING, NUMBER, plain_columns
+from federation.data.schema.typed import is_plain
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
-from federation.schema import File
+from federation.schema import File, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,29 @@ def read_csv(
         if "UTF8" in str(error):
             raise _not_utf8(path, b"...") from error
         raise DataError(f"{path} is no table: {one_line(str(error))}") from error
+
+
+def as_frame(table: "pa.Table", schema: Schema) -> Any:
+    """Returns a table as a data frame, with numbers for texts in columns that hold nothing else.
+
+    Args:
+        table: The table.
+        schema: What is written of its columns: of one that is something else texts stay.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+
+    names = [
+        name
+        for name, kind in zip(table.column_names, table.schema.types, strict=True)
+        if kind == pa.string() and is_plain(schema.column(name))
+    ]
+    numbers = dict(zip(names, plain_columns([table[name] for name in names]), strict=True))
+    found = (numbers.get(name) for name in table.column_names)
+    each = [given if new is None else new for given, new in zip(table.columns, found, strict=True)]
+    frame = pa.table(each, table.column_names).to_pandas()
+    del table, each
+    pa.default_memory_pool().release_unused()  # as much as the frame has, or more
+    return frame
 
 
 def _read(

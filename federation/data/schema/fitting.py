@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from federation.data.schema.cells import Cells
-from federation.data.schema.rules import asked, classes, kind_of, mixed
+from federation.data.schema.rules import asked, classes, is_measured, kind_of, mixed
+from federation.data.schema.typed import is_plain
 from federation.data.schema.written import Question, read_schema
 from federation.schema import Column, Schema
 
@@ -58,6 +59,9 @@ def fit(
             column = replace(column, kind="ignored")
         if column.kind and (column.values or column.kind not in ("category", "ordered")):
             columns.append(column)
+            continue
+        if not column.kind and is_plain(written.column(name)) and is_measured(given):
+            columns.append(replace(column, kind="number"))
             continue
         cells, question = Cells.of(written.column(name), given), None
         if name == target:

@@ -61,6 +61,15 @@ def kind_of(cells: Cells) -> ColumnKind:
     return "category"
 
 
+def is_measured(given: Any) -> bool:
+    """Whether a column of pandas is fractions, and none that may be a code: no rule asks."""
+    if given.dtype.kind != "f":
+        return False
+    numbers = given.to_numpy(np.float64, na_value=np.nan)
+    finite = numbers[np.isfinite(numbers)]
+    return bool((finite % 1 > 0).any()) and not np.isin(finite, CODES).any()
+
+
 # --- Rules of inputs ------------------------------------------------------------------------------
 
 
