@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from federation.data.describing import frame_of
+from federation.data.schema.csv_files import dialect
 from federation.data.schema.fitting import fit
 from federation.data.schema.written import to_toml
 from federation.data.source import Source
@@ -31,9 +32,13 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     source = Source(f"{suffix.removeprefix('.')}:{data}" if suffix in _SUFFIXES else data)
     columns = Columns.of(DataSettings.model_validate(with_schema(overrides)))
     cache = Path(Experiment().data_dir)
-    frame = frame_of(source if source.is_file else Source(data), cache, columns.schema.file)
+    source, file = source if source.is_file else Source(data), columns.schema.file
+    if source.kind == "csv":
+        file = dialect(source.path, file)
+        file = replace(file, separator=file.separator.removeprefix(","))
+    frame = frame_of(source, cache, file)
     target = columns.target if columns.target in frame else ""
     found = fit(frame, columns.schema, target=target, others=[columns.task])
     roles: dict[str, Role] = {target: "target", columns.task: "client"}
     known = (replace(c, role=roles.get(c.name, c.role)) for c in found.schema.columns)
-    return to_toml(replace(found.schema, columns=tuple(known)), found.questions)
+    return to_toml(replace(found.schema, columns=tuple(known), file=file), found.questions)

@@ -70,7 +70,7 @@ def read_columns(
     if table is not None and (columns.text or not _is_plain(table.schema, rows, columns)):
         found: dict[str, Any] = rows_of(table, columns, targets, held)
     elif table is not None:  # of numbers, which are read as they are drawn
-        check_there(path, dict(table.inputs.items()), DECLARE)
+        check_there(path, dict(table.inputs.items()), "; ".join([DECLARE, *table.notes]))
         names = list(table.schema.names)
         found = {"x": _inputs(path, rows, names, plain=True, alpha=alpha), "schema": table.schema}
         found |= {"y": targets_of(table, targets)}

@@ -3,6 +3,7 @@
 CSV files, data frames, and arrays that name their columns become the same record.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from federation.data.cells import check_there
 from federation.data.encoding import read_cells
 from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
-from federation.data.schema.csv_files import as_frame, read_csv
+from federation.data.schema.csv_files import as_frame, dialect, read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import say_once
@@ -37,6 +38,7 @@ class RawTable(NamedTuple):
         task: The client of each row, (n,); None if the table does not say.
         schema: The schema of its inputs.
         target: The column of targets; None where they were given beside the table.
+        notes: What was said of its columns.
     """
 
     path: Path
@@ -45,13 +47,21 @@ class RawTable(NamedTuple):
     task: _Array | None
     schema: Schema
     target: Column | None = None
+    notes: tuple[str, ...] = ()
 
 
 def of_csv(path: Path, columns: Columns) -> RawTable:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
     schema = columns.schema
+    file, where, found = dialect(path, schema.file), path, ""
+    if not schema.file.separator and file.separator != ",":
+        found = json.dumps(file.separator)
+        where = path.with_name(f"{path.name} (separator {found})")
     numbers = [c.name for c in schema.columns if c.kind and is_plain(schema.column(c.name))]
-    return of_frame(path, as_frame(read_csv(path, schema.file, numbers), schema), columns)
+    table = of_frame(where, as_frame(read_csv(path, file, numbers), schema), columns)
+    if found:
+        say_once(f"{path}: cells are parted by {found}: write file.separator = {found} to say so")
+    return table
 
 
 def of_frame(
@@ -97,7 +107,8 @@ def of_frame(
     schema = columns.of_inputs(path, known)
     inputs = frame[names] if columns.text else read_cells(schema, path, frame)
     target = fitted.schema.column(columns.target) if y is None else None
-    return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
+    y = frame[columns.target] if y is None else y
+    return RawTable(path, inputs, y, task, schema, target, tuple(fitted.notes))
 
 
 def labels_of(path: Path, column: Column, frame: Any) -> _Array:

@@ -48,7 +48,7 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
     owner = np.unique(known["task"], return_inverse=True)[1] if known else None
     learned = ~split(kind, owner)
     if schema.missing == "refuse":
-        check_there(path, dict(cells.items()), DECLARE)
+        check_there(path, dict(cells.items()), "; ".join([DECLARE, *table.notes]))
     if schema.missing == "median":
         owner = np.zeros(len(y), dtype=np.intp) if owner is None else owner
         count = int(owner.max(initial=0)) + 1

@@ -1,7 +1,8 @@
 """Cells of a column as they are written, and as they are meant."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -122,7 +123,7 @@ class Cells(NamedTuple):
         rows: For each row, the cell's place in ``texts``; -1 where it is missing.
         texts: The different cells, as they are meant.
         numbers: The number that each is; None unless all are numbers.
-        nothing: How many cells say NA or the like, which the schema does not declare.
+        nothing: Cells such as NA, which the schema does not declare, and how many there are.
         blanks: Cells that differ from another one in blanks around them alone.
     """
 
@@ -131,7 +132,7 @@ class Cells(NamedTuple):
     rows: npt.NDArray[np.int64]
     texts: npt.NDArray[Any]
     numbers: npt.NDArray[np.float64] | None
-    nothing: int = 0
+    nothing: Mapping[str, int] = MappingProxyType({})
     blanks: tuple[str, ...] = ()
 
     @classmethod
@@ -152,8 +153,8 @@ class Cells(NamedTuple):
         means = [meant(column, text) for text in written]
         place = {text: k for k, text in enumerate(dict.fromkeys(filter(None, means)))}
         moved = np.array([*(place.get(text, -1) if text else -1 for text in means), -1])
-        said = {k for k, text in enumerate(written) if text.strip() in NOTHING - {""}}
-        said -= {k for k in said if means[k] or written[k].strip() in column.missing}
+        said = [k for k, text in enumerate(written) if text.strip() in NOTHING - {""}]
+        said = [k for k in said if not means[k] and written[k].strip() not in column.missing]
         known = {*written}
         blanks = (t for t in written if t not in column.codes and t != t.strip() in known)
         return cls(
@@ -162,7 +163,7 @@ class Cells(NamedTuple):
             moved[rows],
             np.array(list(place), dtype=object),
             _numbers(column, list(place), typed=plain.dtype.kind in "iuf"),
-            int(np.isin(rows, list(said)).sum()),
+            {written[k].strip(): int(np.count_nonzero(rows == k)) for k in said},
             tuple(blanks),
         )
 

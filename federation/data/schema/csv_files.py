@@ -47,11 +47,7 @@ def read_csv(
 
     try:
         with open_file(path) as opened:
-            head = opened.read(_HEAD)
-            file = _encoded(path, head, file)
-            lines = head.decode(file.encoding, errors="ignore").splitlines(keepends=True)
-            text = "".join(lines[file.skip :])
-            file = _separated(path, text, file)
+            file, text = _dialect(path, opened.read(_HEAD), file)
             names = [*file.names] or _names(path, text, file)
             only = [name for name in names if name in only or not only]
             skip = file.skip + (0 if file.names else _lines_of_header(text, file))
@@ -67,6 +63,26 @@ def read_csv(
         if "UTF8" in str(error):
             raise _not_utf8(path, b"...") from error
         raise DataError(f"{path} is no table: {one_line(str(error))}") from error
+
+
+def dialect(path: Path, file: File) -> File:
+    """Returns how a file is written, by its first lines where ``file`` does not say it.
+
+    Raises:
+        DataError: It cannot be read, or may be read in several ways.
+    """
+    try:
+        with open_file(path) as opened:
+            return _dialect(path, opened.read(_HEAD), file)[0]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _dialect(path: Path, head: bytes, file: File) -> tuple[File, str]:
+    file = _encoded(path, head, file)
+    lines = head.decode(file.encoding, errors="ignore").splitlines(keepends=True)
+    text = "".join(lines[file.skip :])
+    return _separated(path, text, file), text
 
 
 def as_frame(table: "pa.Table", schema: Schema) -> Any:
