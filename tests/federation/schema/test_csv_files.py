@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.data.schema.csv_files import read_csv
+from federation.data.schema.written import read_schema
 from federation.errors import DataError
 from federation.schema import File
 
@@ -60,6 +61,23 @@ def test_what_may_be_read_in_several_ways_is_asked(tmp_path, text, words):
     (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=words):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "wanted"),
+    [
+        ("a;b,c\n1;2,3\n", 'file.separator = ";"', {"a": ["1"], "b,c": ["2,3"]}),
+        ("a,b\n1,Gyn\xe4\n", 'file.encoding = "cp1252"', {"a": ["1"], "b": ["Gyn\xe4"]}),
+        ("Export,,\na,b,c\n1,2,3\n", "file.skip = 1", {"a": ["1"], "b": ["2"], "c": ["3"]}),
+        ("1.5,2\n3,4\n", 'file.names = ["x0", "x1"]', {"x0": ["1.5", "3"], "x1": ["2", "4"]}),
+    ],
+)
+def test_the_line_of_a_refusal_is_an_answer(tmp_path, text, line, wanted):
+    (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert line.split(" = ")[0] in str(caught.value)
+    assert read_csv(path, read_schema(line).file).to_pandas().to_dict("list") == wanted
 
 
 def test_a_title_is_skipped_where_that_is_told(tmp_path):
