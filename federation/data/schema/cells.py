@@ -107,7 +107,7 @@ def plain_columns(columns: Sequence[Any]) -> list[npt.NDArray[np.float64] | None
         texts = compute.if_else(empty, pa.scalar(None, pa.string()), texts)
     numbers = plain_numbers(texts)
     if numbers is not None and not (abs(numbers) >= _EXACT).any():
-        return np.split(numbers, len(columns))
+        return [*np.split(numbers, len(columns))]
     if len(columns) == 1:
         return [None]
     half = len(columns) // 2
@@ -141,10 +141,10 @@ class Cells(NamedTuple):
         plain = given.astype(object) if str(given.dtype) == "category" else given
         rows, found = plain.factorize()
         if plain.dtype.kind in "iuf" and not (column.missing or column.codes):
-            numbers = np.asarray(found, np.float64)
-            whole = np.all((np.trunc(numbers) == numbers) & (abs(numbers) < _EXACT))
-            texts = numbers.astype(np.int64) if whole else np.asarray(found)
-            return cls(column, given, rows, texts, numbers)
+            typed = np.asarray(found, np.float64)
+            whole = np.all((np.trunc(typed) == typed) & (abs(typed) < _EXACT))
+            texts = typed.astype(np.int64) if whole else np.asarray(found)
+            return cls(column, given, rows, texts, typed)
         if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
             texts = texts_of(found)
             if (numbers := plain_numbers(texts)) is not None:
