@@ -154,6 +154,8 @@ class Schema:
     def column(self, name: str) -> Column:
         """Returns the column of a name, with what is said of all of the file."""
         column, file = self.by_name.get(name, Column(name)), self.file
+        if not (file.decimal != "." or file.thousands or file.missing):
+            return column
         return replace(
             column,
             decimal=column.decimal or file.decimal,

@@ -1,11 +1,13 @@
 """The schema of a table, as a proposal that a person edits."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from federation.data.declared import declare
 from federation.data.describing import frame_of
+from federation.data.schema.csv_files import dialect
 from federation.data.schema.fitting import fit
 from federation.data.schema.written import to_toml
 from federation.data.source import Source
@@ -29,9 +31,13 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     source = Source(f"{suffix.removeprefix('.')}:{data}" if suffix in _SUFFIXES else data)
     columns = declare(DataSettings.model_validate(with_schema(overrides)))
     cache = Path(Experiment().data_dir)
-    frame = frame_of(source if source.is_file else Source(data), cache, columns.schema.file)
+    source, file = source if source.is_file else Source(data), columns.schema.file
+    if source.kind == "csv":
+        file = dialect(source.path, file)
+        file = replace(file, separator=file.separator.removeprefix(","))
+    frame = frame_of(source, cache, file)
     target = columns.target if columns.target in frame else ""
     if columns.text:  # the only input
         frame = frame[[n for n in frame if n in (columns.text.name, target, columns.client)]]
     found = fit(frame, columns.schema, target=target, others=[columns.client])
-    return to_toml(found.schema, found.questions)
+    return to_toml(replace(found.schema, file=file), found.questions)

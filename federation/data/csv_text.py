@@ -66,10 +66,9 @@ def read_text(path: Path, file: File) -> CsvText:
     Raises:
         DataError: As for ``read_csv``.
     """
+    file = dialect(path, file)
     try:
-        data = read_file(path)
-        file = dialect(path, data, file)
-        text = below_titles(data.decode(file.encoding), file)
+        text = below_titles(read_file(path).decode(file.encoding), file)
         rows = [*_rows(text, file.separator, file.skip + 1)]
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error

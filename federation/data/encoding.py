@@ -11,7 +11,7 @@ from engram.arrays import Array, Bools, Ints
 from engram.checks import Fault
 from federation.data.cells import check_columns, check_there
 from federation.data.schema.cells import row_name
-from federation.data.schema.typed import typed
+from federation.data.schema.typed import is_plain, typed
 from federation.errors import DataError, refusals
 from federation.schema import Column, Schema
 
@@ -31,15 +31,16 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
     Raises:
         DataError: Values are missing where none may be; it names all of these columns.
     """
-    each = dict(cells.items())
     if schema.missing == "refuse":
-        check_there(path, each, _LACKING)
+        check_there(path, dict(cells.items()), _LACKING)
     fills = [_stand_in(column) for column in schema.columns] if fills is None else fills
-    found: list[npt.NDArray[Any]] = []
-    for column, fill in zip(schema.columns, fills, strict=True):
-        found += _encoded(schema, column, each[column.name], fill)
-        found += [each[column.name].isna().to_numpy()] if schema.missing == "indicator" else []
-    return np.stack(found, axis=1).astype(np.float64, copy=False)
+    found = np.empty((len(cells), len(schema.inputs)))
+    at = 0
+    for column, fill, (_, given) in zip(schema.columns, fills, cells.items(), strict=True):
+        for values in _encoded(schema, column, given, fill):
+            found[:, at] = values
+            at += 1
+    return found
 
 
 def encode_learned(
@@ -71,11 +72,8 @@ def encode_learned(
 
 def gaps(schema: Schema, cells: Any) -> Bools:
     """Returns which inputs are of missing values, (n, d), where these are no inputs themselves."""
-    each = [
-        (cells[c.name].isna(), len(schema.levels(c)) if c.is_category else 1)
-        for c in schema.columns
-    ]
-    return np.stack([gone for gone, count in each for _ in range(count)], axis=1)
+    counts = [len(schema.levels(c)) if c.is_category else 1 for c in schema.columns]
+    return np.repeat(cells.isna().to_numpy(), counts, axis=1)
 
 
 def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
@@ -94,8 +92,15 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
     check_columns(path, [c.name for c in schema.columns if c.default is None], frame.columns)
+    plain = _plain(schema, frame)
+    numbers = frame[plain].astype(np.float64)
+    if plain == [*schema.names]:
+        return numbers
     found, faults = dict[str, Any](), list[Fault]()
     for name in schema.names:
+        if name in numbers:
+            found[name] = numbers[name]
+            continue
         given = frame[name] if name in frame else pd.Series(np.nan, index=frame.index)
         try:
             cells = typed(schema.column(name), given)
@@ -109,6 +114,22 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
         lacking = refusals(lambda: check_there(path, found, _LACKING))
         raise DataError(*(lacking if schema.missing == "refuse" else []), *faults)
     return pd.DataFrame(found, index=frame.index)
+
+
+def _plain(schema: Schema, frame: Any) -> list[str]:
+    """Returns columns of finite numbers as they are, whole where they must be."""
+    plain = {name for name in schema.names if is_plain(schema.column(name))}
+    types = zip(frame.columns, frame.dtypes, strict=True)
+    there = {name for name, dtype in types if name in plain and dtype.kind in "iuf"}
+    names = [name for name in schema.names if name in there]
+    if not names:
+        return []
+    numbers = frame[names].to_numpy(np.float64, na_value=np.nan)
+    wrong = np.isinf(numbers).any(axis=0)
+    for k, name in enumerate(names):
+        if schema.by_name[name].kind == "whole" and not wrong[k]:
+            wrong[k] = (numbers[:, k] % 1 > 0).any()
+    return [name for name, is_wrong in zip(names, wrong, strict=True) if not is_wrong]
 
 
 def _stand_in(column: Column) -> float | str | None:
@@ -149,12 +170,14 @@ def filled(schema: Schema, cells: Any) -> Schema:
 
 def _encoded(schema: Schema, column: Column, cells: Any, fill: Any) -> list[npt.NDArray[Any]]:
     """Returns the inputs that a column is, each (n,): its numbers, or where it has each value."""
+    gone = [cells.isna().to_numpy()] if schema.missing == "indicator" else []
     if not column.is_category:
         fill = np.nan_to_num(0.0 if fill is None else fill)
         numbers = cells.to_numpy()
-        return [np.where(np.isnan(numbers), fill, numbers) if cells.hasnans else numbers]
+        return [np.where(np.isnan(numbers), fill, numbers) if cells.hasnans else numbers, *gone]
     text = cells if fill is None else cells.where(cells.notna(), fill)
-    return [(text == v).fillna(False).to_numpy(dtype=bool) for v in schema.levels(column)]
+    levels = schema.levels(column)
+    return [*((text == v).fillna(False).to_numpy(dtype=bool) for v in levels), *gone]
 
 
 def _commonest(column: Any) -> Any:

@@ -3,6 +3,7 @@
 CSV files, data frames, and arrays that name their columns become the same arrays by name.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from federation.data.encoding import read_cells
 from federation.data.frames import is_frame
 from federation.data.lazy import Lazy
 from federation.data.schema.cells import number
-from federation.data.schema.csv_files import read_csv
+from federation.data.schema.csv_files import as_frame, dialect, read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import say_once
@@ -37,8 +38,15 @@ _CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need 
 def of_csv(path: Path, declared: Declared) -> dict[str, Any]:
     """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
     schema = declared.schema
-    numbers = [name for name in schema.names if is_plain(schema.column(name))]
-    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), declared)
+    file, where, found = dialect(path, schema.file), path, ""
+    if not schema.file.separator and file.separator != ",":
+        found = json.dumps(file.separator)
+        where = path.with_name(f"{path.name} (separator {found})")
+    numbers = [c.name for c in schema.columns if c.kind and is_plain(schema.column(c.name))]
+    table = of_frame(where, as_frame(read_csv(path, file, numbers), schema), declared)
+    if found:
+        say_once(f"{path}: cells are parted by {found}: write file.separator = {found} to say so")
+    return table
 
 
 def of_frame(
@@ -83,7 +91,7 @@ def of_frame(
         return {**found, "x": texts_of(path, frame, declared)}
     cells = read_cells(schema, path, frame)
     if schema.missing == "refuse":
-        check_there(path, dict(cells.items()), _DECLARE)
+        check_there(path, dict(cells.items()), "; ".join([_DECLARE, *fitted.notes]))
     return {**found, "x": cells, "schema": schema}
 
 

@@ -1,7 +1,8 @@
 """Cells of a column as they are written, and as they are meant."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -18,6 +19,8 @@ NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 """Digits that are a code, since a number does not begin with a zero."""
+
+_EXACT: Final = 2**53  # whole numbers below it are float64
 
 
 def meant(column: Column, cell: str) -> str | None:
@@ -66,17 +69,49 @@ def named_cells(given: Any, rows: npt.NDArray[np.int64], wrong: Sequence[int]) -
     return f"{shown} and {more} more rows" if more else shown
 
 
-def plain_numbers(texts: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
-    """Returns texts as numbers, all at once; None unless all are as programs write them."""
+def plain_numbers(texts: Any) -> npt.NDArray[np.float64] | None:
+    """Returns texts as numbers, all at once; None unless all are as programs write them.
+
+    Args:
+        texts: An array of NumPy or Arrow; in the latter nulls become NaN.
+    """
     import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
     from pyarrow import compute  # noqa: PLC0415 - likewise
 
-    bare = compute.utf8_trim_whitespace(pa.array(texts, pa.string()))
-    numbers = compute.match_substring_regex(bare, f"^({NUMBER.pattern})$")
-    codes = compute.match_substring_regex(bare, f"^({CODE.pattern})$")
-    if not compute.all(numbers).as_py() or compute.any(codes).as_py():
+    texts = pa.array(texts, pa.string()) if isinstance(texts, np.ndarray) else texts
+    bare = compute.utf8_trim_whitespace(texts)
+    try:
+        numbers = compute.cast(bare, pa.float64())
+    except pa.ArrowInvalid:
         return None
-    return np.asarray(compute.cast(compute.utf8_ltrim(bare, "+"), pa.float64()))
+    codes = compute.match_substring_regex(bare, f"^({CODE.pattern})$")
+    # Beyond NUMBER, Arrow takes names of infinity and NaN alone.
+    if not compute.all(compute.is_finite(numbers)).as_py() or compute.any(codes).as_py():
+        return None
+    return np.asarray(numbers)
+
+
+def plain_columns(columns: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
+    """Returns columns of Arrow's texts as numbers, NaN where empty; None as ``plain_numbers``.
+
+    All are read at once if all are numbers, as in wide tables, and else by halves.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+    from pyarrow import compute  # noqa: PLC0415 - likewise
+
+    if not columns:
+        return []
+    texts = pa.chunked_array([c for column in columns for c in column.chunks], pa.string())
+    empty = compute.equal(compute.binary_length(texts), 0)
+    if compute.any(empty).as_py():
+        texts = compute.if_else(empty, pa.scalar(None, pa.string()), texts)
+    numbers = plain_numbers(texts)
+    if numbers is not None and not (abs(numbers) >= _EXACT).any():
+        return [*np.split(numbers, len(columns))]
+    if len(columns) == 1:
+        return [None]
+    half = len(columns) // 2
+    return plain_columns(columns[:half]) + plain_columns(columns[half:])
 
 
 class Cells(NamedTuple):
@@ -88,7 +123,7 @@ class Cells(NamedTuple):
         rows: For each row, the cell's place in ``texts``; -1 where it is missing.
         texts: The different cells, as they are meant.
         numbers: The number that each is; None unless all are numbers.
-        nothing: How many cells say NA or the like, which the schema does not declare.
+        nothing: Cells such as NA, which the schema does not declare, and how many there are.
         blanks: Cells that differ from another one in blanks around them alone.
     """
 
@@ -97,7 +132,7 @@ class Cells(NamedTuple):
     rows: npt.NDArray[np.int64]
     texts: npt.NDArray[Any]
     numbers: npt.NDArray[np.float64] | None
-    nothing: int = 0
+    nothing: Mapping[str, int] = MappingProxyType({})
     blanks: tuple[str, ...] = ()
 
     @classmethod
@@ -106,7 +141,10 @@ class Cells(NamedTuple):
         plain = given.astype(object) if str(given.dtype) == "category" else given
         rows, found = plain.factorize()
         if plain.dtype.kind in "iuf" and not (column.missing or column.codes):
-            return cls(column, given, rows, np.asarray(found), np.asarray(found, np.float64))
+            typed = np.asarray(found, np.float64)
+            whole = np.all((np.trunc(typed) == typed) & (abs(typed) < _EXACT))
+            texts = typed.astype(np.int64) if whole else np.asarray(found)
+            return cls(column, given, rows, texts, typed)
         if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
             texts = texts_of(found)
             if (numbers := plain_numbers(texts)) is not None:
@@ -115,8 +153,8 @@ class Cells(NamedTuple):
         means = [meant(column, text) for text in written]
         place = {text: k for k, text in enumerate(dict.fromkeys(filter(None, means)))}
         moved = np.array([*(place.get(text, -1) if text else -1 for text in means), -1])
-        said = {k for k, text in enumerate(written) if text.strip() in NOTHING - {""}}
-        said -= {k for k in said if means[k] or written[k].strip() in column.missing}
+        said = [k for k, text in enumerate(written) if text.strip() in NOTHING - {""}]
+        said = [k for k in said if not means[k] and written[k].strip() not in column.missing]
         known = {*written}
         blanks = (t for t in written if t not in column.codes and t != t.strip() in known)
         return cls(
@@ -125,7 +163,7 @@ class Cells(NamedTuple):
             moved[rows],
             np.array(list(place), dtype=object),
             _numbers(column, list(place), typed=plain.dtype.kind in "iuf"),
-            int(np.isin(rows, list(said)).sum()),
+            {written[k].strip(): int(np.count_nonzero(rows == k)) for k in said},
             tuple(blanks),
         )
 
@@ -169,7 +207,9 @@ def texts_of(different: Any) -> npt.NDArray[Any]:
 
 
 def _text(cell: Any) -> str:
-    return repr(cell) if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.0f}" if cell.is_integer() and abs(cell) < _EXACT else repr(cell)
 
 
 def _numbers(column: Column, texts: list[str], *, typed: bool) -> npt.NDArray[np.float64] | None:

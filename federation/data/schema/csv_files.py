@@ -3,15 +3,17 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from federation.data.schema.cells import NOTHING, NUMBER
+from federation.data.schema.cells import NOTHING, NUMBER, plain_columns
+from federation.data.schema.typed import is_plain
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
-from federation.schema import File
+from federation.schema import File, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +46,11 @@ def read_csv(
     """
     import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
 
+    file = dialect(path, file)
     try:
-        with open_file(path) as opened:
-            head = opened.read(_HEAD)
-            file = dialect(path, head, file)
-            text = below_titles(head.decode(file.encoding, errors="ignore"), file)
+        with _errors(path, file), open_file(path) as opened:
+            head = opened.read(_HEAD).decode(file.encoding, errors="ignore")
+            text = below_titles(head, file)
             names = [*file.names] or _names(path, text, file)
             only = [name for name in names if name in only or not only]
             skip = file.skip + (0 if file.names else _lines_of_header(text, file))
@@ -58,34 +60,36 @@ def read_csv(
                 if not (numbers and str(error).startswith(_NO_NUMBER)):
                     raise
                 return _read(opened, file, names, skip, (), only)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (LookupError, UnicodeError) as error:
-        raise DataError(
-            f"{path} is not written in file.encoding, which is {file.encoding}: {error}"
-        ) from error
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             raise _not_utf8(path, b"...") from error
         raise DataError(f"{path} is no table: {one_line(str(error))}") from error
 
 
-def dialect(path: Path, head: bytes, file: File) -> File:
-    """Returns how a file is written, with its encoding and its separator.
-
-    Args:
-        path: The file.
-        head: Its first bytes.
-        file: What is known of it.
+def dialect(path: Path, file: File) -> File:
+    """Returns how a file is written, by its first lines where ``file`` does not say it.
 
     Raises:
-        DataError: It is empty, or may be read in several ways.
-        LookupError: Its encoding is unknown.
-        UnicodeError: It is written in another one.
+        DataError: It cannot be read, is empty, or may be read in several ways.
     """
-    file = _encoded(path, head[:_HEAD], file)
-    text = head[:_HEAD].decode(file.encoding, errors="ignore")
-    return _separated(path, below_titles(text, file), file)
+    with _errors(path, file), open_file(path) as opened:
+        head = opened.read(_HEAD)
+        file = _encoded(path, head, file)
+        text = below_titles(head.decode(file.encoding, errors="ignore"), file)
+        return _separated(path, text, file)
+
+
+@contextmanager
+def _errors(path: Path, file: File) -> Iterator[None]:
+    """Raises as errors of data whatever keeps a file from being read."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (LookupError, UnicodeError) as error:
+        raise DataError(
+            f"{path} is not written in file.encoding, which is {file.encoding}: {error}"
+        ) from error
 
 
 def below_titles(text: str, file: File) -> str:
@@ -94,6 +98,29 @@ def below_titles(text: str, file: File) -> str:
     for _ in range(file.skip):
         lines.readline()
     return lines.read()
+
+
+def as_frame(table: "pa.Table", schema: Schema) -> Any:
+    """Returns a table as a data frame, with numbers for texts in columns that hold nothing else.
+
+    Args:
+        table: The table.
+        schema: What is written of its columns: of one that is something else texts stay.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+
+    names = [
+        name
+        for name, kind in zip(table.column_names, table.schema.types, strict=True)
+        if kind == pa.string() and is_plain(schema.column(name))
+    ]
+    numbers = dict(zip(names, plain_columns([table[name] for name in names]), strict=True))
+    found = (numbers.get(name) for name in table.column_names)
+    each = [given if new is None else new for given, new in zip(table.columns, found, strict=True)]
+    frame = pa.table(each, table.column_names).to_pandas()
+    del table, each
+    pa.default_memory_pool().release_unused()  # as much as the frame has, or more
+    return frame
 
 
 def _read(

@@ -1,14 +1,17 @@
 """A schema fitted to a table: what is safe is inferred, and the rest is asked about."""
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from federation.data.schema.cells import Cells
-from federation.data.schema.rules import asked, classes, kind_of, mixed
+from federation.data.schema.cells import Cells, texts_of
+from federation.data.schema.rules import asked, classes, is_measured, kind_of, mixed
+from federation.data.schema.typed import is_plain
 from federation.data.schema.written import Question, read_schema
+from federation.errors import DataError
 from federation.schema import Column, Schema
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
@@ -46,8 +49,11 @@ def fit(
         target: The column to predict; empty for none.
         others: Columns that are neither inputs nor the target, such as the clients'.
         is_written: Whether it is known what the target is, as by the setting ``task``.
+
+    Raises:
+        DataError: A cell that counts as missing in any column stands in none, and names one.
     """
-    columns, questions, notes = list[Column](), list[Question](), list[str]()
+    columns, questions, notes = list[Column](), list[Question](), _codes(frame, written)
     aim = Cells.of(written.column(target), frame[target]) if target else None
     for name, given in frame.items():
         column = written.by_name.get(name, Column(name))
@@ -58,6 +64,9 @@ def fit(
             column = replace(column, kind="ignored")
         if column.kind and (column.values or column.kind not in ("category", "ordered")):
             columns.append(column)
+            continue
+        if not column.kind and is_plain(written.column(name)) and is_measured(given):
+            columns.append(replace(column, kind="number"))
             continue
         cells, question = Cells.of(written.column(name), given), None
         if name == target:
@@ -85,9 +94,34 @@ def _completed(column: Column, cells: Cells) -> Column:
 
 
 def _notes(cells: Cells) -> list[str]:
+    return [
+        f"{cells.name}: {count} cells say {text!r}, and count as missing unless it is of its values"
+        for text, count in cells.nothing.items()
+    ]
+
+
+def _codes(frame: Any, written: Schema) -> list[str]:
+    """Says where codes for a missing value in any column stand.
+
+    Raises:
+        DataError: One stands nowhere, and names a column.
+    """
+    counts = {code: dict[str, int]() for code in written.file.missing}
+    for name, given in frame.items() if counts else ():
+        cells = Cells.of(Column(name), given)
+        for code, found in counts.items():
+            same = texts_of(cells.texts) == code
+            if count := int(cells.counts[same].sum()) + cells.nothing.get(code, 0):
+                found[name] = count
     notes = []
-    if cells.nothing:
-        notes.append(
-            f"{cells.name}: {cells.nothing} cells say NA or the like, and count as missing"
-        )
+    for code, found in counts.items():
+        name = re.split("[=:]", code)[0].strip()
+        if not found and name != code and name in frame:
+            value = re.split("[=:;]", code)[1].strip()
+            raise DataError(
+                f"missing-values must be cells of any column, got {code!r}: write "
+                f'columns.{name} = {{missing = ["{value}"]}} into the schema for one column'
+            )
+        each = ", ".join(f"{count} of {name}" for name, count in found.items())
+        notes.append(f"{code!r} counts as missing in {each or 'no cell'}")
     return notes

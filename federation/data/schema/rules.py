@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from federation.data.schema.cells import CODE, NUMBER, Cells, number
-from federation.data.schema.written import Question
+from federation.data.schema.written import Question, line
 from federation.schema import Column, ColumnKind
 
 FEW: Final = 10
@@ -61,6 +61,15 @@ def kind_of(cells: Cells) -> ColumnKind:
     return "category"
 
 
+def is_measured(given: Any) -> bool:
+    """Whether a column of pandas is fractions, and none that may be a code: no rule asks."""
+    if given.dtype.kind != "f":
+        return False
+    numbers = given.to_numpy(np.float64, na_value=np.nan)
+    finite = numbers[np.isfinite(numbers)]
+    return bool((finite % 1 > 0).any()) and not np.isin(finite, CODES).any()
+
+
 # --- Rules of inputs ------------------------------------------------------------------------------
 
 
@@ -72,7 +81,7 @@ def dates(cells: Cells) -> Question | None:
     if not written:
         return None
     return _asks(
-        cells, "looks like dates", '{kind = "ignored"}', '{kind = "date", since = "2000-01-01"}'
+        cells, "looks like dates", {"kind": "ignored"}, {"kind": "date", "since": "2000-01-01"}
     )
 
 
@@ -99,8 +108,8 @@ def identifiers(cells: Cells) -> Question | None:
         looks = f"is text that differs in {many} of {cells.size} rows"
     else:
         return None
-    others = '{kind = "whole"}' if cells.numbers is not None else '{kind = "category"}'
-    return _asks(cells, f"{looks}, as identifiers are", '{kind = "identifier"}', others)
+    others = {"kind": "whole"} if cells.numbers is not None else {"kind": "category"}
+    return _asks(cells, f"{looks}, as identifiers are", {"kind": "identifier"}, others)
 
 
 def decorated(cells: Cells) -> Question | None:
@@ -108,8 +117,7 @@ def decorated(cells: Cells) -> Question | None:
     ways = parsed(cells)
     if ways is None:
         return None
-    lines = ["{" + ", ".join(f'{k} = "{v}"' for k, v in way.items()) + "}" for way in ways]
-    return _asks(cells, f"is numbers with {_named(ways)}", *lines)
+    return _asks(cells, f"is numbers with {_named(ways)}", *ways)
 
 
 def _named(ways: Sequence[Mapping[str, str]]) -> str:
@@ -152,9 +160,8 @@ def mixed(cells: Cells) -> Question | None:
     if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:
         return None
     odd = cells.texts[~numeric]
-    listed = ", ".join(f'"{text}"' for text in odd[:20])
     looks = f"has {cells.named(~numeric)} among numbers"
-    asks = _asks(cells, looks, f"{{missing = [{listed}]}}", '{kind = "category"}')
+    asks = _asks(cells, looks, {"missing": (*odd[:20],)}, {"kind": "category"})
     return asks._replace(cells=())
 
 
@@ -165,9 +172,8 @@ def codes(cells: Cells) -> Question | None:
     found = [code for code in CODES if _is_code(cells, code)]
     if not found:
         return None
-    listed = ", ".join(f'"{code}"' for code in found)
     looks = f"has {cells.named(np.isin(cells.numbers, found))}, far from its other numbers"
-    choices = f"{{missing = [{listed}]}}", f'{{kind = "{kind_of(cells)}"}}'
+    choices = {"missing": (*map(str, found),)}, {"kind": kind_of(cells)}
     return _asks(cells, looks, *choices)._replace(cells=())
 
 
@@ -195,8 +201,8 @@ def texts(cells: Cells) -> Question | None:
     if cells.numbers is not None or not (many > MANY or (many > FEW and many > cells.size / 2)):
         return None
     if _sentences(cells):
-        return _asks(cells, "is sentences", '{kind = "ignored"}', '{kind = "text"}')
-    choices = ('{kind = "category"}', '{kind = "ignored"}', '{kind = "text"}')
+        return _asks(cells, "is sentences", {"kind": "ignored"}, {"kind": "text"})
+    choices = ({"kind": "category"}, {"kind": "ignored"}, {"kind": "text"})
     return _asks(cells, f"is text of {many} values in {cells.size} rows", *choices)
 
 
@@ -210,11 +216,8 @@ def blanks(cells: Cells) -> Question | None:
     if not cells.blanks:
         return None
     meant = {text: text.strip() for text in cells.blanks} | {text: text for text in cells.texts}
-    pairs = ", ".join(f'"{text}" = "{value}"' for text, value in meant.items())
     looks = "has values that differ in blanks alone"
-    return Question(
-        cells.name, cells.blanks[:3], looks, (f"columns.{cells.name} = {{values = {{{pairs}}}}}",)
-    )
+    return _asks(cells, looks, {"values": meant})._replace(cells=cells.blanks[:3])
 
 
 def copies(cells: Cells, target: Cells) -> Question | None:
@@ -225,8 +228,8 @@ def copies(cells: Cells, target: Cells) -> Question | None:
         _asks(
             cells,
             f"tells {target.name} by itself: each value beside one of its",
-            '{kind = "ignored"}',
-            f'{{kind = "{kind_of(cells)}"}}',
+            {"kind": "ignored"},
+            {"kind": kind_of(cells)},
         )
         if _one_to_one(cells, target)
         else None
@@ -265,11 +268,11 @@ def classes(cells: Cells) -> Question | None:
     if many <= 2 or (many <= CLASSES and not gaps):
         return None
     looks = f"is {many} different whole numbers{' with gaps' if gaps else ''} to predict"
-    return _asks(cells, looks, '{kind = "number"}', '{kind = "category"}')
+    return _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
 
 
-def _asks(cells: Cells, looks: str, *choices: str) -> Question:
-    lines = tuple(f"columns.{cells.name} = {choice}" for choice in choices)
+def _asks(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:
+    lines = tuple(line(cells.name, choice) for choice in choices)
     return Question(cells.name, cells.shown(), looks, lines)
 
 

@@ -43,9 +43,8 @@ def typed(column: Column, cells: Any) -> Any:
     rows, different = plain.factorize()
     if is_plain(column) and plain.dtype.kind == "O":
         numbers = plain_numbers(texts_of(different))
-        if numbers is not None:
-            found = np.append(numbers, np.nan)[rows] * column.factor
-            return pd.Series(found, index=cells.index)
+        if numbers is not None and not (column.kind == "whole" and (numbers % 1).any()):
+            return pd.Series(np.append(numbers, np.nan)[rows], index=cells.index)
     texts = [meant(column, text) for text in texts_of(different)]
     read = _READERS.get(column.kind, _value)
     values = [None if text is None else read(column, text) for text in texts]
@@ -60,9 +59,10 @@ def typed(column: Column, cells: Any) -> Any:
 
 
 def is_plain(column: Column) -> bool:
-    """Whether a column's cells are numbers as programs write them, or nothing."""
-    others = column.codes or column.missing or column.unit or column.thousands
-    return column.kind == "number" and not others and column.decimal != ","
+    """Whether a column's cells may be numbers as programs write them, or nothing, alone."""
+    others = column.codes or column.values or column.missing or column.unit or column.thousands
+    marks = others or column.decimal == "," or column.factor != 1
+    return column.kind in ("", "number", "whole") and not marks
 
 
 def _native(column: Column, cells: Any) -> Any:

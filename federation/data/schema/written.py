@@ -150,12 +150,18 @@ def _default(field: Any) -> Any:
     return field.default if field.default is not MISSING else {}
 
 
+def line(column: str, entries: Mapping[str, Any]) -> str:
+    """Returns the line of a schema that has these entries of a column."""
+    return f"columns.{_key(column)} = {_value(entries)}"
+
+
 def _key(name: str) -> str:
     plain = name and all(c.isascii() and (c.isalnum() or c in "_-") for c in name)
-    return name if plain else json.dumps(name, ensure_ascii=False)
+    return name if plain else _value(name)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in value.items()) + "}"
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
+    text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # as TOML has it, beside what JSON escapes

@@ -119,6 +119,23 @@ def test_rows_are_cut_where_arrow_cuts_them(tmp_path_factory, cells, separator, 
     assert [*again] == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "wanted"),
+    [
+        ("a;b,c\n1;2,3\n", 'file.separator = ";"', {"a": ["1"], "b,c": ["2,3"]}),
+        ("a,b\n1,Gyn\xe4\n", 'file.encoding = "cp1252"', {"a": ["1"], "b": ["Gyn\xe4"]}),
+        ("Export,,\na,b,c\n1,2,3\n", "file.skip = 1", {"a": ["1"], "b": ["2"], "c": ["3"]}),
+        ("1.5,2\n3,4\n", 'file.names = ["x0", "x1"]', {"x0": ["1.5", "3"], "x1": ["2", "4"]}),
+    ],
+)
+def test_the_line_of_a_refusal_is_an_answer(tmp_path, text, line, wanted):
+    (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert line.split(" = ")[0] in str(caught.value)
+    assert read_csv(path, read_schema(line).file).to_pandas().to_dict("list") == wanted
+
+
 def test_a_title_is_skipped_where_that_is_told(tmp_path):
     (path := tmp_path / "t.csv").write_text("Export of today,\na,b\n1,2\n")
     assert read(path, skip=1).to_dict("list") == {"a": ["1"], "b": ["2"]}
