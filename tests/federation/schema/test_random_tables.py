@@ -6,14 +6,15 @@ from datetime import date, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from federation.data.values import Columns
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from federation.data.declared import declare
 from federation.data.raw_tables import of_csv
 from federation.data.schema.written import of_toml, to_toml
 from federation.errors import DataError
 from federation.schema import Column, File, Schema
+from federation.settings.data import DataSettings
 
 WARDS = ("Gynäkologie", 'he said "no"', "two\nlines", "d,e", "b;c", "a\ttab", "x|y", "O'Neill")
 KINDS = (
@@ -74,11 +75,10 @@ def write(path, rows, way):
         file.write((way["end"] * way["blank lines"]).encode(encoding))
 
 
-NONE = Schema()
-
-
-def columns(schema=NONE):
-    return Columns(target="died", schema=schema)
+def read(path, schema=None):
+    settings = {"target-column": "died"}
+    settings |= {"schema": to_toml(schema), "missing": "indicator"} if schema else {}
+    return of_csv(path, declare(DataSettings.model_validate(settings)))["x"]
 
 
 def same(found, rows):
@@ -101,8 +101,7 @@ def test_a_table_is_read_back_where_it_is_told_how_it_is_written(
     path = tmp_path_factory.mktemp("h") / "t.csv"
     write(path, [cells(row, *marks) for row in rows], way)
     file = File(way["separator"], way["encoding"], decimal=marks[0], thousands=marks[1])
-    schema = of_toml(to_toml(Schema(KINDS, "indicator", file=file)).encode(), "schema")
-    same(of_csv(path, columns(schema)).inputs, rows)
+    same(read(path, Schema(KINDS, file=file)), rows)
 
 
 @given(rows=ROWS, marks=MARKS, way=st.fixed_dictionaries(WAYS))
@@ -112,7 +111,7 @@ def test_a_table_is_read_back_or_asked_about_elsewhere(tmp_path_factory, rows, m
     path = tmp_path_factory.mktemp("h") / "t.csv"
     write(path, [cells(row, *marks) for row in rows], way)
     try:
-        found = of_csv(path, columns()).inputs
+        found = read(path)
     except DataError as error:
         assert str(path.name) in str(error)  # noqa: PT017 - either is right
         return
@@ -140,7 +139,7 @@ def test_a_cell_that_leaves_its_kind_or_values_is_told(tmp_path_factory, rows, n
     way = {"separator": ";", "encoding": "utf-8", "end": "\n", "blank lines": 0}
     write(path, table, {**way, "quoting": csv.QUOTE_MINIMAL, "by pandas": False})
     with pytest.raises(DataError, match=f"column {name} must hold .* in row {row}$") as caught:
-        of_csv(path, columns(Schema(KINDS, "indicator")))
+        read(path, Schema(KINDS))
     assert cell in str(caught.value)
 
 
