@@ -16,7 +16,7 @@ from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
-from federation.data.shaping import TESTED, TYPES, Shaping, lost_columns, say_once
+from federation.data.shaping import CLASSES, TESTED, TYPES, Shaping, lost_columns, say_once
 from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
@@ -214,7 +214,7 @@ class Own(NamedTuple):
         if x is not None and "y" in arrays and x_train is None and x_test is None:
             task, names = self._task(arrays, arrays["y"])
             place = Place(self.path, "y", task, names)
-            y, outputs, called = self.labels(arrays["y"], place)
+            y, outputs, called = self.labels(arrays["y"], place, arrays.get(CLASSES))
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
             strata = y if classes else np.zeros(len(y))
@@ -240,7 +240,8 @@ class Own(NamedTuple):
             tasks = np.concatenate([arrays["task_train"], arrays["task_test"]])
             task, names = self._task({**arrays, "task": tasks}, both)
         one, other = (None, None) if task is None else (task[:cut], task[cut:])
-        y, outputs, called = self.labels(both, Place(self.path, "y", task, names, cut))
+        place = Place(self.path, "y", task, names, cut)
+        y, outputs, called = self.labels(both, place, arrays.get(CLASSES))
         x_train = self._inputs(Place(self.path, "x_train", one, names), x_train, y[:cut], arrays)
         x_test = self._inputs(Place(self.path, "x_test", other, names), x_test, y[cut:], arrays)
         if _kind(x_train) != _kind(x_test):
@@ -281,8 +282,15 @@ class Own(NamedTuple):
         tasks, numbers = np.unique(task, return_inverse=True)
         return numbers, tuple(map(str, named_labels(self.path, arrays, "task", tasks).tolist()))
 
-    def labels(self, y: _Array, place: Place) -> tuple[_Array, int, tuple[str, ...]]:
+    def labels(
+        self, y: _Array, place: Place, names: _Array | None = None
+    ) -> tuple[_Array, int, tuple[str, ...]]:
         """Returns targets as tasks want them, how many outputs they take, and classes' names.
+
+        Args:
+            y: The targets.
+            place: What messages call them.
+            names: As ``CLASSES``, if the reader knows them.
 
         Raises:
             DataError: If they are not what the task's targets may be.
@@ -294,6 +302,7 @@ class Own(NamedTuple):
                 column=self.column,
                 values=self.values,
                 num_classes=self.num_classes,
+                names=names,
             )
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()

@@ -22,7 +22,8 @@ from federation.data.images import decoded_images
 from federation.data.lazy import Images, Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
 from federation.data.schema.typed import is_plain
-from federation.data.table_rows import DECLARE, rows_of, targets_of
+from federation.data.shaping import CLASSES
+from federation.data.table_rows import DECLARE, class_names, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
@@ -73,19 +74,20 @@ def read_columns(
         check_there(path, dict(table.inputs.items()), DECLARE)
         names = list(table.schema.names)
         found = {"x": _inputs(path, rows, names, plain=True, alpha=alpha), "schema": table.schema}
-        found |= {"y": targets_of(table, targets)}
+        found |= {"y": targets_of(table, targets), **class_names(table, columns)}
         found |= {} if table.task is None else {"task": table.task}
     else:
         _check_whole(path, rows, names)
         found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
         y = _stacked(path, _column(path, rows, columns.target))
+        found |= _class_names(rows.features[columns.target])
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
         if columns.task in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.task))
     if cut == len(rows):
         return found
     ends = {"train": slice(cut), "test": slice(cut, None)}
-    named = {key: found.pop(key) for key in ("schema", "fills") if key in found}
+    named = {key: found.pop(key) for key in ("schema", "fills", CLASSES) if key in found}
     every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
     return every | named
 
@@ -99,7 +101,8 @@ def _opened_columns(
         All rows, of training first; the number of those; names of the inputs; and the rows as those
         of a CSV file, if some inputs are text or may be missing.
     """
-    from datasets import concatenate_datasets  # noqa: PLC0415 - slow to import, not always needed
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+    from datasets import concatenate_datasets  # noqa: PLC0415 - likewise
 
     parts = _parts(kind, path, cache)
     cut, rows = len(parts[0]), concatenate_datasets(parts)
@@ -112,7 +115,19 @@ def _opened_columns(
     for name in wanted:
         if _kind(rows.features[name]) == "array":
             raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
-    return rows, cut, names, of_frame(path, rows.select_columns(wanted).to_pandas(), columns)
+    frame = rows.select_columns(wanted).to_pandas()
+    for name in wanted:
+        for called in _class_names(rows.features[name]).values():
+            frame[name] = pd.Categorical.from_codes(frame[name].fillna(-1).astype(int), called)
+    return rows, cut, names, of_frame(path, frame, columns)
+
+
+def _class_names(feature: Any) -> dict[str, _Array]:
+    """Returns the names of a column of classes, as ``CLASSES``; nothing of another one."""
+    from datasets import ClassLabel  # noqa: PLC0415 - slow to import, not always needed
+
+    labelled = isinstance(feature, ClassLabel) and feature.names
+    return {CLASSES: np.array(feature.names)} if labelled else {}
 
 
 def _is_plain(schema: Schema, rows: "Dataset", columns: Columns) -> bool:

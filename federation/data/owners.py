@@ -16,9 +16,9 @@ from federation.data.schema.csv_files import read_csv
 from federation.data.schema.written import read_schema
 from federation.data.source import HUB, Source
 from federation.errors import DataError
-from federation.experiment import FIRST, read_by
+from federation.experiment import FIRST, by_schema, read_by
 from federation.schema import File
-from federation.settings.data import DataSettings, with_schema
+from federation.settings.data import DataSettings
 from federation.settings.machine import MachineSettings
 
 _log = getLogger("flwr.engram")
@@ -34,7 +34,7 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         given: Settings by key; others have their defaults.
     """
-    defaults, given = DataSettings.defaults(), with_schema(given)
+    defaults, given = DataSettings.defaults(), by_schema(given)
     dataset = given.get("dataset", defaults["dataset"])
     column = given.get("task-column", defaults["task-column"])
     folder = given.get("data-dir", MachineSettings.defaults()["data-dir"])

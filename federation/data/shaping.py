@@ -25,6 +25,9 @@ TYPES = "types of "
 TESTED = "tested rows"
 """Rows of a caller's arrays: 1 for testing, 0 not for testing, -1 where it is drawn, (n,)."""
 
+CLASSES = "classes of y"
+"""The classes that ``y`` may have, in their order: its values, or what its numbers are called."""
+
 _Array = npt.NDArray[Any]
 _CHANNELS = (1, 3)
 _GREY = "uint8"

@@ -13,6 +13,7 @@ from federation.data.cells import check_there
 from federation.data.encoding import encode, filled, usual
 from federation.data.labels import is_text
 from federation.data.raw_tables import RawTable, labels_of
+from federation.data.shaping import CLASSES
 from federation.data.texts import texts_of
 from federation.data.values import Columns
 
@@ -39,13 +40,15 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         DataError: As ``encode`` and ``targets_of``.
     """
     path, cells, schema, each = table.path, table.inputs, table.schema, None
-    y = targets_of(table, targets)
+    y, known = targets_of(table, targets), class_names(table, columns)
+    known |= {} if table.task is None else {"task": table.task}
     if columns.text:
-        rows = {"x": texts_of(path, cells, columns), "y": y}
-        return rows if table.task is None else {**rows, "task": table.task}
+        return {"x": texts_of(path, cells, columns), "y": y, **known}
+    for names in (known[key] for key in (CLASSES,) if key in known):
+        declared = {columns.target: tuple(names.tolist()), **columns.values.declared}
+        columns = columns._replace(values=columns.values._replace(declared=declared))
     kind = _numbered(path, columns, y) if targets == "classes" else np.zeros(len(y))
-    known: dict[str, Any] = {} if table.task is None else {"task": table.task}
-    owner = np.unique(known["task"], return_inverse=True)[1] if known else None
+    owner = None if table.task is None else np.unique(table.task, return_inverse=True)[1]
     learned = ~split(kind, owner)
     if schema.missing == "refuse":
         check_there(path, dict(cells.items()), DECLARE)
@@ -70,6 +73,15 @@ def targets_of(table: RawTable, targets: Targets) -> _Array:
         return np.asarray(table.y)
     wanted = column if targets == "classes" else replace(column, kind="number", values=())
     return labels_of(table.path, wanted, table.y.to_frame())
+
+
+def class_names(table: RawTable, columns: Columns) -> dict[str, Any]:
+    """Returns ``CLASSES`` where the source, or a schema, says which the target may have."""
+    column = table.target
+    if column is None or column.kind != "category":
+        return {}
+    known = table.y.dtype == "category" or columns.schema.column(column.name).values
+    return {CLASSES: np.array(column.values)} if known else {}
 
 
 def _numbered(path: Path, columns: Columns, y: _Array) -> _Array:

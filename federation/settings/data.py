@@ -33,7 +33,7 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     schema = read_schema(text)
     target = schema.of_role("target")
     said = {"target-column": target, "task-column": schema.of_role("client")}
-    if schema.column(target).kind == "number":
+    if schema.column(target or config.get("target-column", "y")).kind == "number":
         said["task"] = REGRESSION.name
     said = {key: value for key, value in said.items() if value}
     return {**said, **config, "schema": to_toml(schema)}
