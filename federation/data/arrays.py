@@ -16,7 +16,7 @@ from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
-from federation.data.shaping import CLASSES, TESTED, TYPES, Shaping, lost_columns, say_once
+from federation.data.shaping import CLASSES, PART, TYPES, Shaping, lost_columns, say_once
 from federation.data.values import Values
 from federation.errors import DataError
 from federation.machine import check_rows
@@ -48,6 +48,7 @@ class Arrays(NamedTuple):
             all rows where these have no task; empty if none does.
         numbers: Of training rows and of test rows, which they are of the rows that were parted;
             None where they came apart.
+        validated: The training rows that are for validation, (n,); None where these are drawn.
     """
 
     x_train: Any
@@ -62,6 +63,7 @@ class Arrays(NamedTuple):
     schema: Schema | None = None
     fills: Sequence[_Array] = ()
     numbers: tuple[_Array, _Array] | tuple[None, None] = (None, None)
+    validated: _Array | None = None
 
 
 def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _Array) -> Arrays:
@@ -103,7 +105,7 @@ def held_out(
         seed: Draws which rows those are.
         clients: The client that each task is, where rows are drawn for each by itself, so that
             it does not matter whose rows are there besides.
-        tested: As ``TESTED``: which rows are for testing, where that is not drawn.
+        tested: As ``PART``: which rows are for testing, where that is not drawn.
     """
     kinds, stratum = np.unique(kind, return_inverse=True)
     if task is not None:
@@ -119,7 +121,7 @@ def held_out(
             rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
         rows = rng.permutation(some)
         held[rows[: round(fraction * len(rows))]] = True
-    return held if tested is None else np.where(tested < 0, held, tested > 0)
+    return held if tested is None else np.where(tested < 0, held, tested == 1)
 
 
 def held_by_hash(
@@ -147,7 +149,7 @@ def held_by_hash(
     owner = np.zeros(len(y), dtype=np.int64) if task is None else task
     owner = np.take(clients, owner, mode="clip") if clients else owner
     held = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction
-    return held if tested is None else np.where(tested < 0, held, tested > 0)
+    return held if tested is None else np.where(tested < 0, held, tested == 1)
 
 
 def _say_copies(path: Path, found: Arrays) -> None:
@@ -220,10 +222,12 @@ class Own(NamedTuple):
             strata = y if classes else np.zeros(len(y))
             test = by_hash(x, y, task, called) if by_hash else split(strata, task)
             found = train_and_test(x, y, task, classes, test)
-            if TESTED in arrays:
+            if PART in arrays:
                 _say_copies(self.path, found)
             columns = _schema(self.path, arrays, x)
-            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers)
+            validated = arrays.get(PART, np.zeros(len(y)))[~test] == 2
+            given = validated if validated.any() else None
+            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers, given)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "

@@ -11,7 +11,7 @@ from engram.checks import must
 from federation.data.frames import in_one_order, is_column, is_frame, joined, targets_in, targets_of
 from federation.data.labels import is_text
 from federation.data.plain import plain, shown
-from federation.data.shaping import CLASSES, TESTED, TYPES
+from federation.data.shaping import CLASSES, PART, TYPES
 from federation.data.source import Source
 from federation.errors import DataError, brief, one_line
 
@@ -66,7 +66,7 @@ def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
 def arrays_of(data: "Data") -> "Arrays":
     """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
 
-    Where some have test rows of their own, ``TESTED`` says which those are.
+    Where some have test rows of their own, ``PART`` says which those are.
 
     Args:
         data: As ``engram.simulate`` takes it.
@@ -104,7 +104,7 @@ def _in_parts(clients: Sequence[tuple[str, Any]]) -> "tuple[Arrays, npt.NDArray[
     owners, tested, given = zip(*parts, strict=True)
     found, sizes = _joined(given)
     if len(given) > len(clients):
-        found[TESTED] = np.repeat(np.array(tested), sizes)
+        found[PART] = np.repeat(np.array(tested), sizes)
     return found, np.repeat(np.array(owners), sizes)
 
 

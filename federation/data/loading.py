@@ -22,7 +22,7 @@ from federation.data.images import CLASS, read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
 from federation.data.raw_tables import by_name, of_arrays, of_csv
-from federation.data.shaping import TESTED, Shaping
+from federation.data.shaping import PART, Shaping
 from federation.data.source import DATASETS, FILES, HUB, Source
 from federation.data.table_rows import rows_of
 from federation.data.values import Columns
@@ -78,7 +78,7 @@ def load(
         split = partial(split, clients=alone)
         if source.is_given:
             arrays = read_given(source, clients)
-            split, hashed = (partial(each, tested=arrays.get(TESTED)) for each in (split, hashed))
+            split = partial(split, tested=arrays.get(PART))
         else:
             arrays = _read(source.kind, own, columns, split, data_dir)
         if is_frame(arrays.get("x")):
@@ -90,6 +90,7 @@ def load(
             )
         if "schema" in arrays:
             own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
+        split, hashed = (partial(each, tested=arrays.get(PART)) for each in (split, hashed))
         return own.arrays(arrays, split, hashed if by_hash else None)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))

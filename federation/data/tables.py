@@ -23,7 +23,7 @@ from federation.data.npz import named_labels, read_npz
 from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_csv
 from federation.data.row_hashes import row_hashes
 from federation.data.schema.typed import typed
-from federation.data.shaping import TESTED
+from federation.data.shaping import PART
 from federation.data.source import SPARSE, Source
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, few, few_names
@@ -51,7 +51,7 @@ class Table(NamedTuple):
         schema: The schema of its columns, if it was read from a source.
         inputs: These columns, as ``read_cells`` returns them; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
-        tested: As ``TESTED``, where there are test rows of sites' own.
+        tested: As ``PART``, where there are test rows of sites' own.
     """
 
     x: npt.NDArray[np.float64]
@@ -186,7 +186,7 @@ def _dealt(
         held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
     for client, rows in zip(clients, own, strict=True) if e.privacy != "example" else ():
         held[rows] = _held_out(len(rows), e, client)
-    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested > 0)
+    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested == 1)
     if lost := [client for client, rows in zip(clients, own, strict=True) if held[rows].all()]:
         raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()
@@ -268,7 +268,7 @@ def read_table(
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
     y, classes = target_of(raw, columns, family)
     schema = replace(schema, missing="refuse" if raw.schema.missing == "refuse" else "median")
-    tested = arrays.get(TESTED)
+    tested = arrays.get(PART)
     return Table(x, y, task, list(schema.inputs), schema, inputs, classes, tested)
 
 
