@@ -33,7 +33,7 @@ ColumnKind = Literal[
     "identifier",
     "ignored",
 ]
-Role = Literal["input", "target", "client", "event"]
+Role = Literal["input", "target", "client", "part", "weight", "event"]
 
 INPUTS: Final = frozenset({"number", "whole", "category", "ordered", "truth", "date"})
 """Kinds of columns that are inputs, of which those of a category are one for each value."""

@@ -18,12 +18,14 @@ import numpy.typing as npt
 from engram.metrics import Targets
 from federation.data.arrays import HeldOut
 from federation.data.cells import check_there
+from federation.data.frames import check_columns
 from federation.data.images import decoded_images
 from federation.data.lazy import Images, Lazy, RowNumbers
 from federation.data.raw_tables import RawTable, inputs_of, of_frame
+from federation.data.schema.roles import parts_of
 from federation.data.schema.typed import is_plain
-from federation.data.shaping import CLASSES
-from federation.data.table_rows import DECLARE, class_names, rows_of, targets_of
+from federation.data.shaping import CLASSES, PART
+from federation.data.table_rows import DECLARE, known_of, rows_of, targets_of
 from federation.data.unpacked import CACHE
 from federation.data.values import Columns
 from federation.errors import DataError, few_names, one_line
@@ -74,14 +76,16 @@ def read_columns(
         check_there(path, dict(table.inputs.items()), DECLARE)
         names = list(table.schema.names)
         found = {"x": _inputs(path, rows, names, plain=True, alpha=alpha), "schema": table.schema}
-        found |= {"y": targets_of(table, targets), **class_names(table, columns)}
-        found |= {} if table.task is None else {"task": table.task}
+        found |= {"y": targets_of(table, targets), **known_of(table, columns)}
     else:
         _check_whole(path, rows, names)
         found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
         y = _stacked(path, _column(path, rows, columns.target))
         found |= _class_names(rows.features[columns.target])
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
+        if part := columns.schema.of_role("part"):
+            check_columns(path, [part], rows.column_names)
+            found[PART] = parts_of(path, columns.schema, rows.select_columns([part]).to_pandas())
         if columns.task in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.task))
     if cut == len(rows):
@@ -109,7 +113,10 @@ def _opened_columns(
     columns.check_task(path, rows.column_names)
     names = inputs_of(path, columns, rows.column_names)
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
-    wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+    part = columns.schema.of_role("part")
+    if part and cut < len(rows):
+        raise DataError(f"{path} has test rows of its own, and the column {part} names them, too")
+    wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task, part)]
     if targets == "tokens" or "array" in kinds:
         return rows, cut, names, None
     for name in wanted:

@@ -43,8 +43,8 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     Raises:
         DataError: If there are no images, or one that is looked at cannot be read.
     """
-    each = [found for depth in "123" if (found := _images(folder, "*/" * int(depth) + "*"))]
-    files = each[0] if len(each) == 1 else []
+    at_depth = [_images(folder, "*/" * depth + "*") for depth in (1, 2, 3)]
+    files = max(at_depth, key=len) if sum(map(bool, at_depth)) == 1 else []
     folders = [[*file.relative_to(folder).parts[:-1]] for file in files]
     level = _level(folders)
     parts = np.array([own.pop(level) for own in folders] if level >= 0 else [_TRAIN] * len(files))
@@ -65,7 +65,8 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
         )
     x = files_decoded(folder, [files[k] for k in there], alpha=alpha)
     found: dict[str, Any] = {"x": x, "y": y}
-    found |= {"task": owners} if len(folders[0]) == 2 else {}
+    if len(folders[0]) == 2:
+        found["task"] = owners
     return {**found, PART: marks} if marks.any() else found
 
 

@@ -17,8 +17,9 @@ from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
 from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
+from federation.data.schema.roles import check_roles, parts_of
 from federation.data.schema.typed import is_plain, typed
-from federation.data.shaping import say_once
+from federation.data.shaping import PART, say_once
 from federation.data.values import Columns, name_order
 from federation.errors import DataError, few_names
 from federation.machine import check_rows
@@ -37,6 +38,7 @@ class RawTable(NamedTuple):
         task: The client of each row, (n,); None if the table does not say.
         schema: The schema of its inputs.
         target: The column of targets; None where they were given beside the table.
+        part: As ``PART``; None if the table does not say.
     """
 
     path: Path
@@ -45,6 +47,7 @@ class RawTable(NamedTuple):
     task: _Array | None
     schema: Schema
     target: Column | None = None
+    part: _Array | None = None
 
 
 def of_csv(path: Path, columns: Columns) -> RawTable:
@@ -97,7 +100,9 @@ def of_frame(
     schema = columns.of_inputs(path, known)
     inputs = frame[names] if columns.text else read_cells(schema, path, frame)
     target = fitted.schema.column(columns.target) if y is None else None
-    return RawTable(path, inputs, frame[columns.target] if y is None else y, task, schema, target)
+    part = parts_of(path, columns.schema, frame)
+    y = frame[columns.target] if y is None else y
+    return RawTable(path, inputs, y, task, schema, target, part)
 
 
 def labels_of(path: Path, column: Column, frame: Any) -> _Array:
@@ -123,7 +128,9 @@ def inputs_of(path: Path, columns: Columns, names: Any) -> list[str]:
     """
     needed = [name for name in columns.inputs if name not in columns.defaults]
     check_columns(path, [*filter(None, [columns.target]), *needed], names)
-    found = [name for name in names if name not in (columns.target, columns.task)]
+    check_roles(path, columns.schema, columns.target, columns.inputs)
+    aside = {column.name for column in columns.schema.columns if column.role != "input"}
+    found = [name for name in names if name not in (columns.target, columns.task, *aside)]
     if not found:
         besides = f" besides {columns.target}" if columns.target else ""
         raise DataError(f"{path} must have a column{besides} to learn from")
@@ -151,6 +158,8 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], columns: Columns) -> RawTab
     task = arrays.get(name)
     if not len(x):
         raise DataError(f"{path} must hold some rows")
+    if PART in arrays and (name := columns.schema.of_role("part")):
+        raise DataError(f"{path}: test rows are given, and the column {name} names them, too")
     wrong = {"y": y} if y.shape[:1] != x.shape[:1] else {}
     wrong |= {name: task} if task is not None and task.shape != x.shape[:1] else {}
     for key, array in wrong.items():

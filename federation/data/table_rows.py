@@ -13,7 +13,7 @@ from federation.data.cells import check_there
 from federation.data.encoding import encode, filled, usual
 from federation.data.labels import is_text
 from federation.data.raw_tables import RawTable, labels_of
-from federation.data.shaping import CLASSES
+from federation.data.shaping import CLASSES, PART
 from federation.data.texts import texts_of
 from federation.data.values import Columns
 
@@ -40,16 +40,15 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
         DataError: As ``encode`` and ``targets_of``.
     """
     path, cells, schema, each = table.path, table.inputs, table.schema, None
-    y, known = targets_of(table, targets), class_names(table, columns)
-    known |= {} if table.task is None else {"task": table.task}
+    y, known = targets_of(table, targets), known_of(table, columns)
     if columns.text:
         return {"x": texts_of(path, cells, columns), "y": y, **known}
-    for names in (known[key] for key in (CLASSES,) if key in known):
-        declared = {columns.target: tuple(names.tolist()), **columns.values.declared}
+    if CLASSES in known:
+        declared = {columns.target: tuple(known[CLASSES].tolist()), **columns.values.declared}
         columns = columns._replace(values=columns.values._replace(declared=declared))
     kind = _numbered(path, columns, y) if targets == "classes" else np.zeros(len(y))
     owner = None if table.task is None else np.unique(table.task, return_inverse=True)[1]
-    learned = ~split(kind, owner)
+    learned = ~split(kind, owner) if table.part is None else table.part == 0
     if schema.missing == "refuse":
         check_there(path, dict(cells.items()), DECLARE)
     if schema.missing == "median":
@@ -75,13 +74,19 @@ def targets_of(table: RawTable, targets: Targets) -> _Array:
     return labels_of(table.path, wanted, table.y.to_frame())
 
 
-def class_names(table: RawTable, columns: Columns) -> dict[str, Any]:
-    """Returns ``CLASSES`` where the source, or a schema, says which the target may have."""
+def known_of(table: RawTable, columns: Columns) -> dict[str, Any]:
+    """Returns what a table knows of its rows besides: ``task``, ``PART`` and ``CLASSES``.
+
+    It knows the classes that there may be where its source says them, or a schema does.
+    """
+    known = {"task": table.task, PART: table.part}
     column = table.target
-    if column is None or column.kind != "category":
-        return {}
-    known = table.y.dtype == "category" or columns.schema.column(column.name).values
-    return {CLASSES: np.array(column.values)} if known else {}
+    declared = column is not None and (
+        table.y.dtype == "category" or bool(columns.schema.column(column.name).values)
+    )
+    if column is not None and column.kind == "category" and declared:
+        known[CLASSES] = np.array(column.values)
+    return {key: array for key, array in known.items() if array is not None}
 
 
 def _numbered(path: Path, columns: Columns, y: _Array) -> _Array:

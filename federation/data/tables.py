@@ -268,7 +268,7 @@ def read_table(
     task = None if raw.task is None else named_labels(path, arrays, columns.task, raw.task)
     y, classes = target_of(raw, columns, family)
     schema = replace(schema, missing="refuse" if raw.schema.missing == "refuse" else "median")
-    tested = arrays.get(PART)
+    tested = arrays.get(PART) if raw.part is None else raw.part
     return Table(x, y, task, list(schema.inputs), schema, inputs, classes, tested)
 
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
+from engram.checks import must
 from engram.tasks import REGRESSION
 from federation.data.source import Source
+from federation.errors import Refused
 from federation.settings.fields import Float, Int, Settings
 from federation.settings.text import TextColumn
 
@@ -20,7 +22,8 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by key with the contents of the schema, and what its roles say of others.
 
     Raises:
-        Refused: The schema cannot be read, or an entry is unknown or impossible.
+        Refused: The schema cannot be read, or an entry is unknown or impossible; or settings name
+            other columns than its roles.
     """
     text = config.get("schema")
     if not isinstance(text, str) or not text:
@@ -36,6 +39,10 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     if schema.column(target or config.get("target-column", "y")).kind == "number":
         said["task"] = REGRESSION.name
     said = {key: value for key, value in said.items() if value}
+    for key in said.keys() & config.keys() - {"task"}:
+        if config[key] != said[key]:
+            role = "the column that has the role in the schema"
+            raise Refused(must(key, config[key], f"{said[key]}, {role}"))
     return {**said, **config, "schema": to_toml(schema)}
 
 
