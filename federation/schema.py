@@ -95,7 +95,7 @@ class Column:
 
 @dataclass(frozen=True)
 class File:
-    """The dialect of a text file that holds a table.
+    """The dialect of a text file that holds a table, and the place of one in a workbook.
 
     Attributes:
         separator: The mark between cells; empty where it is found.
@@ -105,6 +105,7 @@ class File:
         thousands: The mark between thousands; empty for none.
         names: Names of the columns, of a file without a line of them.
         missing: Cells that stand for a missing value in any column.
+        sheet: The sheet of a workbook; empty for the only one that holds a table.
     """
 
     separator: str = ""
@@ -114,6 +115,7 @@ class File:
     thousands: Literal["", ",", ".", " ", "'"] = ""
     names: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    sheet: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from federation.experiment import Experiment
 from federation.schema import Role
 from federation.settings.data import DataSettings, with_schema
 
-_SUFFIXES: Final = (".csv", ".npz", ".parquet", ".arrow")
+_SUFFIXES: Final = (".csv", ".xlsx", ".npz", ".parquet", ".arrow")
 
 
 def described(data: str, overrides: Mapping[str, Any]) -> str:

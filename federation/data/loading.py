@@ -21,9 +21,9 @@ from federation.data.frames import is_frame
 from federation.data.images import CLASS, read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
-from federation.data.raw_tables import by_name, of_arrays, of_csv
+from federation.data.raw_tables import by_name, of_arrays, of_file
 from federation.data.shaping import PART, Shaping
-from federation.data.source import DATASETS, FILES, HUB, Source
+from federation.data.source import DATASETS, FILES, HUB, TABLES, Source
 from federation.data.table_rows import rows_of
 from federation.data.values import Columns
 from federation.errors import DataError, Refused, brief
@@ -115,8 +115,8 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     alpha = own.shaping.images == "alpha"
     if kind == "images":
         return read_images(own.path, alpha=alpha)
-    if kind == "csv":
-        return rows_of(of_csv(own.path, columns), columns, own.targets, split)
+    if kind in TABLES:
+        return rows_of(of_file(own.path, columns), columns, own.targets, split)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
     return read_columns(kind, own.path, columns, own.targets, split, cache, alpha=alpha)

@@ -21,7 +21,7 @@ from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
-from federation.data.schema.csv_files import read_csv
+from federation.data.schema.table_files import EXCEL, TABLES, read_rows
 from federation.data.shaping import Shaping
 from federation.data.texts import texts_of
 from federation.data.values import Columns
@@ -58,7 +58,7 @@ class NewRows(NamedTuple):
 def read_new_rows(
     path: Path, kind: Kind, settings: Mapping[str, Any], *, of_one_client: bool = False
 ) -> NewRows:
-    """Reads rows: a .csv or .npz file, a folder of .npy files, or one of images.
+    """Reads rows: a .csv, .xlsx or .npz file, a folder of .npy files, or one of images.
 
     Args:
         path: Where they are.
@@ -74,10 +74,13 @@ def read_new_rows(
         found = _texts(path, kind.units.text, settings)
     elif path.suffix == ".csv":
         file = kind.schema.file if kind.schema else File()
-        frame, text = read_csv(path, file).to_pandas(), read_text(path)
+        frame, text = read_rows(path, file), read_text(path)
         found = _table(path, frame.set_axis(text.lines), kind, target, of_one_client)
         copied = [k for k, name in enumerate(frame.columns) if name in found.others]
         found = found._replace(beside=partial(text.beside, copied))
+    elif path.suffix in EXCEL:
+        frame = read_rows(path, kind.schema.file if kind.schema else File())
+        found = _table(path, frame, kind, target, of_one_client)
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
@@ -115,11 +118,11 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
 
 
 def _texts(path: Path, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> NewRows:
-    if path.suffix != ".csv":
-        raise DataError(f"{path} must be a .csv file, since the model takes texts")
+    if path.suffix not in TABLES:
+        raise DataError(f"{path} must be a .csv or .xlsx file, since the model takes texts")
     own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
     columns = Columns.of(DataSettings.model_validate(own))
-    frame = read_csv(path, columns.schema.file).to_pandas()
+    frame = read_rows(path, columns.schema.file)
     x = texts_of(path, frame, columns).tokens(tokenizer)
     beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
     targets = {"y": beside[columns.target]} if columns.target in beside else {}

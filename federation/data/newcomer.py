@@ -16,6 +16,7 @@ from federation.data.new_rows import NewRows, read_new_rows
 from federation.data.places import Place
 from federation.data.raw_tables import RawTable
 from federation.data.schema.fitting import fit
+from federation.data.schema.table_files import TABLES
 from federation.data.table_rows import targets_of
 from federation.data.values import Columns, Values
 from federation.errors import DataError
@@ -55,8 +56,8 @@ class Newcomer(NamedTuple):
 def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     """Reads rows, with targets if there are some; for the formats see ``read_new_rows``.
 
-    A CSV file has targets if it has the target's column; another file, if it has ``y``; a folder of
-    images, if these are in folders of their classes.
+    A CSV or Excel file has targets if it has the target's column; another file, if it has ``y``; a
+    folder of images, if these are in folders of their classes.
 
     Args:
         path: Where they are.
@@ -72,7 +73,8 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     if not found.size:
         raise DataError(f"{path} must hold some rows")
     newcomer = Newcomer(found.x, None, found.size, kind, path.stem)
-    column = e.target_column if path.suffix == ".csv" else CLASS if "file" in found.others else "y"
+    column = CLASS if "file" in found.others else "y"
+    column = e.target_column if path.suffix in TABLES else column
     values = Values({column: tuple(kind.class_names)})
     y = _targets(path, found, e, values)
     if y is None:
@@ -89,7 +91,7 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
 def _targets(path: Path, found: NewRows, e: Experiment, values: Values) -> Any:
     """Returns targets as the source has them; None if it has none."""
     y = found.targets.get("y")
-    if y is None or path.suffix != ".csv":
+    if y is None or path.suffix not in TABLES:
         return y
     columns = Columns.of(e)._replace(values=values)
     column = fit(y.to_frame(), columns.schema).schema.columns[0]

@@ -15,9 +15,9 @@ from federation.data.cells import check_there
 from federation.data.encoding import read_cells
 from federation.data.frames import check_columns, is_frame
 from federation.data.lazy import Lazy
-from federation.data.schema.csv_files import read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.roles import check_roles, parts_of
+from federation.data.schema.table_files import read_rows
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import PART, say_once
 from federation.data.values import Columns, name_order
@@ -50,11 +50,11 @@ class RawTable(NamedTuple):
     part: _Array | None = None
 
 
-def of_csv(path: Path, columns: Columns) -> RawTable:
-    """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
+def of_file(path: Path, columns: Columns) -> RawTable:
+    """Reads a file; for its columns and errors see ``of_frame`` and ``read_rows``."""
     schema = columns.schema
     numbers = [c.name for c in schema.columns if is_plain(schema.column(c.name))]
-    return of_frame(path, read_csv(path, schema.file, numbers).to_pandas(), columns)
+    return of_frame(path, read_rows(path, schema.file, numbers), columns)
 
 
 def of_frame(

@@ -20,11 +20,11 @@ from federation.data.encoding import encode, gaps, usual
 from federation.data.labels import is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
-from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_csv
+from federation.data.raw_tables import RawTable, labels_of, of_arrays, of_file
 from federation.data.row_hashes import row_hashes
 from federation.data.schema.typed import typed
 from federation.data.shaping import PART
-from federation.data.source import SPARSE, Source
+from federation.data.source import SPARSE, TABLES, Source
 from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
@@ -230,10 +230,10 @@ def read_table(
     """Reads a table; text is encoded as networks have it, but for its first value: see ``Schema``.
 
     Args:
-        source: ``csv:PATH``, with a header; or ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and
-            ``task``, and, if wanted, names of x's columns in ``x_names``. If ``y`` has several
-            columns, ``y_names`` must name them. ``task_names`` are labels of tasks that ``task``
-            numbers from 0.
+        source: ``csv:PATH`` or ``xlsx:PATH``, with a header; or ``npz:PATH`` with arrays ``x``
+            (n, d), ``y`` and ``task``, and, if wanted, names of x's columns in ``x_names``. If
+            ``y`` has several columns, ``y_names`` must name them. ``task_names`` are labels of
+            tasks that ``task`` numbers from 0.
         columns: What its columns are; all but target and task are features, unless it names these.
         drop: Columns that are no features.
         one_task: Whether all rows may be one task's, and the task's column be missing.
@@ -248,9 +248,9 @@ def read_table(
     alone = columns._replace(
         is_known=True, whose=False, drop=tuple(drop)
     )  # a missing task column: see below
-    if source.kind == "csv" and source.place:
+    if source.kind in TABLES and source.place:
         with rows_in_memory(source.place):
-            raw = of_csv(path, alone)
+            raw = of_file(path, alone)
     else:
         arrays = dict(_arrays(source, client))
         raw = of_arrays(path, arrays, alone)
@@ -284,7 +284,9 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
     elif source.kind == "npz" and source.place:
         return read_npz(source.path)
     else:
-        raise DataError(clash("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+        raise DataError(
+            clash("dataset", source, f"csv:PATH, xlsx:PATH, npz:PATH, or {_SIMULATIONS}")
+        )
     if isinstance(arrays.get("x"), Lazy):
         raise DataError("tables must be given as arrays (x, y), got data sets of torch")
     return arrays
