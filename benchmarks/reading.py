@@ -19,7 +19,7 @@ from benchmarks.harness import numbers_table
 from benchmarks.memory import forget_peak, peak
 from federation.data.declared import declare
 from federation.data.encoding import encode
-from federation.data.raw_tables import of_csv
+from federation.data.raw_tables import of_file
 from federation.settings.data import DataSettings
 
 SHAPES = ((2_000_000, 30), (300, 12_000))
@@ -50,7 +50,7 @@ def read(path: Path, how: str) -> object:
         return pd.read_csv(path)
     settings = {"target-column": "died", "task-column": "ward"}
     settings |= {"schema": str(path.with_suffix(".toml"))} if how == "schema" else {}
-    table = of_csv(path, declare(DataSettings.model_validate(settings)))
+    table = of_file(path, declare(DataSettings.model_validate(settings)))
     return encode(table["schema"], path, table["x"])
 
 

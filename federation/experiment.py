@@ -246,6 +246,16 @@ def read_by(method: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in unread | foreign}
 
 
+def by_schema(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with the schema's contents, and what these say of others that are read.
+
+    Raises:
+        Refused: As ``with_schema``.
+    """
+    found, method = with_schema(config), config.get("method", FIRST)
+    return read_by(method, found) | {key: found[key] for key in config}
+
+
 def _keys_of(method: type[Method]) -> list[str]:
     """Returns the keys of all settings that a method reads."""
     shared = [key_of(name) for name in SharedSettings.model_fields if name not in method.unread]
@@ -260,7 +270,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
-    config = with_schema(with_tables(config))
+    config = by_schema(with_tables(config))
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()

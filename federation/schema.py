@@ -33,7 +33,7 @@ ColumnKind = Literal[
     "identifier",
     "ignored",
 ]
-Role = Literal["input", "target", "client", "event"]
+Role = Literal["input", "target", "client", "part", "weight", "event"]
 
 INPUTS: Final = frozenset({"number", "whole", "category", "ordered", "truth", "date"})
 """Kinds of columns that are inputs, of which those of a category are one for each value.
@@ -98,7 +98,7 @@ class Column:
 
 @dataclass(frozen=True)
 class File:
-    """The dialect of a text file that holds a table.
+    """The dialect of a text file that holds a table, and the place of one in a workbook.
 
     Attributes:
         separator: The mark between cells; empty where it is found.
@@ -108,6 +108,7 @@ class File:
         thousands: The mark between thousands; empty for none.
         names: Names of the columns, of a file without a line of them.
         missing: Cells that stand for a missing value in any column.
+        sheet: The sheet of a workbook; empty for the only one that holds a table.
     """
 
     separator: Annotated[str, StringConstraints(max_length=1)] = ""
@@ -117,6 +118,7 @@ class File:
     thousands: Literal["", ",", ".", " ", "'"] = ""
     names: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    sheet: str = ""
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,7 @@ class Run:
         one. Of rows without targets, it is the common one.
 
         Args:
-            data: A .csv or .npz file, or a folder of images or .npy files, with such rows as the
+            data: A .csv, .xlsx or .npz file, or a folder of images or .npy files, with such rows as
                 run's clients have.
             out: As for ``export``.
             format: As for ``export``.

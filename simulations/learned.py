@@ -29,7 +29,7 @@ from federation.data.datasets import read_given
 from federation.data.dealing import federated_data
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.lazy import RowNumbers
-from federation.data.shaping import TESTED
+from federation.data.shaping import PART
 from federation.data.standards import in_units, own_units, standardized_by
 from federation.data.tables import TableData, table_data
 from federation.errors import DataError, Refused, few_names
@@ -382,7 +382,7 @@ class Learned:
         e, data = self.experiment, self.data
         rows = read_given(e.source, range(e.num_clients)) if e.source.is_given else {}
         # In order: clients' rows one below the other, each one's test rows below the others.
-        part = 2 * np.asarray(rows.get("task", 0)) + (np.asarray(rows.get(TESTED, 0)) > 0)
+        part = 2 * np.asarray(rows.get("task", 0)) + (np.asarray(rows.get(PART, 0)) == 1)
 
         def numbers(split: Split | None) -> RowNumbers:
             own = np.empty(0, np.int64) if split is None else np.sort(split.rows[client])

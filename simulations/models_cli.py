@@ -80,7 +80,7 @@ def adapt(
     data: Annotated[
         str,
         typer.Option(
-            metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
+            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
         ),
     ],
     picked: _Picked = False,
@@ -107,7 +107,7 @@ def predict(
     rows: Annotated[
         Path,
         typer.Argument(
-            metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
+            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="A new CSV file.")] = Path(

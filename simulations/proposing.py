@@ -14,7 +14,7 @@ from federation.data.source import Source
 from federation.experiment import Experiment
 from federation.settings.data import DataSettings, with_schema
 
-_SUFFIXES: Final = (".csv", ".npz", ".parquet", ".arrow")
+_SUFFIXES: Final = (".csv", ".xlsx", ".npz", ".parquet", ".arrow")
 
 
 def described(data: str, overrides: Mapping[str, Any]) -> str:

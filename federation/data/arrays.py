@@ -18,7 +18,7 @@ from federation.data.npz import named_labels
 from federation.data.places import Place
 from federation.data.raw_tables import named
 from federation.data.row_hashes import row_hashes
-from federation.data.shaping import TESTED, TYPES, Shaping, lost_columns, say_once
+from federation.data.shaping import CLASSES, PART, TYPES, Shaping, lost_columns, say_once
 from federation.errors import DataError
 from federation.machine import check_rows
 from federation.schema import Column, Schema
@@ -49,6 +49,7 @@ class Arrays(NamedTuple):
             all rows where these have no task; empty if none does.
         numbers: Of training rows and of test rows, which they are of the rows that were parted;
             None where they came apart.
+        validated: The training rows that are for validation, (n,); None where these are drawn.
     """
 
     x_train: Any
@@ -63,6 +64,7 @@ class Arrays(NamedTuple):
     schema: Schema | None = None
     fills: Sequence[_Array] = ()
     numbers: tuple[_Array, _Array] | tuple[None, None] = (None, None)
+    validated: _Array | None = None
 
 
 def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _Array) -> Arrays:
@@ -104,7 +106,7 @@ def held_out(
         seed: Draws which rows those are.
         clients: The client that each task is, where rows are drawn for each by itself, so that
             it does not matter whose rows are there besides.
-        tested: As ``TESTED``: which rows are for testing, where that is not drawn.
+        tested: As ``PART``: which rows are for testing, where that is not drawn.
     """
     kinds, stratum = np.unique(kind, return_inverse=True)
     if task is not None:
@@ -120,7 +122,7 @@ def held_out(
             rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
         rows = rng.permutation(some)
         held[rows[: round(fraction * len(rows))]] = True
-    return held if tested is None else np.where(tested < 0, held, tested > 0)
+    return held if tested is None else np.where(tested < 0, held, tested == 1)
 
 
 def held_by_hash(
@@ -148,7 +150,7 @@ def held_by_hash(
     owner = np.zeros(len(y), dtype=np.int64) if task is None else task
     owner = np.take(clients, owner, mode="clip") if clients else owner
     held = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction
-    return held if tested is None else np.where(tested < 0, held, tested > 0)
+    return held if tested is None else np.where(tested < 0, held, tested == 1)
 
 
 def _say_copies(path: Path, found: Arrays) -> None:
@@ -215,19 +217,22 @@ class Own(NamedTuple):
         if x is not None and "y" in arrays and x_train is None and x_test is None:
             task, names = self._task(arrays, arrays["y"])
             place = Place(self.path, "y", task, names)
-            y, outputs, called = self.labels(arrays["y"], place)
+            y, outputs, called = self.labels(arrays["y"], place, arrays.get(CLASSES))
             classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
             test = split(y if classes else np.zeros(len(y)), task)
             if is_frame(x):  # of a table
-                x, *known = encode_learned(arrays["schema"], self.path, x, task, ~test)
+                learned = ~test & (np.asarray(arrays.get(PART, 0)) != 2)
+                x, *known = encode_learned(arrays["schema"], self.path, x, task, learned)
                 arrays = {**arrays, **dict(zip(("schema", "fills"), known, strict=True))}
             x = self._inputs(place._replace(name="x"), x, y, arrays)
             test = by_hash(x, y, task, called) if by_hash else test
             found = train_and_test(x, y, task, classes, test)
-            if TESTED in arrays:
+            if PART in arrays:
                 _say_copies(self.path, found)
             columns = _schema(self.path, arrays, x)
-            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers)
+            validated = arrays.get(PART, np.zeros(len(y)))[~test] == 2
+            given = validated if validated.any() else None
+            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers, given)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -244,7 +249,8 @@ class Own(NamedTuple):
             tasks = np.concatenate([arrays["task_train"], arrays["task_test"]])
             task, names = self._task({**arrays, "task": tasks}, both)
         one, other = (None, None) if task is None else (task[:cut], task[cut:])
-        y, outputs, called = self.labels(both, Place(self.path, "y", task, names, cut))
+        place = Place(self.path, "y", task, names, cut)
+        y, outputs, called = self.labels(both, place, arrays.get(CLASSES))
         x_train = self._inputs(Place(self.path, "x_train", one, names), x_train, y[:cut], arrays)
         x_test = self._inputs(Place(self.path, "x_test", other, names), x_test, y[cut:], arrays)
         if _kind(x_train) != _kind(x_test):
@@ -285,15 +291,28 @@ class Own(NamedTuple):
         tasks, numbers = np.unique(task, return_inverse=True)
         return numbers, tuple(map(str, named_labels(self.path, arrays, "task", tasks).tolist()))
 
-    def labels(self, y: _Array, place: Place) -> tuple[_Array, int, tuple[str, ...]]:
+    def labels(
+        self, y: _Array, place: Place, names: _Array | None = None
+    ) -> tuple[_Array, int, tuple[str, ...]]:
         """Returns targets as tasks want them, how many outputs they take, and classes' names.
+
+        Args:
+            y: The targets.
+            place: What messages call them.
+            names: As ``CLASSES``, if the reader knows them.
 
         Raises:
             DataError: If they are not what the task's targets may be.
         """
         if self.targets == "classes":
-            count, target = self.num_classes, self.target
-            return classes_of(place, y, column=target, alone=self.alone, num_classes=count)
+            return classes_of(
+                place,
+                y,
+                column=self.target,
+                alone=self.alone,
+                num_classes=self.num_classes,
+                names=names,
+            )
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
         wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"

@@ -1,6 +1,7 @@
 """Rows that Python gives, of a caller or of a user's function, as the arrays of an npz file."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from engram.checks import must
 from federation.data.frames import in_one_order, is_column, is_frame, joined, targets_in, targets_of
 from federation.data.labels import is_text
 from federation.data.plain import plain, shown
-from federation.data.shaping import TESTED, TYPES
+from federation.data.shaping import CLASSES, PART, TYPES
 from federation.data.source import Source
 from federation.errors import DataError, brief, one_line
 
@@ -65,7 +66,7 @@ def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
 def arrays_of(data: "Data") -> "Arrays":
     """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
 
-    Where some have test rows of their own, ``TESTED`` says which those are.
+    Where some have test rows of their own, ``PART`` says which those are.
 
     Args:
         data: As ``engram.simulate`` takes it.
@@ -103,7 +104,7 @@ def _in_parts(clients: Sequence[tuple[str, Any]]) -> "tuple[Arrays, npt.NDArray[
     owners, tested, given = zip(*parts, strict=True)
     found, sizes = _joined(given)
     if len(given) > len(clients):
-        found[TESTED] = np.repeat(np.array(tested), sizes)
+        found[PART] = np.repeat(np.array(tested), sizes)
     return found, np.repeat(np.array(owners), sizes)
 
 
@@ -147,7 +148,24 @@ def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
         together |= targets_in(together["y"])
     else:
         _check_targets([(whose, rows["y"]) for whose, rows in zip(called, found, strict=True)])
-    return together, sizes
+    return together | _class_names([_categories(y) for _, (_, y) in parts]), sizes
+
+
+def _categories(y: Any) -> "npt.NDArray[Any] | None":
+    """Returns the categories of a series, or of a frame's one column, of type ``category``."""
+    column = y.iloc[:, 0] if (of_frame := is_frame(y)) and y.shape[1] == 1 else y
+    if not is_column(column) or column.dtype != "category":
+        return None
+    names = np.asarray(column.cat.categories)
+    return names.astype(str) if of_frame or names.dtype.kind not in "iuf" else names
+
+
+def _class_names(each: Sequence["npt.NDArray[Any] | None"]) -> "Arrays":
+    """Returns all clients' classes, each once, as ``CLASSES``; nothing unless all name theirs."""
+    named = [names.tolist() for names in each if names is not None]
+    if len(named) < len(each):
+        return {}
+    return {CLASSES: np.array([*dict.fromkeys(chain.from_iterable(named))])}
 
 
 def _type(x: npt.NDArray[Any]) -> str:
@@ -165,7 +183,7 @@ def _check_targets(parts: Sequence[tuple[str, npt.NDArray[Any]]]) -> None:
 
 def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
     from federation.data.lazy import Joined  # noqa: PLC0415 - as above
-    from federation.data.map_style import inputs_of, targets_of  # noqa: PLC0415 - as above
+    from federation.data.map_style import class_names, inputs_of, targets_of  # noqa: PLC0415
 
     for whose, part in parts:
         if not hasattr(part, "__len__"):
@@ -173,17 +191,23 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]
             raise DataError(f"{whose} must be a data set whose rows have numbers, got {kind}")
         if not len(part):
             raise DataError(f"{whose} has no rows")
-    inputs, ys = [], []
+    inputs, ys, names = [], [], list[Any]()
     try:
         for whose, part in parts:
             try:
                 inputs.append(inputs_of(part))
                 ys.append(targets_of(part))
+                names.append(class_names(part, ys[-1]))
             except DataError as error:
                 raise DataError(f"{whose}: {error}") from error
         _check_targets([(whose, y) for (whose, _), y in zip(parts, ys, strict=True)])
         x = inputs[0] if len(inputs) == 1 else Joined(inputs)
-        return {"x": x, "y": np.concatenate(ys)}, [len(y) for y in ys]
+        known = _class_names(names)
+        if known:
+            place = {name: k for k, name in enumerate(np.asarray(known[CLASSES]).tolist())}
+            numbers = [np.array([place[name] for name in own]) for own in names]
+            ys = [of[y] for of, y in zip(numbers, ys, strict=True)]
+        return {"x": x, "y": np.concatenate(ys), **known}, [len(y) for y in ys]
     except DataError:
         raise
     except Exception as error:  # anybody's data sets

@@ -184,7 +184,11 @@ def _hold(
     learned = hold(arrays.x_train, arrays.y_train, train, 0)
     if experiment.privacy == "example":
         learned = learned._replace(hashes=_hashed(arrays, train, experiment))
-    parts = [_held_out(client, own, experiment, learned.hashes) for client, own in enumerate(train)]
+    if (named := arrays.validated) is None:
+        drawn = partial(_held_out, experiment=experiment, hashes=learned.hashes)
+        parts = [drawn(client, own) for client, own in enumerate(train)]
+    else:
+        parts = [(own[~named[own]], own[named[own]]) for own in train]
     return FederatedData(
         train=learned._replace(rows=[kept for kept, _ in parts]),
         test=hold(arrays.x_test, arrays.y_test, test, 1),

@@ -85,6 +85,7 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
     inputs = (text.name,) if text else listed(s.input_columns, ",")
     defaults = _defaults(s, inputs)
     written = read_schema(s.schema) if s.schema else Schema()
+    _check_roles(written, s.target_column, inputs)
     if s.task_column == s.target_column:
         raise DataError(clash("task-column", s.task_column, "another column than target-column"))
     roles: dict[str, Role] = {s.task_column: "client", s.target_column: "target"}
@@ -128,6 +129,31 @@ def _check_alone(written: Schema, text: str, roles: Collection[str]) -> None:
         line = f'columns.{beside[0]} = {{kind = "ignored"}}'
         got = f"got {few_names(beside)}: write {line}"
         raise DataError(f"schema must have no input beside the text {text}, {got}")
+
+
+def _check_roles(schema: Schema, target: str, inputs: Collection[str]) -> None:
+    """Refuses a schema that contradicts a run.
+
+    Raises:
+        DataError: A column to predict is an event; one of another role is named as an input; or
+            rows have weights, which training has none for.
+    """
+    roles = {column.name: column.role for column in schema.columns if column.role != "input"}
+    if roles.get(target) == "event":
+        raise DataError(
+            f"{target} is an event (columns.{target}.role), which no method predicts: "
+            "choose another target-column, or give it the role target"
+        )
+    for name in inputs:
+        if name in roles:
+            raise DataError(
+                f"{name} must be no input (input-columns), since its role is {roles[name]}"
+            )
+    if weight := schema.of_role("weight"):
+        raise DataError(
+            f"{weight} is the weight of rows (columns.{weight}.role), which training has "
+            f'none for yet: write columns.{weight} = {{kind = "ignored"}}'
+        )
 
 
 def _known(columns: Mapping[str, Column], name: str) -> Column:

@@ -14,10 +14,10 @@ from federation.data.cells import check_columns
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed
 from federation.data.schema.cells import Cells
-from federation.data.schema.csv_files import read_csv
 from federation.data.schema.rules import dates, kind_of, mixed
+from federation.data.schema.table_files import read_rows
 from federation.data.schema.typed import typed
-from federation.data.source import Source
+from federation.data.source import TABLES, Source
 from federation.described import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
 from federation.errors import DataError, one_line
 from federation.machine import rows_in_memory
@@ -98,8 +98,8 @@ def frame_of(source: Source, cache: Path, file: columns.File = _FILE) -> Any:
     Raises:
         DataError: It cannot be read, or its columns have no names.
     """
-    if source.kind == "csv":
-        frame = read_csv(source.path, file).to_pandas()
+    if source.kind in TABLES:
+        frame = read_rows(source.path, file)
     elif source.kind == "npz":
         arrays = read_npz(source.path)
         frame, y = framed(source.path, arrays), arrays.get("y")
@@ -109,7 +109,9 @@ def frame_of(source: Source, cache: Path, file: columns.File = _FILE) -> Any:
 
         frame = read_table(source.kind, source.path, cache)
     else:
-        raise DataError(f"{source} is no table with names of columns: csv, parquet, arrow, hf, npz")
+        raise DataError(
+            f"{source} is no table with names of columns: csv, xlsx, parquet, arrow, hf, npz"
+        )
     return frame.set_axis([*map(str, frame.columns)], axis=1)
 
 

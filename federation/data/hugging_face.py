@@ -23,7 +23,9 @@ from federation.data.frames import is_frame
 from federation.data.images import decoded_images
 from federation.data.lazy import Images, Lazy, RowNumbers
 from federation.data.raw_tables import check_client, inputs_of, of_frame
+from federation.data.schema.roles import parts_of
 from federation.data.schema.typed import is_plain
+from federation.data.shaping import CLASSES, PART
 from federation.data.unpacked import CACHE
 from federation.errors import DataError, few_names, one_line
 from federation.files import open_file
@@ -73,7 +75,11 @@ def read_columns(
         _check_whole(path, rows, names)
         found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
         y = _stacked(path, _column(path, rows, columns.target))
+        found |= _class_names(rows.features[columns.target])
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
+        if part := columns.schema.of_role("part"):
+            check_columns(path, [part], rows.column_names)
+            found[PART] = parts_of(path, columns.schema, rows.select_columns([part]).to_pandas())
         if columns.client in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.client))
     if cut == len(rows):
@@ -83,7 +89,7 @@ def read_columns(
         given = found["schema"], path, found["x"], owner, np.arange(len(rows)) < cut
         found["x"], found["schema"], found["fills"] = encode_learned(*given)
     ends = {"train": slice(cut), "test": slice(cut, None)}
-    named = {key: found.pop(key) for key in ("schema", "fills") if key in found}
+    named = {key: found.pop(key) for key in ("schema", "fills", CLASSES) if key in found}
     every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
     return every | named
 
@@ -97,7 +103,8 @@ def _opened_columns(
         All rows, of training first; the number of those; names of the inputs; and the rows as those
         of a CSV file, if some inputs are text or may be missing.
     """
-    from datasets import concatenate_datasets  # noqa: PLC0415 - slow to import, not always needed
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+    from datasets import concatenate_datasets  # noqa: PLC0415 - likewise
 
     parts = _parts(kind, path, cache)
     cut, rows = len(parts[0]), concatenate_datasets(parts)
@@ -105,14 +112,29 @@ def _opened_columns(
     check_client(path, columns, rows.column_names)
     names = inputs_of(path, columns, rows.column_names, columns.target)
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
-    used = {*names, columns.target, columns.client}
+    part = columns.schema.of_role("part")
+    if part and cut < len(rows):
+        raise DataError(f"{path} has test rows of its own, and the column {part} names them, too")
+    used = {*names, columns.target, columns.client, part}
     wanted = [name for name in rows.column_names if name in used]
     if targets == "tokens" or "array" in kinds:
         return rows, cut, names, None
     for name in wanted:
         if _kind(rows.features[name]) == "array":
             raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
-    return rows, cut, names, of_frame(path, rows.select_columns(wanted).to_pandas(), columns)
+    frame = rows.select_columns(wanted).to_pandas()
+    for name in wanted:
+        for called in _class_names(rows.features[name]).values():
+            frame[name] = pd.Categorical.from_codes(frame[name].fillna(-1).astype(int), called)
+    return rows, cut, names, of_frame(path, frame, columns)
+
+
+def _class_names(feature: Any) -> dict[str, _Array]:
+    """Returns the names of a column of classes, as ``CLASSES``; nothing of another one."""
+    from datasets import ClassLabel  # noqa: PLC0415 - slow to import, not always needed
+
+    labelled = isinstance(feature, ClassLabel) and feature.names
+    return {CLASSES: np.array(feature.names)} if labelled else {}
 
 
 def _is_plain(schema: Schema, rows: "Dataset", columns: Declared) -> bool:

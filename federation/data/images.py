@@ -1,4 +1,4 @@
-"""Images as rows: files in folders, FOLDER/CLIENT/CLASS/FILE or FOLDER/CLASS/FILE, and others.
+"""Images as rows: files in folders, FOLDER/CLIENT/CLASS/FILE or FOLDER/CLASS/FILE, and parts.
 
 An image is decoded when it is drawn; before that the headers of some are looked at. It is as a
 viewer shows it: turned as its EXIF says, a palette's numbers are colors, and what is transparent is
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from federation.data.lazy import Images, RowNumbers, some_of
-from federation.data.shaping import say_once
+from federation.data.shaping import PART, say_once
 from federation.errors import DataError, few_names
 from federation.files import open_file
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 _TRAIN: Final = "train"
-_TESTS: Final = ("test", "val", "valid", "validation")  # of which the first one there tests
+_TESTS: Final = ("test", "val", "valid", "validation")  # the first there tests, others validate
+_LEFT_OUT: Final = -1
 _SIXTEEN: Final = np.float32(65535)
 _T = TypeVar("_T")
 
@@ -33,7 +34,7 @@ _T = TypeVar("_T")
 def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     """Returns images ``x``, their classes ``y`` and, where there are clients, ``task``.
 
-    Folders train and test, or val, are parts: then there are ``x_train``, ``x_test`` and so on.
+    Folders train and test, or val, above those of clients or of classes, are ``PART``.
 
     Args:
         folder: The folder.
@@ -42,32 +43,51 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     Raises:
         DataError: If there are no images, or one that is looked at cannot be read.
     """
-    flat, deep = (_images(folder, pattern) for pattern in ("*/*", "*/*/*"))
-    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
-    tests = [name for name in _TESTS if name in names]
-    if _TRAIN in names and tests and not flat:
-        return _parts(folder, tests[0], [n for n in names if n not in (_TRAIN, tests[0])], alpha)
-    if bool(flat) == bool(deep):
+    at_depth = [_images(folder, "*/" * depth + "*") for depth in (1, 2, 3)]
+    files = max(at_depth, key=len) if sum(map(bool, at_depth)) == 1 else []
+    folders = [[*file.relative_to(folder).parts[:-1]] for file in files]
+    level = _level(folders)
+    parts = np.array([own.pop(level) for own in folders] if level >= 0 else [_TRAIN] * len(files))
+    if not files or len(folders[0]) > 2:
         raise DataError(
-            f"{folder} must hold images as CLASS/FILE or, of several clients, as CLIENT/CLASS/FILE"
+            f"{folder} must hold images as CLASS/FILE or, of several clients, CLIENT/CLASS/FILE, "
+            "with folders train and test above either of them if wanted"
         )
-    files = flat or deep
-    y = np.array([file.parent.name for file in files])
-    tasks = {"task": np.array([file.parent.parent.name for file in files])} if deep else {}
-    return {"x": files_decoded(folder, files, alpha=alpha), "y": y, **tasks}
+    marks = _marks(folder, parts)
+    there = np.flatnonzero(marks != _LEFT_OUT)
+    y, owners = (np.array([own[k] for own in folders])[there] for k in (-1, 0))
+    learned, marks = {*y[marks[there] == 0].tolist()}, marks[there]
+    if strange := {*y.tolist()} - learned:
+        others = few_names(np.unique(parts[there][marks > 0]).tolist())
+        raise DataError(
+            f"{folder}: {others} must hold the classes of {_TRAIN}, each in a folder of its name, "
+            f"got {few_names(sorted(strange))}"
+        )
+    x = files_decoded(folder, [files[k] for k in there], alpha=alpha)
+    found: dict[str, Any] = {"x": x, "y": y}
+    if len(folders[0]) == 2:
+        found["task"] = owners
+    return {**found, PART: marks} if marks.any() else found
 
 
-def _parts(folder: Path, test: str, others: Sequence[str], alpha: bool) -> dict[str, Any]:
-    learned, tested = (read_images(folder / part, alpha=alpha) for part in (_TRAIN, test))
-    if strange := {*tested["y"].tolist()} - {*learned["y"].tolist()}:
-        raise DataError(
-            f"{folder / test} must hold the classes of {_TRAIN}, each in a folder of its name, got "
-            f"{few_names(sorted(strange))}"
-        )
-    if others:
-        say_once(f"{folder}: {_TRAIN} and {test} are read, and not {few_names(others)}")
-    named = (("train", learned), ("test", tested))
-    return {f"{name}_{part}": rows for part, found in named for name, rows in found.items()}
+def _level(folders: Sequence[Sequence[str]]) -> int:
+    """Returns the level of folders that are parts; -1 if there is none."""
+    for level, names in enumerate([*zip(*folders, strict=True)][:-1]):
+        there = {*names}
+        if _TRAIN in there and (there == {_TRAIN} or there & {*_TESTS}):
+            return level
+    return -1
+
+
+def _marks(folder: Path, parts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Returns the part of each image, as ``PART``; that of some that are not read is said."""
+    names = np.unique(parts).tolist()
+    tests = [name for name in _TESTS if name in names][:1]
+    known = {_TRAIN: 0} | dict.fromkeys(tests, 1)
+    known |= dict.fromkeys(sorted({*names} & {*_TESTS} - {*tests}), 2)
+    if others := [name for name in names if name not in known]:
+        say_once(f"{folder}: {few_names(known)} are read, and not {few_names(others)}")
+    return np.array([known.get(part, _LEFT_OUT) for part in parts.tolist()], dtype=np.int64)
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -84,7 +104,8 @@ def images_in(folder: Path) -> list[Path]:
 
 def _images(folder: Path, pattern: str) -> list[Path]:
     found = (path for path in folder.glob(pattern) if path.suffix.lower() in _SUFFIXES)
-    return sorted(path for path in found if not path.name.startswith("."))
+    hidden = "/."
+    return sorted(path for path in found if hidden not in f"/{path.relative_to(folder)}")
 
 
 def files_decoded(folder: Path, files: Sequence[Path], *, alpha: bool = False) -> Images:

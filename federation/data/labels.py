@@ -1,5 +1,6 @@
 """Classes as users have them, text, truth values, any numbers or one-hot rows, as 0, 1, ..."""
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -8,12 +9,14 @@ import numpy.typing as npt
 from engram.tasks import CLASSIFICATION, REGRESSION
 from federation.data.declared import fault_of_values
 from federation.data.places import Place
+from federation.data.shaping import say_once
 from federation.errors import DataError, few_names
 from federation.schema import Column
 
 _Array = npt.NDArray[Any]
 _MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes, of two rows each
 _FEW: Final = 20  # whole numbers that may be classes where they are floats
+_DIGITS: Final = 10  # numbers 0, 1, ... up to which nobody asks whether they are classes
 _OTHERS: Final = "other nodes may hold others: declare them for the run, as categories={}=A|B|..."
 
 
@@ -37,7 +40,13 @@ def is_text(array: _Array) -> bool:
 
 
 def classes_of(
-    place: Place, y: _Array, *, column: Column, alone: bool = False, num_classes: int = 0
+    place: Place,
+    y: _Array,
+    *,
+    column: Column,
+    alone: bool = False,
+    num_classes: int = 0,
+    names: _Array | None = None,
 ) -> Classes:
     """Returns the classes of all clients' rows.
 
@@ -54,6 +63,7 @@ def classes_of(
         column: Their column, with the classes that are declared.
         alone: Whether rows are one client's, and others may hold other classes.
         num_classes: How many there are; 0 for as many as are in ``y`` or declared.
+        names: As ``CLASSES``, where the reader knows them.
 
     Raises:
         DataError: If they are no classes, or not those; or rows are one client's, and others may
@@ -61,6 +71,7 @@ def classes_of(
     """
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     known = () if column.kind == "truth" else column.values
+    y, called = _named(place, y, names, known)
     if y.ndim > 2 and y.size and y.dtype.kind in "buif":
         found = Classes(_whole(place, y).astype(np.int64), max(2, int(y.max()) + 1), known)
         return found._replace(outputs=num_classes or len(known) or found.outputs)
@@ -70,6 +81,8 @@ def classes_of(
         found = Classes(_hot(place, y), y.shape[1], known)
     elif y.ndim != 1 or not y.size or not (is_text(y) or y.dtype.kind in "buif"):
         raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
+    elif called is not None:
+        found = Classes(_places(place, y, called), len(called), tuple(map(str, called.tolist())))
     elif known and not is_text(y) and y.dtype.kind != "b" and not any(map(is_whole, known)):
         found = _numbers(place, _whole(place, y), column.name, alone, len(known))
         found = found._replace(names=known)
@@ -79,13 +92,11 @@ def classes_of(
             expected = f"one of {few_names(known)} (categories)"
             raise place.fault(expected, place.first(text, strange))
         held, numbers = np.unique(text, return_inverse=True)
-        names = known or tuple(held.tolist())
-        if wrong := "" if known else fault_of_values(column, names, alone=alone):
+        own = known or tuple(held.tolist())
+        if wrong := "" if known else fault_of_values(column, own, alone=alone):
             raise DataError(f"{place.path}: {wrong}")
-        order = np.array([names.index(name) for name in held.tolist()], dtype=np.int64)
-        found = Classes(order[numbers], len(names), names)
-    elif y.dtype.kind == "b":
-        found = Classes(y.astype(np.int64), 2, ("False", "True"))
+        order = np.array([own.index(name) for name in held.tolist()], dtype=np.int64)
+        found = Classes(order[numbers], len(own), own)
     else:
         found = _numbers(place, _whole(place, y), column.name, alone, num_classes)
     if num_classes and found.outputs > num_classes:
@@ -99,6 +110,31 @@ def classes_of(
 def is_whole(name: str) -> bool:
     """Returns whether a class's name is a whole number."""
     return name.removeprefix("-").isdecimal()
+
+
+def _named(
+    place: Place, y: _Array, names: _Array | None, known: Sequence[str]
+) -> tuple[_Array, _Array | None]:
+    """Returns one class a row, and the names that its reader knows; declared ones go first."""
+    if y.ndim != 1 or (known and names is None):
+        return y, None
+    if names is None:
+        return (y.astype(np.int64), np.array(["False", "True"])) if y.dtype == bool else (y, None)
+    if not known:
+        return y, names
+    all_declared = {*map(str, names.tolist())} <= {*known}
+    return (names[_places(place, y, names)].astype(str) if all_declared else y), None
+
+
+def _places(place: Place, y: _Array, names: _Array) -> npt.NDArray[np.int64]:
+    """Returns the place of each row's class among names, which may be the classes themselves."""
+    if is_text(names) and not is_text(y):
+        numbers = _whole(place, y).astype(np.int64)
+        if (strange := (numbers < 0) | (numbers >= len(names))).any():
+            raise place.fault(f"numbers of {len(names)} classes", place.first(y, strange))
+        return numbers
+    order = np.argsort(names)
+    return np.asarray(order[np.searchsorted(names, y, sorter=order)], dtype=np.int64)
 
 
 def _whole(place: Place, y: _Array) -> _Array:
@@ -144,21 +180,27 @@ def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: in
                 f"categories={column}=A|B|...",
             )
         return Classes(y.astype(np.int64), num_classes)
-    if held[0] == 0 and held[-1] == len(held) - 1:
-        return Classes(y.astype(np.int64), len(held))
-    shown = few_names(held.tolist())
-    if others:
+    gaps, shown = held[-1] - held[0] >= len(held), few_names(held.tolist())
+    if held[0] == 0 and not gaps:
+        found = Classes(y.astype(np.int64), len(held))
+    elif others:
         raise place.fault(
             "classes numbered from 0 without gaps", f"{shown}: {_OTHERS.format(column)}"
         )
-    most = min(_MOST, len(y) // 2)
-    if len(held) > most:
+    elif len(held) > (most := min(_MOST, len(y) // 2)):
         raise place.fault(
             f"of at most {most} classes, unless these are numbered from 0",
             f"{len(held)} different numbers: set task=regression for numbers, or declare the "
             f"classes, as categories={column}=A|B|...",
         )
-    return Classes(np.searchsorted(held, y), len(held), tuple(map(str, held.tolist())))
+    else:
+        found = Classes(np.searchsorted(held, y), len(held), tuple(map(str, held.tolist())))
+    if len(held) > (2 if gaps else _DIGITS):
+        say_once(
+            f"{place.path}: {column}: {len(held)} different whole numbers from {held[0]} to "
+            f"{held[-1]} are taken for classes; task=regression predicts numbers"
+        )
+    return found
 
 
 def likely_task(y: _Array) -> str:

@@ -22,9 +22,9 @@ from federation.data.frames import is_frame
 from federation.data.images import CLASS, read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
-from federation.data.raw_tables import check_client, in_order, of_arrays, of_csv
-from federation.data.shaping import TESTED, Shaping
-from federation.data.source import DATASETS, FILES, HUB, Source
+from federation.data.raw_tables import check_client, in_order, of_arrays, of_file
+from federation.data.shaping import PART, Shaping
+from federation.data.source import DATASETS, FILES, HUB, TABLES, Source
 from federation.errors import DataError, Refused, brief
 from federation.settings.data import DataSettings
 
@@ -78,7 +78,6 @@ def load(
         split = partial(split, clients=alone)
         if source.is_given:
             arrays = read_given(source, clients)
-            split, hashed = (partial(each, tested=arrays.get(TESTED)) for each in (split, hashed))
             if is_frame(arrays.get("x")):
                 arrays = {**arrays, **of_arrays(source.path, arrays, columns)}
             elif columns.text:
@@ -89,6 +88,7 @@ def load(
             arrays = _read(source.kind, own, columns, data_dir)
         if "schema" in arrays:
             own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
+        split, hashed = (partial(each, tested=arrays.get(PART)) for each in (split, hashed))
         return own.arrays(arrays, split, hashed if by_hash else None)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
@@ -113,8 +113,8 @@ def _read(kind: str, own: Own, columns: Declared, cache: Path) -> Mapping[str, A
     alpha = own.shaping.images == "alpha"
     if kind == "images":
         return read_images(own.path, alpha=alpha)
-    if kind == "csv":
-        return of_csv(own.path, columns)
+    if kind in TABLES:
+        return of_file(own.path, columns)
     from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
 
     return read_columns(kind, own.path, columns, own.targets, cache, alpha=alpha)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from federation.data.lazy import Lazy, RowNumbers, some_of
 from federation.data.plain import plain, shown
@@ -45,6 +45,35 @@ def targets_of(part: Any) -> npt.NDArray[Any]:
         if known.shape[:1] == (len(part),) and _agree(part, known):
             return known
     return np.stack([plain(_pair(part[row])[1]) for row in range(len(part))])
+
+
+def class_names(part: Any, y: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """Returns its ``classes``, where its targets number them: those of a subset are the whole's.
+
+    Args:
+        part: The data set.
+        y: Its targets, as ``targets_of`` returns them.
+    """
+    whole = part
+    while isinstance(whole, Subset):
+        whole = whole.dataset
+    names = np.array([*map(str, getattr(whole, "classes", ()))])
+    if y.ndim != 1 or y.dtype.kind not in "iu" or len(np.unique(names)) < len(names):
+        return None
+    stored = _stored(part)
+    if stored is None:
+        changed = getattr(whole, "target_transform", None) is not None
+    else:
+        changed = not np.array_equal(stored, y)
+    return None if changed or y.min() < 0 or y.max() >= len(names) else names
+
+
+def _stored(part: Any) -> npt.NDArray[Any] | None:
+    """Returns ``targets``, of a subset those of its rows; None if there are none."""
+    if isinstance(part, Subset):
+        whole = _stored(part.dataset)
+        return None if whole is None else whole[np.asarray(part.indices)]
+    return plain(part.targets) if hasattr(part, "targets") else None
 
 
 def _agree(part: Any, known: npt.NDArray[Any]) -> bool:

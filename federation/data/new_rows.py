@@ -22,7 +22,7 @@ from federation.data.images import files_decoded, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.raw_tables import framed, in_order
-from federation.data.schema.csv_files import read_csv
+from federation.data.schema.table_files import EXCEL, TABLES, read_rows
 from federation.data.shaping import Shaping
 from federation.data.texts import texts_of
 from federation.errors import DataError
@@ -61,7 +61,7 @@ class NewRows(NamedTuple):
 def read_new_rows(
     path: Path, kind: Kind, settings: Mapping[str, Any], *, of_one_client: bool = False
 ) -> NewRows:
-    """Reads rows: a .csv or .npz file, a folder of .npy files, or one of images.
+    """Reads rows: a .csv, .xlsx or .npz file, a folder of .npy files, or one of images.
 
     Args:
         path: Where they are.
@@ -72,10 +72,10 @@ def read_new_rows(
     Raises:
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
     """
-    if path.suffix == ".csv":
-        found = _of_csv(path, kind, settings, of_one_client)
+    if path.suffix in TABLES:
+        found = _of_file(path, kind, settings, of_one_client)
     elif kind.units.text:
-        raise DataError(f"{path} must be a .csv file, since the model takes texts")
+        raise DataError(f"{path} must be a .csv or .xlsx file, since the model takes texts")
     elif path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         folders = [file.parent for file in files]
@@ -97,18 +97,21 @@ def read_new_rows(
     return found
 
 
-def _of_csv(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client: bool) -> NewRows:
+def _of_file(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client: bool) -> NewRows:
     own = {key: settings[key] for key in DataSettings.all_keys() if key in settings}
     columns, tokenizer = declare(DataSettings.model_validate(own)), kind.units.text
     file = columns.schema.file
-    frame, text = read_csv(path, file).to_pandas(), read_text(path, file)
-    frame = frame.set_axis(text.lines)
+    frame = read_rows(path, file)
+    text = None if path.suffix in EXCEL else read_text(path, file)
+    frame = frame if text is None else frame.set_axis(text.lines)
     if tokenizer:
         found = _texts(path, frame, columns, tokenizer)
     else:
         schema = kind.schema and kind.schema.written_as(columns.schema)
         kind = kind._replace(schema=schema)
         found = _table(path, frame, kind, columns.target, of_one_client)
+    if text is None:
+        return found
     copied = [k for k, name in enumerate(frame.columns) if name in found.others]
     return found._replace(beside=partial(text.beside, copied))
 

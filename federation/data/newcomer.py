@@ -17,6 +17,7 @@ from federation.data.new_rows import read_new_rows
 from federation.data.places import Place
 from federation.data.raw_tables import labels_of
 from federation.data.schema.fitting import fit
+from federation.data.schema.table_files import TABLES
 from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.schema import Column, Kind
@@ -54,8 +55,8 @@ class Newcomer(NamedTuple):
 def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     """Reads rows, with targets if there are some; for the formats see ``read_new_rows``.
 
-    A CSV file has targets if it has the target's column; another file, if it has ``y``; a folder of
-    images, if these are in folders of their classes.
+    A CSV or Excel file has targets if it has the target's column; another file, if it has ``y``; a
+    folder of images, if these are in folders of their classes.
 
     Args:
         path: Where they are.
@@ -75,7 +76,7 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     if y is None:
         return newcomer
     name = CLASS if "file" in found.others else "y"
-    if path.suffix == ".csv":
+    if path.suffix in TABLES:
         name = e.target_column
         column = fit(y.to_frame(), declare(e).schema).schema.column(name)
         y = labels_of(path, column, y)

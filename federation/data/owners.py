@@ -12,13 +12,13 @@ from federation.data.frames import is_frame
 from federation.data.images import read_images
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz, task_arrays, with_task
-from federation.data.schema.csv_files import read_csv
+from federation.data.schema.table_files import read_rows
 from federation.data.schema.written import read_schema
-from federation.data.source import HUB, Source
+from federation.data.source import HUB, TABLES, Source
 from federation.errors import DataError
-from federation.experiment import FIRST, read_by
+from federation.experiment import FIRST, by_schema, read_by
 from federation.schema import File
-from federation.settings.data import DataSettings, with_schema
+from federation.settings.data import DataSettings
 from federation.settings.machine import MachineSettings
 
 _log = getLogger("flwr.engram")
@@ -34,7 +34,7 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         given: Settings by key; others have their defaults.
     """
-    defaults, given = DataSettings.defaults(), with_schema(given)
+    defaults, given = DataSettings.defaults(), by_schema(given)
     dataset = given.get("dataset", defaults["dataset"])
     column = given.get("task-column", defaults["task-column"])
     folder = given.get("data-dir", MachineSettings.defaults()["data-dir"])
@@ -77,8 +77,8 @@ def _labels(source: Source, task_column: str, data_dir: Path, file: File) -> lis
     arrays: Mapping[str, Any] = {}
     if source.is_given:
         arrays = {} if source.by_client else read_given(source, ())
-    elif kind == "csv":
-        arrays = {"x": read_csv(path, file, only=[task_column]).to_pandas()}
+    elif kind in TABLES:
+        arrays = {"x": read_rows(path, file, only=[task_column])}
     elif kind == "npz":
         arrays = with_task(path, read_npz(path, task_arrays(task_column)), task_column)
     elif kind == "npy":

@@ -21,8 +21,10 @@ from federation.data.lazy import Lazy
 from federation.data.schema.cells import number
 from federation.data.schema.csv_files import as_frame, dialect, read_csv
 from federation.data.schema.fitting import fit
+from federation.data.schema.roles import parts_of
+from federation.data.schema.table_files import EXCEL, read_rows
 from federation.data.schema.typed import is_plain, typed
-from federation.data.shaping import say_once
+from federation.data.shaping import CLASSES, PART, say_once
 from federation.data.texts import texts_of
 from federation.errors import DataError, few_names
 from federation.machine import check_rows
@@ -35,9 +37,11 @@ _CLASSES: Final = ": text is a target of task=classification or, of two values, 
 _CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
 
 
-def of_csv(path: Path, declared: Declared) -> dict[str, Any]:
-    """Reads a CSV file; for its columns and errors see ``of_frame`` and ``read_csv``."""
+def of_file(path: Path, declared: Declared) -> dict[str, Any]:
+    """Reads a file; for its columns and errors see ``of_frame`` and ``read_rows``."""
     schema = declared.schema
+    if path.suffix.lower() in EXCEL:
+        return of_frame(path, read_rows(path, schema.file), declared)
     file, where, found = dialect(path, schema.file), path, ""
     if not schema.file.separator and file.separator != ",":
         found = json.dumps(file.separator)
@@ -52,7 +56,7 @@ def of_csv(path: Path, declared: Declared) -> dict[str, Any]:
 def of_frame(
     path: Path, frame: Any, declared: Declared, y: _Array | None = None, task: _Array | None = None
 ) -> dict[str, Any]:
-    """Returns ``x``, its ``schema``, ``y`` and, where rows name their client, ``task``.
+    """Returns ``x``, its ``schema`` and ``y``; ``task``, ``PART``, ``CLASSES`` where it has them.
 
     Of columns ``x`` is a frame as ``read_cells`` returns it, which is encoded once it is known
     which rows are learned from. Of texts it is ``Texts``, without a schema.
@@ -84,8 +88,16 @@ def of_frame(
     if fitted.questions and declared.strict:
         asked = [Fault((), str(each), (each.column,)) for each in fitted.questions]
         raise DataError(asked[0]._replace(text=f"{path}: {asked[0].text}"), *asked[1:])
-    y = labels_of(path, fitted.schema.column(target), frame[target]) if y is None else y
-    found = {"y": y} if task is None else {"y": y, "task": task}
+    column = fitted.schema.column(target)
+    found = {"y": labels_of(path, column, frame[target]) if y is None else y}
+    known = y is None and (
+        frame[target].dtype == "category" or declared.schema.column(target).values
+    )
+    if known and column.kind == "category":
+        found[CLASSES] = np.array(column.values)
+    if (part := parts_of(path, declared.schema, frame)) is not None:
+        found[PART] = part
+    found |= {} if task is None else {"task": task}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
         return {**found, "x": texts_of(path, frame, declared)}
@@ -168,9 +180,10 @@ def inputs_of(path: Path, declared: Declared, names: Any, target: str) -> list[s
     Raises:
         DataError: If there is no such column.
     """
-    optional, aside = declared.defaults, (target, declared.client)
+    optional, client = declared.defaults, declared.client
     check_columns(path, [name for name in declared.inputs if name not in optional], names)
-    found = [name for name in names if name not in aside]
+    aside = {c.name for c in declared.schema.columns if c.role not in ("input", "target")}
+    found = [name for name in names if name not in {target, client, *aside}]
     if not found:
         besides = f" besides {target}" if target else ""
         raise DataError(f"{path} must have a column{besides} to learn from")
@@ -203,6 +216,8 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict
     task = arrays.get(name)
     if not len(x):
         raise DataError(f"{path} must hold some rows")
+    if PART in arrays and (part := declared.schema.of_role("part")):
+        raise DataError(f"{path}: test rows are given, and the column {part} names them, too")
     wrong = {"y": y} if y.shape[:1] != x.shape[:1] else {}
     wrong |= {name: task} if task is not None and task.shape != x.shape[:1] else {}
     for key, array in wrong.items():

@@ -22,8 +22,14 @@ _log = getLogger("flwr.engram")
 TYPES = "types of "
 """Before an array's name, where its rows were given in several types: the dtype of each, (n,)."""
 
-TESTED = "tested rows"
-"""Rows of a caller's arrays: 1 for testing, 0 not for testing, -1 where it is drawn, (n,)."""
+PART = "parts of rows"
+"""What rows are for, (n,): 0 learning, 1 testing, 2 validation, -1 the first two, as is drawn.
+
+Where no row is for validation, some of those to learn from are drawn for it.
+"""
+
+CLASSES = "classes of y"
+"""The classes that ``y`` may have, in their order: its values, or what its numbers are called."""
 
 _Array = npt.NDArray[Any]
 _CHANNELS = (1, 3)

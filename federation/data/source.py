@@ -7,7 +7,10 @@ from typing import Any, Final, Self, TypeVar
 
 from engram.checks import require
 
-FILES: Final = ("npz", "npy", "csv", "images", "parquet", "arrow")
+TABLES: Final = ("csv", "xlsx")
+"""Kinds of files with a line of names; which of them a file is, its ending says."""
+
+FILES: Final = ("npz", "npy", *TABLES, "images", "parquet", "arrow")
 """Kinds of data sets that are files, or folders: KIND:PATH."""
 
 HUB: Final = "hf"
@@ -127,7 +130,7 @@ class Source(str):
     @property
     def has_columns(self) -> bool:
         """Whether it is of a kind whose rows have columns with names."""
-        return self.kind in ("csv", "parquet", "arrow", HUB)
+        return self.kind in (*TABLES, "parquet", "arrow", HUB)
 
     @property
     def path(self) -> Path:

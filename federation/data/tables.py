@@ -23,10 +23,10 @@ from federation.data.labels import classes_of, is_text, is_whole
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.data.places import Place
-from federation.data.raw_tables import check_client, of_arrays, of_csv
+from federation.data.raw_tables import check_client, of_arrays, of_file
 from federation.data.row_hashes import row_hashes
-from federation.data.shaping import TESTED
-from federation.data.source import SPARSE, Source
+from federation.data.shaping import PART
+from federation.data.source import SPARSE, TABLES, Source
 from federation.errors import UNNAMED, DataError, Names, few, few_names
 from federation.experiment import Experiment
 from federation.machine import check_room, rows_in_memory
@@ -51,7 +51,7 @@ class Table(NamedTuple):
         schema: The schema of its columns, if it was read from a source.
         inputs: These columns, as ``read_cells`` returns them; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
-        tested: As ``TESTED``, where there are test rows of sites' own.
+        tested: As ``PART``, where there are test rows of sites' own.
     """
 
     x: npt.NDArray[np.float64]
@@ -181,7 +181,7 @@ def _dealt(
         held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
     for client, rows in zip(clients, own, strict=True) if e.privacy != "example" else ():
         held[rows] = _held_out(len(rows), e, client)
-    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested > 0)
+    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested == 1)
     if lost := [client for client, rows in zip(clients, own, strict=True) if held[rows].all()]:
         raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()
@@ -217,10 +217,10 @@ def read_table(
     """Reads a table; text is encoded as networks have it, but for its first value: see ``Schema``.
 
     Args:
-        source: ``csv:PATH``, with a header; or ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and
-            ``task``, and, if wanted, names of x's columns in ``x_names``. If ``y`` has several
-            columns, ``y_names`` must name them. ``task_names`` are labels of tasks that ``task``
-            numbers from 0.
+        source: ``csv:PATH`` or ``xlsx:PATH``, with a header; or ``npz:PATH`` with arrays ``x``
+            (n, d), ``y`` and ``task``, and, if wanted, names of x's columns in ``x_names``. If
+            ``y`` has several columns, ``y_names`` must name them. ``task_names`` are labels of
+            tasks that ``task`` numbers from 0.
         columns: What its columns are; of rows that are one client's the task may be missing.
         client: Whose table it is, of a user's data set whose clients are read one by one.
         family: The family of models; for a logistic one the target may be text of two values.
@@ -235,9 +235,9 @@ def read_table(
     # What is missing may be refused by name, client by client, or left to whoever reads it.
     columns = columns._replace(schema=replace(columns.schema, missing="median"), is_known=True)
     columns = columns if family == "logistic" else columns.with_numbers()
-    if source.kind == "csv" and source.place:
+    if source.kind in TABLES and source.place:
         with rows_in_memory(source.place):
-            table = of_csv(path, columns)
+            table = of_file(path, columns)
     else:
         arrays = dict(_arrays(source, client))
         table = of_arrays(path, arrays, columns)
@@ -251,7 +251,8 @@ def read_table(
     task = None if task is None else named_labels(path, arrays, columns.client, task)
     y, classes = target_of(path, table["y"], known, family, alone=columns.alone)
     schema = replace(schema, missing="refuse" if refuses else "median")
-    return Table(x, y, task, list(schema.inputs), schema, cells, classes, arrays.get(TESTED))
+    tested = table.get(PART, arrays.get(PART))
+    return Table(x, y, task, list(schema.inputs), schema, cells, classes, tested)
 
 
 def family_of(experiment: Experiment) -> FamilyName:
@@ -266,7 +267,9 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
     elif source.kind == "npz" and source.place:
         return read_npz(source.path)
     else:
-        raise DataError(clash("dataset", source, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
+        raise DataError(
+            clash("dataset", source, f"csv:PATH, xlsx:PATH, npz:PATH, or {_SIMULATIONS}")
+        )
     if isinstance(arrays.get("x"), Lazy):
         raise DataError("tables must be given as arrays (x, y), got data sets of torch")
     return arrays

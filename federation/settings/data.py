@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
+from engram.checks import must
 from engram.tasks import REGRESSION
 from federation.data.source import Source
+from federation.errors import Refused
 from federation.settings.fields import Float, Int, Settings
 from federation.settings.text import TextColumn
 
@@ -20,7 +22,8 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by key with the contents of the schema, and what its roles say of others.
 
     Raises:
-        Refused: The schema cannot be read, or an entry is unknown or impossible.
+        Refused: The schema cannot be read, or an entry is unknown or impossible; or settings name
+            other columns than its roles.
     """
     text = config.get("schema")
     if not isinstance(text, str) or not text:
@@ -35,9 +38,13 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     said = {"target-column": target, "task-column": schema.of_role("client")}
     known = {config.get(key, said[key]) for key in said}
     said["text-column"] = next((name for name in schema.texts if name not in known), "")
-    if schema.column(target).kind == "number":
+    if schema.column(target or config.get("target-column", "y")).kind == "number":
         said["task"] = REGRESSION.name
     said = {key: value for key, value in said.items() if value}
+    for key in said.keys() & config.keys() - {"task"}:
+        if config[key] != said[key]:
+            role = "the column that has the role in the schema"
+            raise Refused(must(key, config[key], f"{said[key]}, {role}"))
     return {**said, **config, "schema": to_toml(schema)}
 
 
@@ -66,10 +73,10 @@ class DataSettings(TableSettings):
         "digits",
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
         "cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own "
-        "npz:PATH, npy:FOLDER, csv:PATH, images:FOLDER, parquet:PATH, arrow:PATH; of methods for "
-        "tables: npz:PATH, csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson "
-        "(simulated); of methods in which clients are classes of images: several of the first, "
-        "with commas, or permuted-NAME for other pixels; "
+        "npz:PATH, npy:FOLDER, csv:PATH, xlsx:PATH (Excel), images:FOLDER, parquet:PATH, "
+        "arrow:PATH; of methods for tables: npz:PATH, csv:PATH, xlsx:PATH, or sparse-linear, "
+        "sparse-logistic, sparse-poisson (simulated); of methods in which clients are classes of "
+        "images: several of the first, with commas, or permuted-NAME for other pixels; "
         "linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay",
     )
     test_fraction: Float = Field(

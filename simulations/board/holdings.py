@@ -19,7 +19,7 @@ from server.record import RunRecord
 from simulations.board.pieces import graph, grid, number, plain
 from simulations.board.shelf import Shelf
 
-_LOCAL = ("npz", "npy", "csv", "images")  # kinds of data that are never downloaded
+_LOCAL = ("npz", "npy", "csv", "xlsx", "images")  # kinds of data that are never downloaded
 _LOCK = threading.Lock()
 _Held = tuple[np.ndarray, Mapping[int, str]]
 

@@ -194,14 +194,48 @@ def test_folders_of_train_and_test_are_parts_and_no_clients(tmp_path, test):
     assert data.test.y.tolist() == [0, 0, 1, 1]
 
 
-def test_parts_of_clients_keep_them_and_other_folders_are_said(tmp_path, caplog):
-    write(tmp_path / "train", map(Image.fromarray, COLOR[:8]))
-    write(tmp_path / "test", map(Image.fromarray, COLOR[8:]))
-    write(tmp_path, map(Image.fromarray, COLOR[8:]), clients=("val", "val"))
-    data = read(tmp_path)
-    assert data.names == {0: "a", 1: "b"}
-    assert [len(rows) for rows in (*data.train.rows, *data.test.rows)] == [4, 4, 2, 2]
-    assert "train and test are read, and not val" in caplog.text
+LAYOUTS = {
+    "PART/CLASS": lambda part, client: (part,),
+    "PART/CLIENT/CLASS": lambda part, client: (part, client),
+    "CLIENT/PART/CLASS": lambda part, client: (client, part),
+}
+
+
+@pytest.mark.parametrize("validation", ["val", "valid", "validation"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_folders_are_parts_above_and_below_those_of_clients(tmp_path, layout, validation, caplog):
+    paths = {}
+    for part, count in (("train", 8), (validation, 4), ("test", 4), ("notes", 4)):
+        for k in range(count):
+            folder = tmp_path.joinpath(
+                *LAYOUTS[layout](part, "ab"[k % 2]), ("cat", "dog")[k // 2 % 2]
+            )
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(RNG.integers(0, 256, (5, 4, 3)).astype("uint8")).save(
+                folder / f"{k}.png"
+            )
+            paths.setdefault(part, []).append(folder / f"{k}.png")
+    clients = "CLIENT" in layout
+    named = {"partition": "natural" if clients else "blocks"}
+    data = read(tmp_path, **named, validation_fraction=0.25, patience=2)
+    assert data.names == ({0: "a", 1: "b"} if clients else {})
+    assert f"train, test, {validation} are read, and not notes" in " ".join(caplog.messages)
+    for split, part in ((data.train, "train"), (data.validation, validation), (data.test, "test")):
+        rows = torch.cat([torch.as_tensor(own) for own in split.rows])
+        x, y = split.take(rows.sort().values)
+        np.testing.assert_allclose(x.numpy(), arrays(sorted(paths[part])) / 255, rtol=1e-6)
+        assert y.tolist() == [int(path.parent.name == "dog") for path in sorted(paths[part])]
+        for own, client in zip(split.rows, "ab", strict=True) if clients else ():
+            here = sorted(path for path in paths[part] if client in path.parts)
+            x = split.take(torch.as_tensor(own).sort().values)[0]
+            np.testing.assert_allclose(x.numpy(), arrays(here) / 255, rtol=1e-6)
+
+
+def test_images_at_several_depths_are_refused(tmp_path):
+    write(tmp_path, map(Image.fromarray, COLOR))
+    Image.fromarray(COLOR[0]).save(tmp_path / "a" / "0.png")
+    with pytest.raises(DataError, match="must hold images as CLASS/FILE or, of several"):
+        read_images(tmp_path)
 
 
 def test_a_part_without_folders_of_its_classes_is_refused(tmp_path):

@@ -218,15 +218,20 @@ def _ragged(text: str, separator: str) -> str:
 
 
 def _names(path: Path, text: str, file: File) -> list[str]:
-    """Returns the names in the first line.
+    records = _records(text, file.separator)
+    names = [name.strip() for name in records[0]]
+    check_names(path, names, len(records))
+    return names
+
+
+def check_names(path: Path, names: list[str], lines: int) -> None:
+    """Refuses names in the first of some lines.
 
     Raises:
         DataError: It may be a row; or two names are alike.
     """
-    records = _records(text, file.separator)
-    names = [name.strip() for name in records[0]]
     numbered = names == [str(k) for k in range(len(names))]
-    if all(NUMBER.fullmatch(name) for name in names) and not numbered and len(records) > 1:
+    if all(NUMBER.fullmatch(name) for name in names) and not numbered and lines > 1:
         example = ", ".join(f'"x{k}"' for k in range(min(3, len(names))))
         raise DataError(
             f"{path} begins with a line of numbers ({few_names(names[:3])}): name its columns by "
@@ -243,7 +248,6 @@ def _names(path: Path, text: str, file: File) -> list[str]:
             f"{path} has several columns {few_names(again)}: rename them, or name all columns by "
             "file.names in the schema"
         )
-    return names
 
 
 def _lines_of_header(text: str, file: File) -> int:

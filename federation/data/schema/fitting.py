@@ -70,8 +70,8 @@ def fit(
             continue
         cells, question = Cells.of(written.column(name), given), None
         if name == target:
-            question = None if column.values else mixed(cells)
-            question = question or (None if is_written else classes(cells))
+            question = None if column.kind or column.values else mixed(cells)
+            question = question or (None if column.kind or is_written else classes(cells))
         elif not column.kind and name not in others:
             question = asked(cells, aim)
         notes += _notes(cells)

@@ -267,7 +267,8 @@ def classes(cells: Cells) -> Question | None:
     many, gaps = len(cells.texts), np.ptp(cells.numbers) >= len(cells.texts)
     if many <= 2 or (many <= CLASSES and not gaps):
         return None
-    looks = f"is {many} different whole numbers{' with gaps' if gaps else ''} to predict"
+    looks = f"is {many} different whole numbers{' with gaps' if gaps else ''}, to predict"
+    looks += " as classes or, by task=regression, as numbers"
     return _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from federation.data.source import Source
 from simulations.studies.settings import StudySettings, argument, option
 
-_KINDS: Final = {".csv": "csv", ".npz": "npz"}
+_KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class MolarTableSettings(StudySettings):
     0.05 --splits 100).
     """
 
-    path: Path = argument(metavar="TABLE", help="A .csv file with a header, or an .npz file.")
+    path: Path = argument(
+        metavar="TABLE", help="A .csv or .xlsx file with a header, or an .npz file."
+    )
     task: str = option(metavar="COLUMN", help="Each row's task (site, country).")
     target: str = option(metavar="COLUMN", help="The values to predict.")
     drop: tuple[str, ...] = option(
@@ -103,7 +105,7 @@ class MolarTableSettings(StudySettings):
     def problems(self) -> Iterator[str]:
         """Names a file of another kind, and options that do not go together."""
         if self.path.suffix.lower() not in _KINDS:
-            yield f"TABLE must be a .csv or an .npz file, got {self.path}"
+            yield f"TABLE must be a .csv, .xlsx or .npz file, got {self.path}"
         if self.task == self.target:
             yield f"--task and --target must be different columns, got {self.task!r} for both"
         if self.soft and not self.paper:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from federation.data.declared import declare
-from federation.data.raw_tables import of_csv
+from federation.data.raw_tables import of_file
 from federation.data.schema.written import of_toml, to_toml
 from federation.errors import DataError
 from federation.schema import Column, File, Schema
@@ -78,7 +78,7 @@ def write(path, rows, way):
 def read(path, schema=None):
     settings = {"target-column": "died"}
     settings |= {"schema": to_toml(schema), "missing": "indicator"} if schema else {}
-    return of_csv(path, declare(DataSettings.model_validate(settings)))["x"]
+    return of_file(path, declare(DataSettings.model_validate(settings)))["x"]
 
 
 def same(found, rows):

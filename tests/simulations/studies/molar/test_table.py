@@ -295,7 +295,7 @@ def test_tables_that_cannot_be(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table.xlsx", *H], "TABLE must be a .csv or an .npz file, got table.xlsx"),
+        (["table.xls", *H], "TABLE must be a .csv, .xlsx or .npz file, got table.xls"),
         (["none.csv", *H], "none.csv cannot be read: No such file"),
         (
             ["table.csv", "--task", "age", "--target", "age"],

@@ -1,0 +1,175 @@
+"""Roles of columns: parts of rows, clients, events and weights."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+
+import engram
+from federation.data.datasets import arrays_of
+from federation.data.dealing import federated_data
+from federation.data.in_memory import hold
+from federation.data.source import Source
+from federation.data.tables import table_data
+from federation.errors import DataError, Refused
+from federation.experiment import Experiment
+
+N = 60
+PARTS = np.array(["train", "train", "validation", "test", "train"])[np.arange(N) % 5]
+TABLE = pd.DataFrame({"a": np.arange(N) + 0.25, "b": np.random.default_rng(0).normal(size=N)})
+TABLE = TABLE.assign(died=np.arange(N) // 2 % 2, ward=np.where(np.arange(N) % 3, "east", "west"))
+TABLE["part"] = PARTS
+TABLE["stay"] = pd.date_range("2024-01-01", periods=N).strftime("%Y-%m-%d")  # would be asked about
+SCHEMA = """columns.part = {role = "part"}
+columns.ward = {role = "client"}
+columns.died = {role = "target"}
+columns.stay = {role = "event"}"""
+GIVEN = {"method": "fedavg", "partition": "natural", "num_clients": 2, "clients_per_round": 2}
+GIVEN |= {"standardize": "none", "batch_size": 4}
+
+
+def source(kind, folder, table=TABLE):
+    if kind == "frame":
+        return hold(arrays_of((table.drop(columns="died"), table["died"])))
+    path = folder / f"t.{kind}"
+    table.to_csv(path, index=False) if kind == "csv" else Dataset.from_pandas(table).to_parquet(
+        path
+    )
+    return Source(f"{kind}:{path}")
+
+
+def rows_in(split, client):
+    return sorted(split.take(torch.as_tensor(split.rows[client]))[0][:, 0].tolist())
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_column_says_which_rows_are_for_what(kind, tmp_path):
+    e = Experiment(**GIVEN, dataset=source(kind, tmp_path), schema=SCHEMA)
+    data = federated_data(e)
+    assert data.schema.names == ("a", "b")
+    assert data.names == {0: "east", 1: "west"}
+    for client, ward in data.names.items():
+        splits = {"train": data.train, "validation": data.validation, "test": data.test}
+        for part, split in splits.items():
+            here = TABLE[(TABLE.ward == ward) & (TABLE.part == part)]
+            assert rows_in(split, client) == here.a.tolist()
+
+
+def test_medians_are_those_of_the_rows_to_learn_from(tmp_path):
+    table = TABLE.assign(b=TABLE.b.where(np.arange(N) % 7 > 0))
+    e = Experiment(**GIVEN, dataset=source("csv", tmp_path, table), schema=SCHEMA, missing="median")
+    data = federated_data(e)
+    for client, ward in data.names.items():
+        learned = table[(table.ward == ward) & (table.part == "train")]
+        assert data.fills[1][client] == pytest.approx(learned.b.median())
+
+
+def test_methods_of_tables_test_on_the_rows_for_it_and_learn_from_the_others(tmp_path):
+    table = TABLE.assign(died=TABLE.b * 2.5)
+    given = {"method": "molar", "num_clients": 2, "dataset": source("csv", tmp_path, table)}
+    data = table_data(Experiment(**given, schema=SCHEMA))
+    for client, name in data.names.items():
+        here = table[table.ward == name]
+        tested = here[here.part == "test"].a.tolist()
+        assert data.test[client].x[:, 0].tolist() == tested
+        learned = here[here.part != "test"].a.tolist()
+        assert data.train[client].x[:, 0].tolist() == learned
+
+
+def test_images_of_parquet_have_parts_as_well(tmp_path):
+    from datasets import Features, Value
+    from datasets import Image as Pictures
+
+    pixels = np.random.default_rng(0).integers(0, 256, (N, 5, 4), dtype=np.uint8)
+    columns = {"image": [*map(Image.fromarray, pixels)], "died": TABLE.died, "ward": TABLE.ward}
+    kinds = {"image": Pictures(), "died": Value("int64"), "ward": Value("string")}
+    kinds |= {"part": Value("string"), "stay": Value("string")}
+    columns |= {"part": PARTS, "stay": TABLE.stay}
+    Dataset.from_dict(columns, features=Features(kinds)).to_parquet(tmp_path / "t.parquet")
+    e = Experiment(**GIVEN, model="cnn", dataset=f"parquet:{tmp_path}/t.parquet", schema=SCHEMA)
+    data = federated_data(e)
+    for split, part in (
+        (data.train, "train"),
+        (data.validation, "validation"),
+        (data.test, "test"),
+    ):
+        for client, ward in data.names.items():
+            found = split.take(torch.as_tensor(split.rows[client]).sort().values)[0]
+            right = pixels[(TABLE.ward == ward) & (part == PARTS)][:, None] / 255
+            np.testing.assert_allclose(found.numpy(), right, rtol=1e-6)
+
+
+def test_a_run_has_these_rows(tmp_path):
+    quick = {"num_rounds": 1, "progress": False, **GIVEN}
+    run = engram.simulate(dataset=source("csv", tmp_path), schema=SCHEMA, **quick)
+    sizes = TABLE.groupby(["ward", "part"]).size()
+    for ward in ("east", "west"):
+        assert {part: len(rows) for part, rows in run.split(ward).items()} == {
+            part: sizes[ward, part] for part in ("train", "validation", "test")
+        }
+
+
+REFUSED = {
+    "another word": (
+        lambda t: t.assign(part=t.part.replace("test", "hold-out")),
+        SCHEMA,
+        {},
+        "column part must hold train, test or validation, got 'hold-out' in row 3 and 11 more rows",
+    ),
+    "no part": (
+        lambda t: t.assign(part=t.part.where(t.index != 4)),
+        SCHEMA,
+        {},
+        "column part must hold train, test or validation, got '' in row 4",
+    ),
+    "no column": (lambda t: t.drop(columns="part"), SCHEMA, {}, "has no column 'part'"),
+    "event": (
+        lambda t: t,
+        SCHEMA.replace('"event"', '"event", kind = "number"').replace(
+            "columns.died = {role", "columns.other = {role"
+        ),
+        {"target_column": "stay"},
+        "target-column must be other",
+    ),
+    "an event as the target": (
+        lambda t: t,
+        'columns.died = {role = "event"}',
+        {"target_column": "died", "task_column": "ward"},
+        "died is an event .* which no method predicts",
+    ),
+    "an event as an input": (
+        lambda t: t,
+        SCHEMA,
+        {"input_columns": "a,stay"},
+        "stay must be no input .*since its role is event",
+    ),
+    "weights": (
+        lambda t: t,
+        SCHEMA + '\ncolumns.b = {role = "weight"}',
+        {},
+        r'b is the weight of rows .*: write columns.b = \{kind = "ignored"\}',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_contradicts_a_role_is_refused_in_one_line(name, tmp_path):
+    change, schema, settings, words = REFUSED[name]
+    path = tmp_path / "t.csv"
+    change(TABLE).to_csv(path, index=False)
+    with pytest.raises((DataError, Refused), match=words) as caught:
+        federated_data(Experiment(**GIVEN, **settings, dataset=f"csv:{path}", schema=schema))
+    assert "\n" not in str(caught.value)
+
+
+def test_test_rows_are_named_once(tmp_path):
+    x, y = TABLE.drop(columns="died"), TABLE["died"]
+    data = hold(arrays_of((x[:40], y[:40], x[40:], y[40:])))
+    with pytest.raises(DataError, match="test rows are given, and the column part names them"):
+        federated_data(Experiment(**GIVEN, dataset=data, schema=SCHEMA))
+    for name, some in (("train", TABLE[:40]), ("test", TABLE[40:])):
+        Dataset.from_pandas(some, preserve_index=False).to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match="has test rows of its own, and the column part names them"):
+        federated_data(Experiment(**GIVEN, dataset=f"parquet:{tmp_path}", schema=SCHEMA))
