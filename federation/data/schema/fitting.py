@@ -101,7 +101,7 @@ def _notes(cells: Cells) -> list[str]:
 
 
 def _codes(frame: Any, written: Schema) -> list[str]:
-    """Says where codes for a missing value in any column stand.
+    """Notes on the columns where codes for a missing value in any column stand.
 
     Raises:
         DataError: One stands nowhere, and names a column.

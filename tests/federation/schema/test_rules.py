@@ -8,7 +8,8 @@ import pytest
 
 from federation.data.schema.fitting import fit
 from federation.data.schema.written import read_schema
-from federation.schema import Column, Schema
+from federation.errors import DataError
+from federation.schema import Column, File, Schema
 
 rng = np.random.default_rng(0)
 N = 200
@@ -178,3 +179,24 @@ def test_missing_codes_are_of_one_column():
     found = fit(frame, Schema((Column("smoker", kind="category", missing=("9",)),)))
     assert found.schema.by_name["smoker"].values == ("0", "1")
     assert found.schema.by_name["children"].kind == "whole"
+
+
+def test_the_line_of_a_question_is_toml_whatever_the_column_is_called():
+    frame = pd.DataFrame({'county.name, "old"': [f"P{k:05}" for k in range(N)]})
+    (question,) = fit(frame, Schema()).questions
+    for choice in question.choices:
+        assert not fit(frame, read_schema(choice)).questions
+    odd = fitted(["1", "2", 'none "yet"'] * 20)
+    written = read_schema(odd.questions[0].choices[0])
+    assert written.columns[0].missing == ('none "yet"',)
+
+
+def test_cells_that_count_as_missing_in_any_column_are_said():
+    frame = pd.DataFrame({"smoker": ["0", "1", "9"] * 20, "age": ["30", "40", "9"] * 20})
+    found = fit(frame, Schema(file=File(missing=("9", "-77"))))
+    assert found.notes == [
+        "'9' counts as missing in 20 of smoker, 20 of age",
+        "'-77' counts as missing in no cell",
+    ]
+    with pytest.raises(DataError, match=r'write columns\.smoker = \{missing = \["9"\]\}'):
+        fit(frame, Schema(file=File(missing=("smoker=9; age=-1",))))

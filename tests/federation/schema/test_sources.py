@@ -153,3 +153,12 @@ def test_the_schema_says_how_a_file_is_written(kind, tmp_path, monkeypatch):
 def test_proposals_are_taken_where_that_is_asked(kind, tmp_path):
     data, _ = loaded(kind, [f"P{k:05}" for k in range(N)], tmp_path, strict=False)
     assert data.schema.inputs == ("z",)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_numbers_are_multiplied_by_their_factor(kind, tmp_path):
+    numbers = rng.normal(size=N)
+    line = 'columns.v = {kind = "number", factor = 0.5}'
+    data, _ = loaded(kind, numbers, tmp_path, schema=line)
+    held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
+    np.testing.assert_allclose(np.sort(held), np.sort(numbers / 2), rtol=1e-6)
