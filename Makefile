@@ -12,7 +12,7 @@ FLOWER := tests/federation/test_flower.py tests/federation/test_inbox.py tests/c
 FLOWER_PROCESSES := tests/network/test_http_fleet.py \
 	tests/simulations/test_ray.py::test_an_app_of_a_users_own
 
-.PHONY: demo federation test test-processes newest golden lint types docs bench containers clean
+.PHONY: demo federation test test-all test-processes newest golden lint types docs bench containers clean
 
 demo: .venv/ready
 	$(BIN)/engram compare $(DEMO) --config simulations/presets/demo.toml
@@ -22,6 +22,11 @@ federation: .venv/ready
 
 test: .venv/ready
 	$(BIN)/pytest $(BY_FILE)
+
+# Tables of which `make test` runs a sample, in full.
+test-all: .venv/ready
+	$(BIN)/pytest -m 'not processes' $(BY_FILE)
+	$(MAKE) test-processes
 
 # A process test that hangs says where.
 test-processes: .venv/ready
@@ -34,7 +39,7 @@ newest: .newest/ready
 	.newest/bin/engram federation --clients 3 --set num-rounds=2 --out .newest/run
 
 golden: .venv/ready
-	$(BIN)/pytest tests/golden --exact $(BY_FILE)
+	$(BIN)/pytest -m 'not processes' tests/golden --exact $(BY_FILE)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

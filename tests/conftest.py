@@ -7,27 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.common.logger import console_handler
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
-from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from client.hosts import HOSTS
-from client.training import workers
-from engram.augmentations import AUGMENTATIONS
-from engram.core.settings import METHODS as SCIENCE
-from engram.metrics import METRICS
-from engram.networks import NETWORKS
-from engram.steps import OPTIMIZERS, SCHEDULES
-from engram.tasks import LOSSES
-from federation.data.source import DATASETS
-from federation.methods import METHODS
-from federation.plugins import plugins
-from simulations.__main__ import main
-from simulations.reports import PLOTS, REPORTS
-from strategies import STRATEGIES
-
+# All else is imported where it is used: to collect tests needs neither Flower nor matplotlib.
 threadpool_limits(1)
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("engram")
@@ -57,7 +40,7 @@ def _one_process(monkeypatch):
 
     Numbers are the same, but a function that counts its calls does so in each process for itself.
     """
-    monkeypatch.setattr(workers, "_PAYS", float("inf"))
+    monkeypatch.setattr("client.training.workers._PAYS", float("inf"))
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +72,9 @@ def _in_haste(monkeypatch):
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch):
     """Undoes what a test leaves in the process: who it is to Flower, and how it logs."""
+    from flwr.common.logger import console_handler
+    from flwr.supercore.task_identity import TaskIdentity
+
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
     loggers = [logging.getLogger(name) for name in ("flwr", "flwr.engram")]
@@ -110,6 +96,8 @@ def _blank_figures(request, monkeypatch):
     """Saves a blank figure in place of each: to draw one takes long, and tests of figures do."""
     if "drawn" in request.fixturenames:
         return
+    from matplotlib.figure import Figure
+
     save = Figure.savefig
 
     def blank(figure, *where, **how):
@@ -129,6 +117,7 @@ def warnings_of_engram(caplog, monkeypatch):
 @pytest.fixture
 def engram(monkeypatch, capsys):
     """Runs the command in this process; returns exit status, standard output and error."""
+    from simulations.__main__ import main
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
@@ -146,12 +135,11 @@ def engram(monkeypatch, capsys):
 @pytest.fixture
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    registries = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
-    registries += (OPTIMIZERS, SCHEDULES)
-    registries += (HOSTS, STRATEGIES, REPORTS, PLOTS)
-    for known in (HOSTS, STRATEGIES, REPORTS):  # a file registers its family once
-        assert all(known[method.plug_in] for method in METHODS.values())
-    before = [dict(known) for known in registries]
+    from federation.plugins import plugins
+    from tests.registries import REGISTRIES, SCIENCE, load_families
+
+    load_families()
+    before = [dict(known) for known in REGISTRIES]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
@@ -159,7 +147,7 @@ def plug_ins(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
     ours = {n: each for n, each in SCIENCE.items() if each.__module__.startswith("engram.methods.")}
-    for known, names in zip(registries, before, strict=True):
+    for known, names in zip(REGISTRIES, before, strict=True):
         known.clear()
         known.update(names)
     SCIENCE.update(ours)  # a method's module registers it once, when it is first used

@@ -18,6 +18,7 @@ from benchmarks.scale import time_federations
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.data.federated import FederatedData, Split
 from simulations.studies.meta_learning.sinewave_tasks import Sinewave
+from tests.tables import entry
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def benchmark_rounds(monkeypatch):
 
     def call(words):
         monkeypatch.setattr(sys, "argv", ["benchmarks.rounds", *words.split()])
-        monkeypatch.delitem(sys.modules, "benchmarks.rounds")
+        monkeypatch.delitem(sys.modules, "benchmarks.rounds", raising=False)
         runpy.run_module("benchmarks.rounds", run_name="__main__")
 
     return call
@@ -51,19 +52,17 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
     assert notes == ["FedJAX is left out: pip install it"]
 
 
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
+def test_impossible_options_are_one_line(benchmark_rounds):
+    for option, says in [
         ("--workload W9", "'W9' is not one of W1, W2, W3"),
         ("--method sgd", "'sgd' is not one of local-moml"),
         ("--device cuda:7", "device cuda:7 is not there"),
-    ],
-)
-def test_impossible_options_are_one_line(benchmark_rounds, option, says):
-    with pytest.raises(SystemExit) as end:
-        benchmark_rounds(option)
-    (line,) = end.value.code.splitlines()  # which Python prints, and ends with 1
-    assert says in line
+    ]:
+        with entry(option, says):
+            with pytest.raises(SystemExit) as end:
+                benchmark_rounds(option)
+            (line,) = end.value.code.splitlines()  # which Python prints, and ends with 1
+            assert says in line
 
 
 def test_the_loop_that_is_raced_computes_fedavg():
@@ -133,21 +132,19 @@ def test_a_plan_of_kills_is_a_function_of_its_seed():
     assert all(0 <= kill.server_round < 30 for kill in drawn)
 
 
-@pytest.mark.parametrize(
-    ("harm", "unharmed"),
-    [
+def test_an_outcome_tells_harm():
+    for harm, unharmed in [
         ({}, True),
         ({"difference": 2e-5}, False),
         ({"memory_difference": 2e-5}, False),
         ({"memories_lost": 1}, False),
         ({"rounds_lost": 1}, False),
-    ],
-)
-def test_an_outcome_tells_harm(harm, unharmed):
-    fine = DisturbedRun(
-        {}, 1.0, difference=1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0
-    )
-    assert fine._replace(**harm).unharmed == unharmed
+    ]:
+        with entry(harm, unharmed):
+            fine = DisturbedRun(
+                {}, 1.0, difference=1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0
+            )
+            assert fine._replace(**harm).unharmed == unharmed
 
 
 @pytest.mark.parametrize("hessian", ["exact", "first-order"])
@@ -176,6 +173,7 @@ def short(monkeypatch):
     monkeypatch.setattr(modules, "_WARM_UP", 0)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("name", ["cnn 8-16, batch 5", "lstm 2 x 128"])
 def test_a_plain_loop_and_ours_train_the_same_module(name):
@@ -185,6 +183,7 @@ def test_a_plain_loop_and_ours_train_the_same_module(name):
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.full
 def test_a_peer_that_its_python_lacks_is_left_out_with_a_note(tmp_path, monkeypatch):
     monkeypatch.setattr(modules, "PEERS", ["pfl-research"])
     (tmp_path / "pfl").mkdir()  # hides one that is there

@@ -10,6 +10,7 @@ from benchmarks.modules import write_round
 from benchmarks.networks import WORKS
 from benchmarks.workloads import Platform
 from federation.errors import Refused
+from tests.tables import entry
 
 MLP, CNN = WORKS
 
@@ -73,6 +74,7 @@ def test_a_plain_method_that_is_not_there_is_no_other():
         plain.train("fedprox", torch.nn.Linear(1, 1), [])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small")
 def test_without_an_environment_of_peers_there_is_the_plain_loop():
     outcome = contenders.race(MLP, "fedavg", 1, "", {})
@@ -114,18 +116,16 @@ def test_the_table_has_whole_names_and_reasons(capsys):
     assert f"fluke is left out of fedavg: {reason.strip()}" in distances
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
+def test_impossible_options_are_one_line(tmp_path):
+    for given, says in [
         ({"work": "rnn"}, "'rnn' is not one of mlp 40-40, cnn 32-64"),
         ({"method": "sgd"}, "'sgd' is not one of fedavg, per-fedavg, pfedme, ditto"),
         ({"peers": "/no/python"}, "--peers must be a Python, got '/no/python'"),
         ({"pfllib": True}, "--pfllib must be a checkout of PFLlib, got"),
         ({"fl_bench": True}, "--fl-bench must be a checkout of FL-bench, got"),
-    ],
-)
-def test_impossible_options_are_one_line(given, says, tmp_path):
-    given = {key: tmp_path if value is True else value for key, value in given.items()}
-    with pytest.raises(Refused, match=says) as error:
-        contenders.main(**given)
-    assert "\n" not in str(error.value)
+    ]:
+        options = {key: tmp_path if value is True else value for key, value in given.items()}
+        with entry(given):
+            with pytest.raises(Refused, match=says) as error:
+                contenders.main(**options)
+            assert "\n" not in str(error.value)

@@ -8,26 +8,32 @@ from typer.testing import CliRunner
 from benchmarks import streams
 from benchmarks.stream_peers import PEERS, Peer
 from benchmarks.streams import SIMULATED, Stream, play_all, score
+from tests.tables import entry
 
 
 def few(name, rounds=12):
     return SIMULATED[name](np.random.default_rng(0), rounds)
 
 
-@pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_predicts_before_it_learns(name, labels):
-    peer, x, y = PEERS[name], np.random.default_rng(0).normal(size=(8, 3)), np.arange(8) % 2.0
-    if peer.package:
-        pytest.importorskip(peer.package)
-    for step in (None, *peer.steps[:1]):
-        found = []
-        for last in (0.0, 1.0):  # the last target changes no prediction
-            play = peer.start(labels, step)
-            rows = peer.rows(x)
-            found.append([play(r, t) for r, t in zip(rows, [*y[:7], last], strict=True)])
-        assert found[0] == found[1]
-        assert len(set(found[0])) > 1  # it learns
+def test_a_peer_predicts_before_it_learns(name):
+    for labels in [True, False]:
+        with entry(labels):
+            peer, x, y = (
+                PEERS[name],
+                np.random.default_rng(0).normal(size=(8, 3)),
+                np.arange(8) % 2.0,
+            )
+            if peer.package:
+                pytest.importorskip(peer.package)
+            for step in (None, *peer.steps[:1]):
+                found = []
+                for last in (0.0, 1.0):  # the last target changes no prediction
+                    play = peer.start(labels, step)
+                    rows = peer.rows(x)
+                    found.append([play(r, t) for r, t in zip(rows, [*y[:7], last], strict=True)])
+                assert found[0] == found[1]
+                assert len(set(found[0])) > 1  # it learns
 
 
 def test_a_step_is_chosen_by_the_first_rows():

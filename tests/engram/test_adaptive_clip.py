@@ -15,6 +15,7 @@ from server.record import RunRecord
 from simulations.engine import simulate
 from strategies.rounds import Rounds
 from tests.support import assert_same, small, trainer
+from tests.tables import entry
 
 ADAPTIVE = {
     "method": "fedavg",
@@ -41,14 +42,15 @@ def silent(size, stream, *keys):
     return torch.zeros(size)
 
 
-@pytest.mark.parametrize(("multiplier", "clients"), [(1.0, 1000), (0.5, 100), (3.0, 10), (8.0, 4)])
-def test_both_releases_cost_what_one_costs(multiplier, clients):
+def test_both_releases_cost_what_one_costs():
     """Gaussian releases compose by their inverse variances; the count's sensitivity is 1/2."""
-    z = split(multiplier, clients)
-    assert z.updates**-2 + (z.deviation / 0.5) ** -2 == pytest.approx(multiplier**-2)
-    if clients / 20 >= multiplier:
-        assert z.deviation == clients / 20  # the paper's
-    assert z.updates <= 2 / math.sqrt(3) * multiplier * (1 + 1e-12)
+    for multiplier, clients in [(1.0, 1000), (0.5, 100), (3.0, 10), (8.0, 4)]:
+        with entry(multiplier, clients):
+            z = split(multiplier, clients)
+            assert z.updates**-2 + (z.deviation / 0.5) ** -2 == pytest.approx(multiplier**-2)
+            if clients / 20 >= multiplier:
+                assert z.deviation == clients / 20  # the paper's
+            assert z.updates <= 2 / math.sqrt(3) * multiplier * (1 + 1e-12)
 
 
 def test_the_bound_moves_by_the_share_of_updates_within_it():

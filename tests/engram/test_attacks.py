@@ -19,6 +19,7 @@ from engram.core.claims import impossible
 from engram.metrics import METRICS
 from engram.tasks import CLASSIFICATION
 from tests.support import draw
+from tests.tables import entry
 
 OWN = {"w": draw(1, 2, 4), "b": draw(2, 2)}
 HONEST = {"w": draw(3, 8, 4), "b": draw(4, 8)}
@@ -40,20 +41,24 @@ def expected(name):
         yield key, forged[name]
 
 
-@pytest.mark.parametrize("name", ON_UPDATES)
-def test_attacks_on_updates_are_their_definitions(name):
-    found = forge_of(name)(OWN, HONEST)
-    for key, value in expected(name):
-        np.testing.assert_allclose(found[key].numpy(), value, rtol=1e-5, atol=1e-7)
+def test_attacks_on_updates_are_their_definitions():
+    for name in ON_UPDATES:
+        with entry(name):
+            found = forge_of(name)(OWN, HONEST)
+            for key, value in expected(name):
+                np.testing.assert_allclose(found[key].numpy(), value, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("clients", "attackers", "share"),
-    [(50, 12, 24 / 38), (20, 4, 9 / 16), (20, 6, 9 / 14), (10, 1, 4 / 9)],
-)
-def test_alie_lies_as_far_out_as_it_may(clients, attackers, share):
+def test_alie_lies_as_far_out_as_it_may():
     # Baruch et al.: of 50 workers with 12 corrupted, s = 14 and z = Phi^-1(24 / 38).
-    assert deviations(clients, attackers) == pytest.approx(max(norm.ppf(share), 0))
+    for clients, attackers, share in [
+        (50, 12, 24 / 38),
+        (20, 4, 9 / 16),
+        (20, 6, 9 / 14),
+        (10, 1, 4 / 9),
+    ]:
+        with entry(clients, attackers, share):
+            assert deviations(clients, attackers) == pytest.approx(max(norm.ppf(share), 0))
 
 
 def test_labels_are_exchanged():

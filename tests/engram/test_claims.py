@@ -1,12 +1,12 @@
 """Claims: what a client says of its rows is possible, or bounded by what others say."""
 
 import numpy as np
-import pytest
 import torch
 from torch.testing import assert_close
 
 from engram.core.claims import bounded, impossible, projected
 from engram.core.method import Update
+from tests.tables import entry
 
 CLAIMS = {"p/sums": "sums", "p/shares": "shares", "trace": "amount"}
 SHARES = torch.tensor([0.5, 0.25, 0.0])
@@ -23,24 +23,22 @@ def update(**of):
     return Update(slots, 1.0, client=0)
 
 
-@pytest.mark.parametrize(
-    ("of", "words"),
-    [
+def test_impossible_claims_are_named():
+    for of, words in [
         ({}, ""),
         ({"shares": torch.tensor([0.9, 0.10001, 0.0])}, ""),
         ({"shares": torch.tensor([0.5, -0.25, 0.25])}, "p/shares must be at least 0, got -0.25"),
         ({"shares": torch.tensor([0.9, 0.9, 0.0])}, "p/shares must add up to at most 1, got 1.8"),
         ({"trace": -1.0}, "trace must be at least 0, got -1"),
         ({"sums": SUMS + 1}, "p/sums must be 0 for a class whose share is 0"),
-    ],
-)
-def test_impossible_claims_are_named(of, words):
-    assert impossible(CLAIMS, sent(**of)) == words
-    several = {
-        path: torch.stack([leaf, x])
-        for (path, leaf), x in zip(sent().items(), sent(**of).values(), strict=True)
-    }
-    assert impossible(CLAIMS, several) == words
+    ]:
+        with entry(of):
+            assert impossible(CLAIMS, sent(**of)) == words
+            several = {
+                path: torch.stack([leaf, x])
+                for (path, leaf), x in zip(sent().items(), sent(**of).values(), strict=True)
+            }
+            assert impossible(CLAIMS, several) == words
 
 
 def test_what_noise_has_moved_out_of_range_is_moved_back():

@@ -23,6 +23,7 @@ from engram.span import Full, Places, Span, make_coordinates
 from engram.tasks import CLASSIFICATION, REGRESSION
 from engram.tree import add_scaled, is_finite
 from tests.support import assert_same, draw
+from tests.tables import entry
 
 CLIENTS, ROWS, CLASSES = 3, 4, 3
 NETWORKS = {
@@ -252,31 +253,33 @@ def test_what_is_not_finite_is_found(value):
     assert not is_finite(many)
 
 
-@pytest.mark.parametrize("drawn", [3, 9])  # fewer rows than inputs, and more
 @pytest.mark.parametrize("own", [False, True])
-def test_some_clients_of_a_cohort_have_their_own_weights(drawn, own):
-    weight = draw(1, 4, 5, 6) if own else draw(1, 5, 6)
-    coordinates = make_coordinates([weight], 4, drawn, size=3)
-    coordinates.drawn.copy_(draw(2, 4, drawn, 6))
-    held = coordinates.base(0)
-    if drawn < 6:
-        held = draw(3, 4, 1 + drawn, 5)
-    some = [3, 1]  # the others have diverged
-    found = coordinates.of(some).weights(held[some])
-    torch.testing.assert_close(found, coordinates.weights(held)[some])
+def test_some_clients_of_a_cohort_have_their_own_weights(own):
+    for drawn in [3, 9]:
+        with entry(drawn):
+            weight = draw(1, 4, 5, 6) if own else draw(1, 5, 6)
+            coordinates = make_coordinates([weight], 4, drawn, size=3)
+            coordinates.drawn.copy_(draw(2, 4, drawn, 6))
+            held = coordinates.base(0)
+            if drawn < 6:
+                held = draw(3, 4, 1 + drawn, 5)
+            some = [3, 1]  # the others have diverged
+            found = coordinates.of(some).weights(held[some])
+            torch.testing.assert_close(found, coordinates.weights(held)[some])
 
 
-@pytest.mark.parametrize("size", [1, 5, 32])
-@pytest.mark.parametrize(("out", "width"), [(2, 3000), (1, 784), (10, 784), (100, 64), (40, 784)])
-def test_the_cost_covers_the_rows_of_clients_of_any_length(out, width, size):
-    model = {FIRST: torch.empty(out, width), "dense0.bias": torch.empty(out)}
-    for most in (10, 100, 1000, 5000):
-        covered = cost(model, most, size, 2, 0)
-        for drawn in range(1, most + 1, 7):
-            chunk = min(drawn, 47 + 2 * size)
-            found = make_coordinates([model[FIRST]], 1, drawn, size=size, most=chunk)
-            assert found.drawn.numel() <= covered
-    assert cost(model, 6000, size, 2, 5000) >= 5000 * width
+def test_the_cost_covers_the_rows_of_clients_of_any_length():
+    for size in [1, 5, 32]:
+        for out, width in [(2, 3000), (1, 784), (10, 784), (100, 64), (40, 784)]:
+            with entry(size, out, width):
+                model = {FIRST: torch.empty(out, width), "dense0.bias": torch.empty(out)}
+                for most in (10, 100, 1000, 5000):
+                    covered = cost(model, most, size, 2, 0)
+                    for drawn in range(1, most + 1, 7):
+                        chunk = min(drawn, 47 + 2 * size)
+                        found = make_coordinates([model[FIRST]], 1, drawn, size=size, most=chunk)
+                        assert found.drawn.numel() <= covered
+                assert cost(model, 6000, size, 2, 5000) >= 5000 * width
 
 
 def test_a_span_is_for_rounds_of_few_rows():

@@ -14,6 +14,7 @@ from engram.tasks import CLASSIFICATION, TASKS
 from federation.columns import Column
 from federation.errors import Refused
 from tests.support import small
+from tests.tables import entry
 
 # Two clients with two and three rows that count, of two classes.
 OUTPUTS = torch.tensor([[[2.0, 1.0], [0.0, 1.0], [9.0, 9.0]], [[1.0, 0.0], [0.0, 3.0], [0.0, 1.0]]])
@@ -53,17 +54,21 @@ def test_a_metric_of_all_rows_sees_a_clients_own_and_no_padding():
     assert [m.name for m in named(["widest-gap", "accuracy"])] == ["widest-gap", "accuracy"]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_outputs_that_are_not_finite_have_the_worst_value(bad):
-    outputs = OUTPUTS.clone()
-    outputs[0, 0, 1] = bad
-    outputs[1, 2, 0] = bad
-    assert measure(METRICS["accuracy"], outputs, TARGETS, COUNTED).tolist() == pytest.approx(
-        [0, 1 / 3]
-    )
-    assert measure(CLASSIFICATION.metric, outputs, TARGETS, COUNTED).tolist() == [float("inf")] * 2
-    whole = Metric("whole", lambda outputs, targets: 0.5, low=-3, high=1)
-    assert measure(whole, outputs, TARGETS, COUNTED).tolist() == [-3, -3]
+def test_outputs_that_are_not_finite_have_the_worst_value():
+    for bad in [float("nan"), float("inf"), -float("inf")]:
+        with entry(bad):
+            outputs = OUTPUTS.clone()
+            outputs[0, 0, 1] = bad
+            outputs[1, 2, 0] = bad
+            assert measure(
+                METRICS["accuracy"], outputs, TARGETS, COUNTED
+            ).tolist() == pytest.approx([0, 1 / 3])
+            assert (
+                measure(CLASSIFICATION.metric, outputs, TARGETS, COUNTED).tolist()
+                == [float("inf")] * 2
+            )
+            whole = Metric("whole", lambda outputs, targets: 0.5, low=-3, high=1)
+            assert measure(whole, outputs, TARGETS, COUNTED).tolist() == [-3, -3]
 
 
 def test_padding_does_not_count_even_where_it_is_not_finite():
@@ -74,14 +79,16 @@ def test_padding_does_not_count_even_where_it_is_not_finite():
     assert measure(whole, outputs, TARGETS, COUNTED).tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["loss", "clients", "train_loss", "Top", "_hidden"])
-def test_a_name_that_cannot_be_a_column_is_refused(name):
-    def score(outputs, targets):
-        return 0.0
+def test_a_name_that_cannot_be_a_column_is_refused():
+    for name in ["loss", "clients", "train_loss", "Top", "_hidden"]:
+        with entry(name):
 
-    score.__name__ = name
-    with pytest.raises(ValueError, match="name of a metric must be"):
-        metric()(score)
+            def score(outputs, targets):
+                return 0.0
+
+            score.__name__ = name
+            with pytest.raises(ValueError, match="name of a metric must be"):
+                metric()(score)
 
 
 def test_a_range_must_have_some_room():
@@ -154,12 +161,13 @@ def by_scikit_learn(kind, outputs, targets):
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
-@pytest.mark.parametrize("kind", ["classes", "labels", "tokens", "values"])
-def test_metrics_are_those_of_scikit_learn(kind):
-    for seed in range(3):
-        outputs, targets = drawn(kind, seed)
-        for name, expected in by_scikit_learn(kind, outputs, targets).items():
-            assert score(name, outputs, targets) == pytest.approx(expected, rel=1e-5), name
+def test_metrics_are_those_of_scikit_learn():
+    for kind in ["classes", "labels", "tokens", "values"]:
+        with entry(kind):
+            for seed in range(3):
+                outputs, targets = drawn(kind, seed)
+                for name, expected in by_scikit_learn(kind, outputs, targets).items():
+                    assert score(name, outputs, targets) == pytest.approx(expected, rel=1e-5), name
 
 
 def test_auc_and_brier_of_two_classes_are_the_usual_ones():
@@ -219,15 +227,21 @@ def test_where_rows_define_no_value_it_is_nan():
     assert math.isnan(score("r2", torch.zeros(4, 1), torch.ones(4)))
 
 
-@pytest.mark.parametrize("value", [0.1, 14.62, -3e5])
-def test_equal_targets_have_no_r2_and_those_nearly_equal_scikit_learns(value):
-    rng = torch.Generator().manual_seed(0)
-    for rows in (*range(1, 20), 1000):  # whose mean in floating point is not always their value
-        assert math.isnan(score("r2", torch.zeros(rows, 1), torch.full((rows,), value))), rows
-    y = value + 1e-6 * abs(value) * torch.randn(9, generator=rng)
-    found = y + 1e-6 * torch.randn(9, generator=rng)
-    expected = reference.r2_score(y.double().numpy(), found.double().numpy())
-    assert score("r2", found[:, None], y) == pytest.approx(expected, rel=1e-9)
+def test_equal_targets_have_no_r2_and_those_nearly_equal_scikit_learns():
+    for value in [0.1, 14.62, -3e5]:
+        with entry(value):
+            rng = torch.Generator().manual_seed(0)
+            for rows in (
+                *range(1, 20),
+                1000,
+            ):  # whose mean in floating point is not always their value
+                assert math.isnan(score("r2", torch.zeros(rows, 1), torch.full((rows,), value))), (
+                    rows
+                )
+            y = value + 1e-6 * abs(value) * torch.randn(9, generator=rng)
+            found = y + 1e-6 * torch.randn(9, generator=rng)
+            expected = reference.r2_score(y.double().numpy(), found.double().numpy())
+            assert score("r2", found[:, None], y) == pytest.approx(expected, rel=1e-9)
 
 
 def test_rows_without_a_value_do_not_count_in_a_clients_mean():
@@ -244,19 +258,22 @@ def test_rows_without_a_value_do_not_count_in_a_clients_mean():
     assert measure(broken, outputs[None], cut[None], every).isnan()
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_values_lie_in_the_range_and_only_some_may_lack(name):
-    known = METRICS[name]
-    column = Column(name, known, known.partial)
-    for kind in known.targets:
-        outputs, targets = drawn(kind)
-        for rows in (1, 2, 40):
-            for scale in (0.0, 1.0, -1e30):
-                outs, part = outputs[:rows, None] * scale, targets[:rows, None]
-                found = measure(known, outs, part, torch.ones(rows, 1, dtype=torch.bool))
-                assert column.impossible(found.tolist()) is None
-    worst = torch.full_like(outputs, torch.nan)[None]
-    assert measure(known, worst, targets[None], torch.ones(1, 40).bool()).item() == known.worst
+def test_values_lie_in_the_range_and_only_some_may_lack():
+    for name in METRICS:
+        with entry(name):
+            known = METRICS[name]
+            column = Column(name, known, known.partial)
+            for kind in known.targets:
+                outputs, targets = drawn(kind)
+                for rows in (1, 2, 40):
+                    for scale in (0.0, 1.0, -1e30):
+                        outs, part = outputs[:rows, None] * scale, targets[:rows, None]
+                        found = measure(known, outs, part, torch.ones(rows, 1, dtype=torch.bool))
+                        assert column.impossible(found.tolist()) is None
+            worst = torch.full_like(outputs, torch.nan)[None]
+            assert (
+                measure(known, worst, targets[None], torch.ones(1, 40).bool()).item() == known.worst
+            )
 
 
 def test_better_outputs_have_better_values():
@@ -292,17 +309,14 @@ def test_many_names_of_metrics_are_few_lookups(monkeypatch, shape):
     assert len(asked) <= 1  # nothing is looked for where a name is known
 
 
-@pytest.mark.parametrize(
-    ("task", "metrics", "words"),
-    [
+def test_a_metric_that_the_task_does_not_have_is_refused():
+    for task, metrics, words in [
         ("regression", "auc", "some of rmse, mae, r2 for task regression, got 'auc'"),
         ("classification", "auc,rmse,mae", "for task classification, got 'rmse,mae'"),
         ("next-token", "f1", "token-accuracy, log-loss, perplexity, ece for task next-token"),
-    ],
-)
-def test_a_metric_that_the_task_does_not_have_is_refused(task, metrics, words):
-    with pytest.raises(Refused, match=f"metrics must be .*{words}"):
-        small(task=task, metrics=metrics)
+    ]:
+        with entry(task, metrics), pytest.raises(Refused, match=f"metrics must be .*{words}"):
+            small(task=task, metrics=metrics)
 
 
 def test_a_metric_of_a_user_is_for_any_task_unless_it_says_which():

@@ -6,6 +6,7 @@ from torch import nn
 from torch.func import vmap
 
 from engram.models import build_model, cross_entropy
+from tests.tables import entry
 
 
 def generator():
@@ -43,18 +44,19 @@ def test_cnn_is_the_module_of_the_same_weights():
     torch.testing.assert_close(model.apply(params, x), module(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
-def test_starts_uniform_within_one_over_root_fan_in(kind):
-    model = build_model(kind, input_shape=(1, 8, 8), outputs=10, hidden=(40,))
-    params = model.init(generator())
-    again = model.init(generator())
-    for name, leaf in params.items():
-        weight = params[name.replace("bias", "weight")]
-        bound = weight[0].numel() ** -0.5
-        assert leaf.abs().max() <= bound
-        if leaf.numel() >= 40:
-            assert leaf.abs().max() > 0.8 * bound
-        assert torch.equal(leaf, again[name])
+def test_starts_uniform_within_one_over_root_fan_in():
+    for kind in ["linear", "mlp", "cnn"]:
+        with entry(kind):
+            model = build_model(kind, input_shape=(1, 8, 8), outputs=10, hidden=(40,))
+            params = model.init(generator())
+            again = model.init(generator())
+            for name, leaf in params.items():
+                weight = params[name.replace("bias", "weight")]
+                bound = weight[0].numel() ** -0.5
+                assert leaf.abs().max() <= bound
+                if leaf.numel() >= 40:
+                    assert leaf.abs().max() > 0.8 * bound
+                assert torch.equal(leaf, again[name])
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
@@ -72,10 +74,13 @@ def test_second_derivatives_exist_for_a_stack_of_models(kind):
     assert all(leaf.isfinite().all() and leaf.abs().sum() > 0 for leaf in products.values())
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
-def test_knows_how_many_parameters_it_has(kind):
-    model = build_model(kind, input_shape=(3, 8, 8), outputs=7, hidden=(5, 6))
-    assert model.parameters == sum(leaf.numel() for leaf in model.init(generator()).values())
+def test_knows_how_many_parameters_it_has():
+    for kind in ["linear", "mlp", "cnn"]:
+        with entry(kind):
+            model = build_model(kind, input_shape=(3, 8, 8), outputs=7, hidden=(5, 6))
+            assert model.parameters == sum(
+                leaf.numel() for leaf in model.init(generator()).values()
+            )
 
 
 def test_refuses_what_does_not_fit():

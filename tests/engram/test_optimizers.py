@@ -21,6 +21,7 @@ from engram.tasks import REGRESSION
 from tests.engram.methods import problem
 from tests.engram.methods.quadratics import built, client, local_round
 from tests.support import DIM, assert_same, draw, quadratic
+from tests.tables import entry
 
 TORCH = {
     "sgd": torch.optim.SGD,
@@ -62,27 +63,26 @@ def assert_numbers_are_torchs(name, make, clip, decay):
     assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-10)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("clip", [0.0, 0.05])
-@pytest.mark.parametrize("name", TORCH)
-def test_the_numbers_are_torchs(name, clip, decay):
-    assert_numbers_are_torchs(name, TORCH[name], clip, decay)
+def test_the_numbers_are_torchs():
+    for decay in [0.0, 0.1]:
+        for clip in [0.0, 0.05]:
+            for name, made in TORCH.items():
+                with entry(decay, clip, name):
+                    assert_numbers_are_torchs(name, made, clip, decay)
 
 
-@pytest.mark.parametrize(
-    "same",
-    [
+def test_optimizers_that_do_nothing_else_are_sgd():
+    for same in [
         optimizer_of("momentum", momentum=0.0),
         optimizer_of("sgd", clip=1e9),
         optimizer_of("sgd", weight_decay=1e-300),
-    ],
-)
-def test_optimizers_that_do_nothing_else_are_sgd(same):
-    w = W["w"]
-    for rows in BATCHES:
-        w = w - 0.1 * torch.func.grad(quadratic)({"w": w}, rows)["w"]
-    assert_same(after(optimizer_of("sgd")), {"w": w}, atol=1e-12)
-    assert_same(after(same), {"w": w}, atol=1e-12)
+    ]:
+        with entry(same):
+            w = W["w"]
+            for rows in BATCHES:
+                w = w - 0.1 * torch.func.grad(quadratic)({"w": w}, rows)["w"]
+            assert_same(after(optimizer_of("sgd")), {"w": w}, atol=1e-12)
+            assert_same(after(same), {"w": w}, atol=1e-12)
 
 
 def adagrad(gradient, squares):
@@ -196,10 +196,13 @@ def test_each_part_has_an_optimizer_of_its_own_as_in_torch(name):
 # --- Schedules -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TORCH)
-def test_a_schedule_is_another_step_size(name):
-    moves = optimizer_of(name, weight_decay=0.2)
-    assert_same(after(moves, factor=0.5), after(moves, settings=FedAvg(eta=0.05)), atol=1e-12)
+def test_a_schedule_is_another_step_size():
+    for name in TORCH:
+        with entry(name):
+            moves = optimizer_of(name, weight_decay=0.2)
+            assert_same(
+                after(moves, factor=0.5), after(moves, settings=FedAvg(eta=0.05)), atol=1e-12
+            )
 
 
 def test_a_schedule_bears_on_both_phases():
@@ -210,32 +213,27 @@ def test_a_schedule_bears_on_both_phases():
     assert_close((half, mine), (other, theirs))
 
 
-@pytest.mark.parametrize(
-    ("schedule", "make"),
-    [
+def test_schedules_are_torchs():
+    for schedule, make in [
         ("constant", lambda o: torch.optim.lr_scheduler.ConstantLR(o, factor=1.0)),
         ("cosine", lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8)),
         ("step", lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [4, 6])),
-    ],
-)
-def test_schedules_are_torchs(schedule, make):
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = make(optimizer)
-    for factor in step_factors(schedule, 8):
-        (expected,) = scheduler.get_last_lr()
-        assert factor == pytest.approx(expected, abs=1e-12)
-        optimizer.step()
-        scheduler.step()
+    ]:
+        with entry(schedule, make):
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+            scheduler = make(optimizer)
+            for factor in step_factors(schedule, 8):
+                (expected,) = scheduler.get_last_lr()
+                assert factor == pytest.approx(expected, abs=1e-12)
+                optimizer.step()
+                scheduler.step()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
+def test_impossible_values_are_refused():
+    for wrong, words in [
         ({"momentum": 1.0}, "momentum must be at least 0, below 1, got 1.0"),
         ({"weight_decay": -1.0}, "weight-decay must be at least 0, got -1.0"),
         ({"clip": -1.0}, "gradient-clip must be at least 0, got -1.0"),
-    ],
-)
-def test_impossible_values_are_refused(wrong, words):
-    with pytest.raises(ValueError, match=words):
-        optimizer_of("adam", **wrong)
+    ]:
+        with entry(wrong), pytest.raises(ValueError, match=words):
+            optimizer_of("adam", **wrong)

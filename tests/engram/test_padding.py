@@ -8,6 +8,7 @@ import torch
 
 from engram.cohort.draws import Draws
 from engram.cohort.padding import arranged, groups
+from tests.tables import entry
 
 SIZES = np.array([[3, 3, 1, 0], [3, 2, 0, 0], [3, 3, 3, 2], [3, 3, 2, 0], [1, 0, 0, 0]])
 
@@ -33,42 +34,47 @@ def draws(sizes, *, batches=1, initial=0, phases=1, seeds=False):
 
 
 @pytest.mark.parametrize("seeds", [False, True])
-@pytest.mark.parametrize("initial", [0, 2])
-@pytest.mark.parametrize("batches", [1, 3])
-def test_each_step_has_a_clients_own_rows(batches, initial, seeds):
-    given = draws(SIZES, batches=batches, initial=initial, seeds=seeds)
-    steps = arranged(given)
-    assert (steps.draws.rows >= 0).all()
-    if seeds:
-        assert torch.equal(steps.draws.seeds, 10 * steps.draws.rows)
-    for least in (1, 4, 10**6):
-        chunks = list(steps.chunks(least))
-        edges = [chunks[0].start, *(chunk.stop for chunk in chunks)]
-        assert (edges[0], edges[-1]) == (0, steps.draws.rows.shape[1])
-        assert all(stop - start >= least for start, stop in pairwise(edges[:-1]))
-        every = [batch for chunk in chunks for batch in chunk.batches]
-        assert sum(size for size, _ in every) == edges[-1]
-        parts = iter(every)
-        at = 0
-        if initial:
-            assert next(parts) == (initial, None)
-            assert torch.equal(steps.draws.rows[:, :initial], given.rows[:, :initial])
-            at = initial
-        for h in range(4):
-            for b in range(batches):
-                size, shares = next(parts)
-                for i, n in enumerate(SIZES):
-                    last = (n > 0).sum() - 1
-                    step = min(h, last)
-                    first = initial + (step * batches + b) * 3
-                    mine = n[step]
-                    found = steps.draws.rows[i, at : at + size]
-                    assert torch.equal(found[:mine], given.rows[i, first : first + mine])
-                    assert (found[mine:] == found[mine - 1]).all()
-                    expected = [1 / mine] * mine + [0] * (size - mine)
-                    weights = torch.full((5, size), 1 / size) if shares is None else shares
-                    assert weights[i].tolist() == pytest.approx(expected)
-                at += size
+def test_each_step_has_a_clients_own_rows(seeds):
+    for initial in [0, 2]:
+        for batches in [1, 3]:
+            with entry(initial, batches):
+                given = draws(SIZES, batches=batches, initial=initial, seeds=seeds)
+                steps = arranged(given)
+                assert (steps.draws.rows >= 0).all()
+                if seeds:
+                    assert torch.equal(steps.draws.seeds, 10 * steps.draws.rows)
+                for least in (1, 4, 10**6):
+                    chunks = list(steps.chunks(least))
+                    edges = [chunks[0].start, *(chunk.stop for chunk in chunks)]
+                    assert (edges[0], edges[-1]) == (0, steps.draws.rows.shape[1])
+                    assert all(stop - start >= least for start, stop in pairwise(edges[:-1]))
+                    every = [batch for chunk in chunks for batch in chunk.batches]
+                    assert sum(size for size, _ in every) == edges[-1]
+                    parts = iter(every)
+                    at = 0
+                    if initial:
+                        assert next(parts) == (initial, None)
+                        assert torch.equal(steps.draws.rows[:, :initial], given.rows[:, :initial])
+                        at = initial
+                    for h in range(4):
+                        for b in range(batches):
+                            size, shares = next(parts)
+                            for i, n in enumerate(SIZES):
+                                last = (n > 0).sum() - 1
+                                step = min(h, last)
+                                first = initial + (step * batches + b) * 3
+                                mine = n[step]
+                                found = steps.draws.rows[i, at : at + size]
+                                assert torch.equal(
+                                    found[:mine], given.rows[i, first : first + mine]
+                                )
+                                assert (found[mine:] == found[mine - 1]).all()
+                                expected = [1 / mine] * mine + [0] * (size - mine)
+                                weights = (
+                                    torch.full((5, size), 1 / size) if shares is None else shares
+                                )
+                                assert weights[i].tolist() == pytest.approx(expected)
+                            at += size
 
 
 def test_a_client_that_is_done_does_not_move():

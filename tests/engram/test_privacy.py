@@ -11,6 +11,7 @@ from torch.func import vmap
 from engram.privacy import add_normal, clip, concentrated_epsilon, epsilon
 from engram.tree import add_scaled, interpolate, norm
 from tests.support import assert_same
+from tests.tables import entry
 
 MODEL = {"a": torch.tensor([[1.0, -2.0]]), "b": torch.tensor([0.5])}
 C = 0.5
@@ -34,10 +35,11 @@ def test_a_long_update_keeps_its_direction_and_gets_the_bounds_length():
     assert reach(held) == pytest.approx(C, abs=1e-6)
 
 
-@pytest.mark.parametrize("bound", [0.3 + 1e-6, 1e9, math.inf])
-def test_a_short_update_is_left_as_it_is(bound):
-    short = moved(0.2, -0.1, 0.2)
-    assert_same(clip(short, MODEL, bound), short)
+def test_a_short_update_is_left_as_it_is():
+    for bound in [0.3 + 1e-6, 1e9, math.inf]:
+        with entry(bound):
+            short = moved(0.2, -0.1, 0.2)
+            assert_same(clip(short, MODEL, bound), short)
 
 
 def test_no_update_at_all_is_none():
@@ -93,11 +95,12 @@ def phi(x):
     return (1 + math.erf(x / math.sqrt(2))) / 2
 
 
-@pytest.mark.parametrize(("mu", "value"), [(1.0, 1.0), (0.5, 0.7), (2.0, 5.0)])
-def test_epsilon_is_where_the_exact_delta_is(mu, value):
+def test_epsilon_is_where_the_exact_delta_is():
     # Balle and Wang, Thm. 8.
-    delta = phi(mu / 2 - value / mu) - math.exp(value) * phi(-mu / 2 - value / mu)
-    assert epsilon(1 / mu, 1, delta) == pytest.approx(value, rel=1e-6)
+    for mu, value in [(1.0, 1.0), (0.5, 0.7), (2.0, 5.0)]:
+        with entry(mu, value):
+            delta = phi(mu / 2 - value / mu) - math.exp(value) * phi(-mu / 2 - value / mu)
+            assert epsilon(1 / mu, 1, delta) == pytest.approx(value, rel=1e-6)
 
 
 def test_releases_add_up_as_one_with_less_noise():
@@ -121,13 +124,12 @@ def test_epsilon_is_below_what_renyi_accounting_finds(multiplier, releases, delt
     assert 0 <= epsilon(multiplier, releases, delta) <= renyi * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "least", "most"), [(0.5, 0.3, 0.5), (1.0, 0.7, 1.0), (16.0, 18.0, 19.0)]
-)
-def test_the_classical_formula_is_safe_for_small_epsilons_only(wanted, least, most):
+def test_the_classical_formula_is_safe_for_small_epsilons_only():
     # Dwork and Roth, Thm. A.1, is for epsilon < 1.
-    classical = math.sqrt(2 * math.log(1.25 / 1e-5)) / wanted
-    assert least < epsilon(classical, 1, 1e-5) < most
+    for wanted, least, most in [(0.5, 0.3, 0.5), (1.0, 0.7, 1.0), (16.0, 18.0, 19.0)]:
+        with entry(wanted, least, most):
+            classical = math.sqrt(2 * math.log(1.25 / 1e-5)) / wanted
+            assert least < epsilon(classical, 1, 1e-5) < most
 
 
 def test_epsilon_refuses_what_is_no_mechanism():

@@ -13,6 +13,7 @@ from engram.robust import krum, median, trimmed_mean
 from federation.flower import local_run
 from federation.wire import to_params, to_record
 from tests.support import assert_same, draw
+from tests.tables import entry
 
 LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
 
@@ -34,9 +35,8 @@ def models(count, seed=0, dtype=torch.float32):
 # --- By hand ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("values", "cut", "expected"),
-    [
+def test_trimmed_mean():
+    for values, cut, expected in [
         (LINE, 0, 23.0),
         (LINE, 1, 14 / 3),  # (2 + 4 + 8) / 3
         (LINE, 2, 4.0),
@@ -44,10 +44,11 @@ def models(count, seed=0, dtype=torch.float32):
         ([8.0, 1.0, 4.0, 2.0], 1, 3.0),
         ([8.0, 1.0, 4.0, 2.0], 2, 3.0),  # the middle two
         ([5.0], 1, 5.0),
-    ],
-)
-def test_trimmed_mean(values, cut, expected):
-    assert trimmed_mean(points(*values), cut)["w"].item() == pytest.approx(expected, abs=1e-12)
+    ]:
+        with entry(values, cut):
+            assert trimmed_mean(points(*values), cut)["w"].item() == pytest.approx(
+                expected, abs=1e-12
+            )
 
 
 def test_median_takes_each_coordinate_apart():
@@ -57,9 +58,8 @@ def test_median_takes_each_coordinate_apart():
     assert median(points(8, 1, 4, 2))["w"].item() == 3.0
 
 
-@pytest.mark.parametrize(
-    ("values", "malicious", "expected"),
-    [
+def test_krum():
+    for values, malicious, expected in [
         # Two nearest: 0 has 1 + 9, 1 has 1 + 4, 3 has 4 + 9, 7 has 16 + 36.
         ([7, 0, 100, 3, 1], 1, 1),
         # Three nearest: 0 has 1 + 9 + 49, 1 has 1 + 4 + 36, 3 has 4 + 9 + 16.
@@ -70,10 +70,9 @@ def test_median_takes_each_coordinate_apart():
         ([0, 1, 10, 11], 0, 1),
         ([0, 10, 1, 11], 0, 10),
         ([5], 0, 5),
-    ],
-)
-def test_krum(values, malicious, expected):
-    assert krum(points(*values), malicious)["w"].item() == expected
+    ]:
+        with entry(values, malicious):
+            assert krum(points(*values), malicious)["w"].item() == expected
 
 
 def test_krum_counts_all_leaves():
@@ -98,23 +97,27 @@ def flowers(strategy, sent):
     return to_params(strategy.aggregate_train(1, replies)[0])
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 8, 11])
-def test_median_and_trimmed_mean_are_flowers(count):
-    sent = models(count)
-    assert_same(median(sent), flowers(FedMedian(), sent), atol=1e-6)
-    for beta in (0.0, 0.2, 0.45):
-        cut = int(beta * count)  # Flower's share of those that replied
-        assert_same(trimmed_mean(sent, cut), flowers(FedTrimmedAvg(beta=beta), sent), atol=1e-6)
+def test_median_and_trimmed_mean_are_flowers():
+    for count in [1, 2, 5, 8, 11]:
+        with entry(count):
+            sent = models(count)
+            assert_same(median(sent), flowers(FedMedian(), sent), atol=1e-6)
+            for beta in (0.0, 0.2, 0.45):
+                cut = int(beta * count)  # Flower's share of those that replied
+                assert_same(
+                    trimmed_mean(sent, cut), flowers(FedTrimmedAvg(beta=beta), sent), atol=1e-6
+                )
 
 
-@pytest.mark.parametrize(("count", "malicious"), [(1, 0), (4, 0), (5, 1), (8, 0), (8, 3), (11, 3)])
-def test_krum_is_flowers(count, malicious):
+def test_krum_is_flowers():
     # Where it looks at two neighbours or more. By one neighbour the two nearest models are equal,
     # and rounding says which Flower takes.
-    for seed in range(5):
-        sent = models(count, seed=1000 * seed)
-        picked = flowers(Krum(num_malicious_nodes=malicious), sent)
-        assert_same(krum(sent, malicious), picked)
+    for count, malicious in [(1, 0), (4, 0), (5, 1), (8, 0), (8, 3), (11, 3)]:
+        with entry(count, malicious):
+            for seed in range(5):
+                sent = models(count, seed=1000 * seed)
+                picked = flowers(Krum(num_malicious_nodes=malicious), sent)
+                assert_same(krum(sent, malicious), picked)
 
 
 # --- Minorities ------------------------------------------------------------------------------
@@ -154,24 +157,26 @@ def test_one_that_lies_ruins_the_mean_and_nothing_else():
 ALL = [median, partial(trimmed_mean, cut=1), partial(krum, malicious=1)]
 
 
-@pytest.mark.parametrize("center", ALL)
-def test_order_does_not_matter_and_shifts_pass_through(center):
-    sent = models(6, dtype=torch.float64)
-    shift = models(1, seed=77, dtype=torch.float64)[0]
-    shifted = [{name: leaf + shift[name] for name, leaf in m.items()} for m in sent]
-    expected = {name: leaf + shift[name] for name, leaf in center(sent).items()}
-    assert_same(center(shifted[::-1]), expected, atol=1e-12)
+def test_order_does_not_matter_and_shifts_pass_through():
+    for center in ALL:
+        with entry(center):
+            sent = models(6, dtype=torch.float64)
+            shift = models(1, seed=77, dtype=torch.float64)[0]
+            shifted = [{name: leaf + shift[name] for name, leaf in m.items()} for m in sent]
+            expected = {name: leaf + shift[name] for name, leaf in center(sent).items()}
+            assert_same(center(shifted[::-1]), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("center", ALL)
-def test_equal_models_are_their_own_center_and_nothing_is_written_to(center):
-    sent = models(1) * 6
-    copy = {name: leaf.clone() for name, leaf in sent[0].items()}
-    assert_same(center(sent), copy, atol=1e-6)
-    assert_same(sent[0], copy)
-    assert {name: leaf.dtype for name, leaf in center(sent).items()} == {
-        name: leaf.dtype for name, leaf in copy.items()
-    }
+def test_equal_models_are_their_own_center_and_nothing_is_written_to():
+    for center in ALL:
+        with entry(center):
+            sent = models(1) * 6
+            copy = {name: leaf.clone() for name, leaf in sent[0].items()}
+            assert_same(center(sent), copy, atol=1e-6)
+            assert_same(sent[0], copy)
+            assert {name: leaf.dtype for name, leaf in center(sent).items()} == {
+                name: leaf.dtype for name, leaf in copy.items()
+            }
 
 
 def test_cutting_nothing_is_the_mean():

@@ -6,24 +6,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from engram.shares import bounded, weight_limit
+from tests.tables import entry
 
 WEIGHTS = st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=30).map(np.array)
 MULTIPLES = st.sampled_from([1.0, 1.5, 2.0, 5.0, 100.0])
 
 
-@pytest.mark.parametrize(
-    ("weights", "limit"),
-    [
+def test_by_hand():
+    for weights, limit in [
         ([7], 21),
         ([4, 1000], 12),  # of two, three times the smaller
         ([4, 10, 1000], 30),
         ([10, 4, 1000, 20], 30),  # of four, three times the second
         ([0, 0, 10, 4, 1000], 30),  # who has no weight is no client
         ([0, 0], np.inf),
-    ],
-)
-def test_by_hand(weights, limit):
-    assert weight_limit(weights, 3) == limit
+    ]:
+        with entry(weights, limit):
+            assert weight_limit(weights, 3) == limit
 
 
 def test_each_column_apart():

@@ -12,6 +12,7 @@ from engram.meta.nasa import nasa
 from engram.meta.single_node import Episode, local_moml, maml, reptile
 from engram.stacks import stacked_loss
 from tests.support import DIM, assert_same, draw, gen, moments, quadratic
+from tests.tables import entry
 
 R, N, B, K = 2, 4, 2, 5
 ALPHA, BETA, ETA = 0.3, 0.4, 0.07
@@ -150,26 +151,29 @@ def memories(state):
     return state.center["w"].unsqueeze(1) + shrink * state.offset["w"]
 
 
-@pytest.mark.parametrize("beta", [0.3, 0.9999, 1.0])
-def test_v2_is_what_alg_2_says_of_every_memory(beta):
-    rule = moml_v2(QUADRATIC, **SIZES, alpha=ALPHA, steps=constant_steps(beta=beta, eta=ETA))
-    state = rule.init(start())
-    w = start()["w"]
-    u = w.unsqueeze(1).repeat(1, N, 1)
-    for t in range(40):  # with 0.9999, offsets take the shrinking in every third iteration
-        moved, shown = drawn = episodes(rule, t)
-        for r in range(R):
-            u[r] = (1 - beta) * u[r] + beta * w[r]
-            for i, task in enumerate(moved.tasks[r].tolist()):
-                u[r, task] += beta * (N / B) * (adapted(w[r], *of(moved, r, i)) - w[r])
-            deltas = [
-                meta_gradient(w[r], u[r, task], *of(shown, r, i))
-                for i, task in enumerate(shown.tasks[r].tolist())
-            ]
-            w[r] = w[r] - ETA * torch.stack(deltas).mean(0)
-        state = rule.step(state, drawn)
-    torch.testing.assert_close(memories(state), u, rtol=0, atol=1e-8)
-    torch.testing.assert_close(state.w["w"], w, rtol=0, atol=1e-8)
+def test_v2_is_what_alg_2_says_of_every_memory():
+    for beta in [0.3, 0.9999, 1.0]:
+        with entry(beta):
+            rule = moml_v2(
+                QUADRATIC, **SIZES, alpha=ALPHA, steps=constant_steps(beta=beta, eta=ETA)
+            )
+            state = rule.init(start())
+            w = start()["w"]
+            u = w.unsqueeze(1).repeat(1, N, 1)
+            for t in range(40):  # with 0.9999, offsets take the shrinking in every third iteration
+                moved, shown = drawn = episodes(rule, t)
+                for r in range(R):
+                    u[r] = (1 - beta) * u[r] + beta * w[r]
+                    for i, task in enumerate(moved.tasks[r].tolist()):
+                        u[r, task] += beta * (N / B) * (adapted(w[r], *of(moved, r, i)) - w[r])
+                    deltas = [
+                        meta_gradient(w[r], u[r, task], *of(shown, r, i))
+                        for i, task in enumerate(shown.tasks[r].tolist())
+                    ]
+                    w[r] = w[r] - ETA * torch.stack(deltas).mean(0)
+                state = rule.step(state, drawn)
+            torch.testing.assert_close(memories(state), u, rtol=0, atol=1e-8)
+            torch.testing.assert_close(state.w["w"], w, rtol=0, atol=1e-8)
 
 
 def test_v2_moves_memories_as_if_all_tasks_were_drawn_in_expectation():
@@ -353,8 +357,11 @@ def test_reptile_goes_part_of_the_way_to_the_tasks_mean():
 # --- What holds for all ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hessian", ["exact", "first-order", "finite-difference"])
-@pytest.mark.parametrize("name", rules(QUADRATIC))
+@pytest.mark.parametrize(
+    ("name", "hessian"),
+    [(name, "exact") for name in rules(QUADRATIC)]
+    + [("moml-v2", "first-order"), ("moml-v2", "finite-difference")],
+)
 def test_runs_do_not_touch_each_other(name, hessian):
     beta, eta = torch.tensor([0.4, 0.9]), torch.tensor([0.07, 0.02])
     both = run(rules(QUADRATIC, hessian=hessian, beta=beta, eta=eta)[name], 5)
@@ -387,21 +394,21 @@ def test_a_rule_learns_without_touching_the_model_it_started_from(name):
     assert ((state.w["w"] - goal).norm(dim=1) < 0.8 * (w["w"] - goal).norm(dim=1)).all()
 
 
-@pytest.mark.parametrize("name", rules(QUADRATIC))
-def test_memories_are_as_many_as_a_rule_says(name):
-    rule = rules(QUADRATIC)[name]
-    state = run(rule, 1)
-    kept = [field for field in state if isinstance(field, dict) and field["w"].ndim == 3]
-    assert sum(leaf["w"].shape[1] for leaf in kept) == rule.memories
+def test_memories_are_as_many_as_a_rule_says():
+    for name in rules(QUADRATIC):
+        with entry(name):
+            rule = rules(QUADRATIC)[name]
+            state = run(rule, 1)
+            kept = [field for field in state if isinstance(field, dict) and field["w"].ndim == 3]
+            assert sum(leaf["w"].shape[1] for leaf in kept) == rule.memories
 
 
 def v1(**given):
     return moml_v1(QUADRATIC, **SIZES | {"alpha": 1.0, "beta": 0.5, "eta": 0.1} | given)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
+def test_what_cannot_be_is_refused():
+    for build, message in [
         (lambda: v1(alpha=-1), "alpha must be at least 0, got -1"),
         (lambda: v1(beta=0.0), r"beta must be in \(0, 1\], got 0.0"),
         (lambda: v1(beta=torch.tensor([0.5, 2.0])), r"beta must be in \(0, 1\], got tensor"),
@@ -430,8 +437,6 @@ def v1(**given):
             lambda: local_moml(QUADRATIC, **FEW, alpha=1, beta=0.5, eta=1),
             "initial-batch-size must be at least 1, got 0",
         ),
-    ],
-)
-def test_what_cannot_be_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
+    ]:
+        with entry(build), pytest.raises(ValueError, match=message):
+            build()

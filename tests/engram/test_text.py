@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from engram.models import count_parameters, network
 from engram.text import LONGEST, encode, rows_with, split, tokenizer_from, vocabulary
 from engram.units import Tokenizer, Units
+from tests.tables import entry
 
 WORDS = Tokenizer("words", ("fever", "café", "no"))
 
@@ -65,9 +66,8 @@ def test_a_vocabulary_is_one_word_a_line():
     assert found == WORDS
 
 
-@pytest.mark.parametrize(
-    ("contents", "library", "why"),
-    [
+def test_other_files_are_refused():
+    for contents, whole, why in [
         (
             "a\nblood pressure\n",
             False,
@@ -80,11 +80,9 @@ def test_a_vocabulary_is_one_word_a_line():
         ("{}", True, "it is no tokenizer.json"),
         ("[" * 10**5, True, "it is no tokenizer.json"),
         (library(["a", "b", "c", "d"]), True, "vocabulary-size must be at least 4"),
-    ],
-)
-def test_other_files_are_refused(contents, library, why):
-    with pytest.raises(ValueError, match=why):
-        tokenizer_from(contents, 3, library=library)
+    ]:
+        with entry(why), pytest.raises(ValueError, match=why):
+            tokenizer_from(contents, 3, library=whole)
 
 
 def test_without_the_library_its_files_cannot_be_read(monkeypatch):

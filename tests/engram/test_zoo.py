@@ -9,6 +9,7 @@ from engram.models import count_parameters, network
 from engram.models.zoo import with_group_norm
 from engram.networks import is_known, model
 from engram.vision import torchvision
+from tests.tables import entry
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 TEXT = torch.arange(18).view(2, 9) % 7
@@ -153,9 +154,8 @@ def test_stochastic_depth_is_drawn_from_the_key():
     assert not torch.allclose(one, other)
 
 
-@pytest.mark.parametrize(
-    ("name", "example", "hidden", "words"),
-    [
+def test_what_does_not_fit_is_refused():
+    for name, example, hidden, words in [
         ("resnet", TEXT, (4,), "inputs of resnet must be images"),
         ("resnet", IMAGES, (), "hidden must be positive widths, at least one, for resnet"),
         ("resnet", (IMAGES, TEXT), (4,), "inputs of a built-in network must be one tensor"),
@@ -165,12 +165,11 @@ def test_stochastic_depth_is_drawn_from_the_key():
         ("torchvision:resnt18", IMAGES, (), "such as resnet18, got 'torchvision:resnt18'"),
         ("torchvision:fcn_resnet50", IMAGES, (), "a classification network of torchvision's"),
         ("torchvision:resnet18", IMAGES[:, :1], (), "must take inputs of shapes"),
-    ],
-)
-def test_what_does_not_fit_is_refused(name, example, hidden, words):
-    with pytest.raises(ValueError, match=words) as raised:
-        built(name, example, hidden)
-    assert len(str(raised.value)) < 500
+    ]:
+        with entry(name, example, hidden):
+            with pytest.raises(ValueError, match=words) as raised:
+                built(name, example, hidden)
+            assert len(str(raised.value)) < 500
 
 
 def test_names_of_built_in_networks_are_taken():

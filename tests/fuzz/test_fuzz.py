@@ -15,6 +15,7 @@ from tests.fuzz.commands import all_commands
 from tests.fuzz.harness import Finding, fuzz
 
 
+@pytest.mark.full
 def test_no_case_ends_in_a_traceback_hangs_or_leaves_things() -> None:
     words = [sys.executable, "-m", "tests.fuzz", "--cases", "30", "--seed", "0"]
     root = Path(__file__).parents[2]

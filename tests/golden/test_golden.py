@@ -2,7 +2,8 @@
 
 Processors, even of one name, round sums otherwise, since they pick different kernels; so 1e-6 of a
 number is allowed, or what ``ROUGH`` says. ``make golden``, on the machine that recorded the
-numbers, asks for equality to the last bit.
+numbers, asks for equality to the last bit. ``make test`` takes every fourth, and none that takes
+seconds; ``make test-all`` takes all.
 """
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from tests.golden import methods
 from tests.golden.cases import CASES, CHAOTIC, ROUGH, apart
 from tests.golden.numbers import differences, read
+from tests.tables import sampled
 
 RECORDED = read()
+NAMES = [name for name in CASES if name not in methods.CASES]
+SLOW = {"study: sinewave, tuned", "study: sinewave, published", "library: learner, metagrad"}
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in methods.CASES])
+@pytest.mark.parametrize("name", sampled(NAMES, set(NAMES[::4]) - SLOW))
 def test_the_numbers_are_as_recorded(name, tmp_path, pytestconfig):
     exact = pytestconfig.getoption("exact")
     if name in CHAOTIC and not exact:

@@ -17,6 +17,7 @@ from strategies.clock import (
     landings,
     traced_paces,
 )
+from tests.tables import entry
 
 HOUR = 3600.0
 HEAD = "client,step-seconds,bandwidth"
@@ -27,9 +28,8 @@ def test_a_round_takes_its_steps_and_its_bytes():
     assert Pace(0.2, 1000.0).ends(7.0, 5, 3000) == 7 + 1 + 3
 
 
-@pytest.mark.parametrize(
-    ("start", "work", "end"),
-    [
+def test_a_client_works_in_its_hours_alone():
+    for start, work, end in [
         (9.0, 2.0, 11.0),  # within its hours
         (2.0, 2.0, 10.0),  # asked before they begin, at 8
         (17.0, 2.0, 24 + 9.0),  # of which one hour is left, at 18 it closes
@@ -37,11 +37,10 @@ def test_a_round_takes_its_steps_and_its_bytes():
         (8.0, 10.0, 18.0),  # all of them
         (17.0, 1.0 + 10.0 + 3.0, 48 + 11.0),  # the rest of a day, a whole one, and three hours
         (24 + 9.0, 1.0, 24 + 10.0),  # on another day
-    ],
-)
-def test_a_client_works_in_its_hours_alone(start, work, end):
-    pace = Pace(HOUR, 1.0, opens=8.0, hours=10.0)
-    assert pace.ends(start * HOUR, int(work), 0) == pytest.approx(end * HOUR)
+    ]:
+        with entry(start, work, end):
+            pace = Pace(HOUR, 1.0, opens=8.0, hours=10.0)
+            assert pace.ends(start * HOUR, int(work), 0) == pytest.approx(end * HOUR)
 
 
 def test_hours_that_pass_midnight_are_one_window():
@@ -86,9 +85,8 @@ def test_a_trace_is_read_by_clients_names_or_numbers(tmp_path):
     assert traced_paces(path, 2, {}) == [Pace(2.0, 2.0), Pace(1.0, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_an_impossible_trace_is_refused_in_one_line(tmp_path):
+    for text, words in [
         (f"{HEAD}\n0,1,1\n", r"must have a line for each of 3 clients, lacks \[1, 2\]"),
         (f"{HEAD}\n0,1,1\n1,,1\n2,1,1\n", r"line 3: step-seconds must be a number above 0, got ''"),
         (f"{HEAD}\n0,-1,1\n", r"line 2: step-seconds must be a number above 0, got '-1'"),
@@ -105,14 +103,13 @@ def test_a_trace_is_read_by_clients_names_or_numbers(tmp_path):
             r"must be a CSV file with columns .* \(it lacks step-seconds\)",
         ),
         ("", r"it lacks client, step-seconds, bandwidth"),
-    ],
-)
-def test_an_impossible_trace_is_refused_in_one_line(tmp_path, text, words):
-    path = tmp_path / "trace.csv"
-    path.write_text(text)
-    with pytest.raises(Refused, match=words) as caught:
-        traced_paces(path, 3, {})
-    assert "\n" not in str(caught.value)
+    ]:
+        with entry(text):
+            path = tmp_path / "trace.csv"
+            path.write_text(text)
+            with pytest.raises(Refused, match=words) as caught:
+                traced_paces(path, 3, {})
+            assert "\n" not in str(caught.value)
 
 
 def test_a_trace_that_cannot_be_read_is_refused(tmp_path):
@@ -123,9 +120,8 @@ def test_a_trace_that_cannot_be_read_is_refused(tmp_path):
         traced_paces(tmp_path / "binary.csv", 3, {})
 
 
-@pytest.mark.parametrize(
-    ("wanted", "deadline", "clients", "end"),
-    [
+def test_who_answers_in_time():
+    for wanted, deadline, clients, end in [
         (4, 0.0, [1, 2, 5, 8], 30.0),  # all
         (4, 5.0, [2, 5, 8], 15.0),  # until the deadline, second 15
         (3, 0.0, [2, 5, 8], 14.0),  # over-selection: the third answer ends the round
@@ -133,11 +129,10 @@ def test_a_trace_that_cannot_be_read_is_refused(tmp_path):
         (2, 0.0, [5, 8], 12.0),  # of two at once, the smaller number
         (9, 0.0, [1, 2, 5, 8], 30.0),
         (4, 1.0, [], 11.0),
-    ],
-)
-def test_who_answers_in_time(wanted, deadline, clients, end):
-    ends = {2: 14.0, 5: 12.0, 8: 12.0, 1: 30.0}
-    assert in_time(ends, now=10.0, wanted=wanted, deadline=deadline) == (clients, end)
+    ]:
+        with entry(wanted, deadline, clients, end):
+            ends = {2: 14.0, 5: 12.0, 8: 12.0, 1: 30.0}
+            assert in_time(ends, now=10.0, wanted=wanted, deadline=deadline) == (clients, end)
 
 
 def in_order(wave, wanted, busy):

@@ -21,6 +21,7 @@ from simulations.engine import simulate
 from simulations.grid import InProcessGrid
 from strategies.rounds import draw_cohort
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
+from tests.tables import entry
 
 
 def strategy_on(nodes, experiment=None):
@@ -74,21 +75,23 @@ def test_the_setting_reaches_the_cohort(tmp_path):
         assert row["cohort"] == draw_cohort(0, row["round"], 17, 6, shards=3)
 
 
-@pytest.mark.parametrize("nodes", [1, 3, 20])
-def test_the_model_does_not_depend_on_how_clients_are_hosted(nodes):
-    expected, _ = one_round(*strategy_on(7))
-    model, metrics = one_round(*strategy_on(nodes))
-    assert_same(model, expected, atol=1e-6)
-    assert (metrics["clients"], metrics["left-out"]) == (6, 0)
+def test_the_model_does_not_depend_on_how_clients_are_hosted():
+    for nodes in [1, 3, 20]:
+        with entry(nodes):
+            expected, _ = one_round(*strategy_on(7))
+            model, metrics = one_round(*strategy_on(nodes))
+            assert_same(model, expected, atol=1e-6)
+            assert (metrics["clients"], metrics["left-out"]) == (6, 0)
 
 
-@pytest.mark.parametrize("nodes", [1, 20])
-def test_nor_where_every_model_is_needed(nodes):
-    e = small(clients_per_round=5, merge="median")
-    strategy, g, model = strategy_on(nodes, e)
-    merged, _ = one_round(strategy, g, model)
-    each = sent_by(e, model, draw_cohort(e.seed, 1, e.num_clients, 5))
-    assert_same(merged, {k: v.median(dim=0).values for k, v in each.items()}, atol=1e-6)
+def test_nor_where_every_model_is_needed():
+    for nodes in [1, 20]:
+        with entry(nodes):
+            e = small(clients_per_round=5, merge="median")
+            strategy, g, model = strategy_on(nodes, e)
+            merged, _ = one_round(strategy, g, model)
+            each = sent_by(e, model, draw_cohort(e.seed, 1, e.num_clients, 5))
+            assert_same(merged, {k: v.median(dim=0).values for k, v in each.items()}, atol=1e-6)
 
 
 def test_the_order_of_replies_is_immaterial():
@@ -157,18 +160,19 @@ def test_a_run_stops_when_most_of_the_cohort_diverges(nodes, warnings_of_engram)
         one_round(strategy, g, model)
 
 
-@pytest.mark.parametrize("value", [1e30, 3e38])
-def test_a_finite_model_far_from_all_others_is_left_out(value):
-    strategy, g, model = strategy_on(20)
+def test_a_finite_model_far_from_all_others_is_left_out():
+    for value in [1e30, 3e38]:
+        with entry(value):
+            strategy, g, model = strategy_on(20)
 
-    def spoil(replies):
-        huge = {name: torch.full_like(leaf, value) for name, leaf in model.items()}
-        replies[2].content["arrays"] = to_record(huge)
-        return replies
+            def spoil(replies, value=value, model=model):
+                huge = {name: torch.full_like(leaf, value) for name, leaf in model.items()}
+                replies[2].content["arrays"] = to_record(huge)
+                return replies
 
-    merged, metrics = one_round(strategy, g, model, spoil=spoil)
-    assert (metrics["left-out"], metrics["rejected-size"]) == (1, 1)
-    assert all(leaf.abs().max() < 10 for leaf in merged.values())
+            merged, metrics = one_round(strategy, g, model, spoil=spoil)
+            assert (metrics["left-out"], metrics["rejected-size"]) == (1, 1)
+            assert all(leaf.abs().max() < 10 for leaf in merged.values())
 
 
 def test_a_merged_model_that_is_not_finite_stops_the_run():
@@ -203,16 +207,15 @@ def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
     assert seen == pytest.approx(each["model/dense1.bias"][:, 0].tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("accuracy", 1e6), ("accuracy", float("nan")), ("accuracy-common", -1.0)]
-)
-def test_scores_that_cannot_be_are_left_out(column, value):
-    strategy, g, model = strategy_on(20)
-    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
-    replies = list(g.send_and_receive(messages))
-    replies[4].content["clients"][column] = [value]
-    strategy.aggregate_evaluate(1, replies)
-    assert strategy.evaluation.clients == [c for c in range(20) if c != 4]
+def test_scores_that_cannot_be_are_left_out():
+    for column, value in [("accuracy", 1e6), ("accuracy", float("nan")), ("accuracy-common", -1.0)]:
+        with entry(column, value):
+            strategy, g, model = strategy_on(20)
+            messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
+            replies = list(g.send_and_receive(messages))
+            replies[4].content["clients"][column] = [value]
+            strategy.aggregate_evaluate(1, replies)
+            assert strategy.evaluation.clients == [c for c in range(20) if c != 4]
 
 
 def scores_of(lie=None):
@@ -236,11 +239,12 @@ def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most()
         assert found[f"{loss}-median"] == pytest.approx(honest[loss], abs=1)
 
 
-@pytest.mark.parametrize("loss", [-3.4e38, -0.01, float("-inf")])
-@pytest.mark.parametrize("column", ["loss-common", "loss", "validation-loss"])
-def test_a_client_with_negative_losses_is_not_scored(column, loss):
-    found, _ = scores_of({column: [loss]})
-    assert (found["scored"], found["loss"] > 2) == (2, True)
+def test_a_client_with_negative_losses_is_not_scored():
+    for loss in [-3.4e38, -0.01, float("-inf")]:
+        for column in ["loss-common", "loss", "validation-loss"]:
+            with entry(loss, column):
+                found, _ = scores_of({column: [loss]})
+                assert (found["scored"], found["loss"] > 2) == (2, True)
 
 
 def test_an_evaluation_without_scores_forgets_the_one_before():
@@ -359,16 +363,19 @@ def test_the_former_model_has_gone_before_the_next_one_is_sent():
     assert [leaf() for leaf in old] == [None] * len(model)
 
 
-@pytest.mark.parametrize("least", [1, 3, 4])
-def test_a_round_needs_so_many_replies(least):
-    e = small(num_clients=4, clients_per_round=4, min_clients=least)
-    strategy, g, model = strategy_on(4, e)
-    messages = list(strategy.configure_train(1, to_record(model), ConfigRecord(), g))
-    replies = list(g.send_and_receive(messages))[1:]
-    if least == 4:
-        with pytest.raises(RunStopped, match=r"3 of 4 usable replies; clients \[0\]: no reply"):
-            strategy.aggregate_train(1, replies)
-    else:
-        _, metrics = strategy.aggregate_train(1, replies)
-        assert (metrics["clients"], metrics["left-out"]) == (3, 1)
-    assert strategy.left_out == {0: "no reply"}
+def test_a_round_needs_so_many_replies():
+    for least in [1, 3, 4]:
+        with entry(least):
+            e = small(num_clients=4, clients_per_round=4, min_clients=least)
+            strategy, g, model = strategy_on(4, e)
+            messages = list(strategy.configure_train(1, to_record(model), ConfigRecord(), g))
+            replies = list(g.send_and_receive(messages))[1:]
+            if least == 4:
+                with pytest.raises(
+                    RunStopped, match=r"3 of 4 usable replies; clients \[0\]: no reply"
+                ):
+                    strategy.aggregate_train(1, replies)
+            else:
+                _, metrics = strategy.aggregate_train(1, replies)
+                assert (metrics["clients"], metrics["left-out"]) == (3, 1)
+            assert strategy.left_out == {0: "no reply"}

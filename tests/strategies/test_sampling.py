@@ -21,6 +21,7 @@ from strategies.rounds import Rounds
 from strategies.sampling import poisson_cohort, secret_cohort, subset_cohort
 from strategies.screening import TrainReplies
 from tests.support import grid, small, trainer
+from tests.tables import entry
 
 POISSON = {"privacy": "central", "clip": 0.1, "noise_multiplier": 2.0, "sampling": "poisson"}
 SUBSET = POISSON | {"sampling": "without-replacement"}
@@ -180,9 +181,8 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
 
 
 @KINDS
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
+def test_what_secret_cohorts_do_not_go_with_is_one_line(kind):
+    for settings, says in [
         ({"privacy": "local"}, "sampling must be fixed unless privacy is central"),
         ({"privacy": "none"}, "sampling must be fixed unless privacy is central"),
         ({"aggregation": "secure"}, "sampling must be fixed where aggregation is secure"),
@@ -193,11 +193,9 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
             {"clock": "drawn", "over_selection": 0.5},
             "over-selection must be 0 where sampling is {}",
         ),
-    ],
-)
-def test_what_secret_cohorts_do_not_go_with_is_one_line(kind, settings, says):
-    with pytest.raises(ValueError, match=says.format(kind["sampling"])):
-        small(**kind | settings)
+    ]:
+        with entry(settings, says), pytest.raises(ValueError, match=says.format(kind["sampling"])):
+            small(**kind | settings)
 
 
 def test_secret_cohorts_are_recorded_before_they_are_asked_and_count_again(tmp_path):

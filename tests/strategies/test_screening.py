@@ -22,6 +22,7 @@ from strategies.screening import Accepted
 from strategies.train_replies import screen
 from tests.engram.methods.problem import built
 from tests.support import assert_same, small
+from tests.tables import entry
 
 MODEL = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
 ASKED, EXAMPLES = [3, 7], {3: 20, 7: 40}
@@ -202,13 +203,13 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_replies_are_rejected_by_kind(name):
-    message, kind = HOSTILE[name]
-    rejected = verdict(message)
-    assert isinstance(rejected, Rejected)
-    assert rejected.kind == kind
-    assert rejected.reason
+def test_hostile_replies_are_rejected_by_kind():
+    for name, (message, kind) in HOSTILE.items():
+        with entry(name):
+            rejected = verdict(message)
+            assert isinstance(rejected, Rejected)
+            assert rejected.kind == kind
+            assert rejected.reason
 
 
 def test_distances_are_exact_however_large_tensors_are():

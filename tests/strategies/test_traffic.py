@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from federation.methods import METHODS
-from federation.methods.network import NetworkMethod
 from federation.wire import to_record
 from server.record import RunRecord
 from simulations.engine import simulate
@@ -15,8 +13,8 @@ from simulations.reports.local import report_table
 from simulations.results import metrics_of
 from simulations.rows import report_rows
 from tests.support import grid, small, strategy_of, trainer
+from tests.tables import EIGHT
 
-METHODS_OF_NETWORKS = [n for n, made in METHODS.items() if issubclass(made, NetworkMethod)]
 PACES = {"clock": "drawn", "step_seconds": 1e-9, "bandwidth": 1000.0}
 
 
@@ -43,7 +41,7 @@ def exchanged(e):
     return sum(map(bytes_in, (*asked, *replies))) / len(asked)
 
 
-@pytest.mark.parametrize("method", METHODS_OF_NETWORKS)
+@pytest.mark.parametrize("method", EIGHT)
 def test_a_round_takes_the_bytes_of_its_messages(method):
     e = small(num_clients=5, hidden="4", **settings_of(method))
     strategy, _ = strategy_of(e, grid(trainer(e)))

@@ -13,7 +13,8 @@ from federation.methods.network import NetworkMethod
 from federation.wire import ARRAYS, to_params
 from server.record import RunRecord
 from simulations.engine import simulate
-from tests.support import grid, initial_model, strategy_of, trainer
+from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
+from tests.tables import EIGHT, entry
 
 WHOLE = {"model": "linear", "batch_size": 1000, "local_steps": 1, "weighting": "clients"}
 BUFFERED = {"clock": "drawn", "synchrony": "buffered", "buffer_size": 2}
@@ -159,7 +160,7 @@ def test_messages_and_engines_give_the_same_rounds(tmp_path):
 
 
 NETWORKS = {name: m for name, m in METHODS.items() if issubclass(m, NetworkMethod)}
-BUFFERS = [n for n, m in NETWORKS.items() if not m.each and m.personal != "norm"]  # which mlp lacks
+BUFFERS = [name for name in EIGHT if name in PROTECTED]
 
 
 @pytest.mark.parametrize("name", BUFFERS)
@@ -170,9 +171,8 @@ def test_every_method_whose_server_sees_a_mean_runs_in_buffers(tmp_path, name):
     assert all(row["clients"] == 2 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_what_buffers_cannot_have_is_refused_by_name():
+    for settings, words in [
         *[
             ({"method": name}, f"synchronous for {name}, whose server sees every update")
             for name, method in NETWORKS.items()
@@ -187,16 +187,13 @@ def test_every_method_whose_server_sees_a_mean_runs_in_buffers(tmp_path, name):
         ({"min_clients": 3}, "min-clients must be at most buffer-size = 2"),
         ({"deadline": 1.0}, "deadline must be 0 where synchrony is buffered"),
         ({"over_selection": 0.5}, "over-selection must be 0 where synchrony is buffered"),
-    ],
-)
-def test_what_buffers_cannot_have_is_refused_by_name(settings, words):
-    with pytest.raises(Refused, match=words):
-        Experiment(**(SMALL | BUFFERED | settings))
+    ]:
+        with entry(settings), pytest.raises(Refused, match=words):
+            Experiment(**(SMALL | BUFFERED | settings))
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_settings_of_time_that_do_not_go_together_are_refused():
+    for settings, words in [
         ({"stragglers": 0.1}, "stragglers must be 0 unless clock is drawn, got 0.1"),
         ({"clock": "a.csv", "hours": 8.0}, "hours must be 24 unless clock is drawn"),
         ({"deadline": 1.0}, "deadline must be 0 without a clock"),
@@ -207,11 +204,9 @@ def test_what_buffers_cannot_have_is_refused_by_name(settings, words):
             "over-selection must be 0 where privacy is central",
         ),
         ({"clock": "drawn", "step_seconds": -1.0}, "step-seconds must be greater than 0"),
-    ],
-)
-def test_settings_of_time_that_do_not_go_together_are_refused(settings, words):
-    with pytest.raises(Refused, match=words):
-        Experiment(**(SMALL | settings))
+    ]:
+        with entry(settings), pytest.raises(Refused, match=words):
+            Experiment(**(SMALL | settings))
 
 
 def test_a_buffered_simulation_needs_a_clock(tmp_path):

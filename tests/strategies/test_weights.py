@@ -14,6 +14,7 @@ from server.roster import query_roster
 from simulations.engine import simulate
 from strategies.local import Federated
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
+from tests.tables import entry
 
 CLAIM = 2**31 - 1  # the most that a roster takes
 NODES = [1, 3, 20]
@@ -59,31 +60,32 @@ def mean_of(stack, weights):
 
 # Clients 0..9 have 40 rows, the others 20. The median of 20 clients is the tenth from below: it has
 # 20 rows if all ten clients of 20 rows are honest, and else 40. A liar counts as five times that.
-@pytest.mark.parametrize("nodes", NODES)
-@pytest.mark.parametrize(
-    ("liars", "share"),
-    [
-        ([3], 100 / (100 + 9 * 40 + 10 * 20)),
-        ([13], 200 / (200 + 10 * 40 + 9 * 20)),
-        ([3, 13], 400 / (400 + 9 * 40 + 9 * 20)),
-    ],
-)
-def test_liars_move_the_model_by_their_bounded_share_and_no_further(nodes, liars, share):
-    t = lying(experiment(), liars)
-    stack, count = models(t), len(liars)
-    rows = [40.0] * 10 + [20.0] * 10
-    honest = mean_of(stack, [0.0 if c in liars else rows[c] for c in range(20)])
-    liar = mean_of(stack, [float(c in liars) for c in range(20)])
-    merged, metrics = rounds(t, nodes)
-    # k c / (k c + n // 2 + 1 - k), whatever the others' rows are.
-    assert share <= count * 5 / (count * 5 + 10 + 1 - count)
-    expected = {k: (1 - share) * honest[k] + share * liar[k] for k in honest}
-    assert_same(merged, expected, atol=1e-6)
-    for name in merged:
-        moved, far = (merged[name] - honest[name]).abs(), (liar[name] - honest[name]).abs()
-        assert (moved <= share * far + 1e-6).all()
-    assert metrics["bounded"] == liars
-    assert metrics["left-out"] == 0
+def test_liars_move_the_model_by_their_bounded_share_and_no_further():
+    for nodes in NODES:
+        for liars, share in [
+            ([3], 100 / (100 + 9 * 40 + 10 * 20)),
+            ([13], 200 / (200 + 10 * 40 + 9 * 20)),
+            ([3, 13], 400 / (400 + 9 * 40 + 9 * 20)),
+        ]:
+            with entry(nodes, liars, share):
+                t = lying(experiment(), liars)
+                stack, count = models(t), len(liars)
+                rows = [40.0] * 10 + [20.0] * 10
+                honest = mean_of(stack, [0.0 if c in liars else rows[c] for c in range(20)])
+                liar = mean_of(stack, [float(c in liars) for c in range(20)])
+                merged, metrics = rounds(t, nodes)
+                # k c / (k c + n // 2 + 1 - k), whatever the others' rows are.
+                assert share <= count * 5 / (count * 5 + 10 + 1 - count)
+                expected = {k: (1 - share) * honest[k] + share * liar[k] for k in honest}
+                assert_same(merged, expected, atol=1e-6)
+                for name in merged:
+                    moved, far = (
+                        (merged[name] - honest[name]).abs(),
+                        (liar[name] - honest[name]).abs(),
+                    )
+                    assert (moved <= share * far + 1e-6).all()
+                assert metrics["bounded"] == liars
+                assert metrics["left-out"] == 0
 
 
 def test_without_a_bound_one_of_twenty_owns_the_model():
@@ -93,12 +95,13 @@ def test_without_a_bound_one_of_twenty_owns_the_model():
     assert "bounded" not in metrics
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_of_two_clients_the_smaller_sets_the_bound(nodes):
-    t = lying(experiment(num_clients=2, clients_per_round=2), [0])
-    merged, _ = rounds(t, nodes)
-    # The honest one has 20 rows: five shares to one.
-    assert_same(merged, mean_of(models(t), [5.0, 1.0]), atol=1e-6)
+def test_of_two_clients_the_smaller_sets_the_bound():
+    for nodes in [1, 2]:
+        with entry(nodes):
+            t = lying(experiment(num_clients=2, clients_per_round=2), [0])
+            merged, _ = rounds(t, nodes)
+            # The honest one has 20 rows: five shares to one.
+            assert_same(merged, mean_of(models(t), [5.0, 1.0]), atol=1e-6)
 
 
 UNEVEN = [
@@ -108,17 +111,18 @@ UNEVEN = [
 ]
 
 
-@pytest.mark.parametrize("nodes", NODES)
-@pytest.mark.parametrize("settings", UNEVEN, ids=["halves", "pathological", "dirichlet"])
-def test_honest_federations_are_as_without_a_bound(nodes, settings):
-    found = []
-    for bound in (5.0, 1e9):
-        t = trainer(experiment(max_weight=bound, clients_per_round=9, **settings))
-        found.append(rounds(t, nodes, count=3))
-    (model, metrics), (unbounded, same) = found
-    assert_same(model, unbounded)  # bit for bit
-    assert dict(metrics) == dict(same)
-    assert "bounded" not in metrics
+def test_honest_federations_are_as_without_a_bound():
+    for nodes in NODES:
+        for settings in UNEVEN:
+            with entry(nodes, settings):
+                found = []
+                for bound in (5.0, 1e9):
+                    t = trainer(experiment(max_weight=bound, clients_per_round=9, **settings))
+                    found.append(rounds(t, nodes, count=3))
+                (model, metrics), (unbounded, same) = found
+                assert_same(model, unbounded)  # bit for bit
+                assert dict(metrics) == dict(same)
+                assert "bounded" not in metrics
 
 
 ALIKE = [

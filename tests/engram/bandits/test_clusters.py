@@ -12,6 +12,7 @@ from engram.bandits.policy import best
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import random_play
 from tests.engram.bandits.support import Groups, bounds, components, play, spread, theta, width
+from tests.tables import entry
 
 DIM, LAM, ALPHA = 5, 0.3, 0.2
 
@@ -304,15 +305,16 @@ RECOVERED = {
 }
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
 @pytest.mark.parametrize("name", RECOVERED)
-def test_clusters_are_found_exactly(name, groups):
-    make, settings, found = RECOVERED[name]
-    environment = Groups(groups, users=12, dim=6, noise=0.05)
-    policy = make(6, alpha=0.1, lam=0.1, **settings)
-    _, _, state = play(policy, environment, 1200)
-    assert found(state) == environment.true_groups(range(12))
-    assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
+def test_clusters_are_found_exactly(name):
+    for groups in [1, 2, 3]:
+        with entry(groups):
+            make, settings, found = RECOVERED[name]
+            environment = Groups(groups, users=12, dim=6, noise=0.05)
+            policy = make(6, alpha=0.1, lam=0.1, **settings)
+            _, _, state = play(policy, environment, 1200)
+            assert found(state) == environment.true_groups(range(12))
+            assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
 
 
 def test_users_who_share_what_they_know_regret_less():
@@ -335,12 +337,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("make", [club, sclub, cofiba, locb])
-def test_settings_out_of_range_are_refused(make):
-    known = make.__kwdefaults__.keys() | {"alpha", "lam"}
-    for setting, message in BAD:
-        if setting.keys() <= known:
-            with pytest.raises(ValueError, match=message):
-                make(3, **({"alpha": 0.1, "lam": 1.0} | setting))
-    with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
-        make(0, alpha=0.1, lam=1.0)
+def test_settings_out_of_range_are_refused():
+    for make in [club, sclub, cofiba, locb]:
+        with entry(make):
+            known = make.__kwdefaults__.keys() | {"alpha", "lam"}
+            for setting, message in BAD:
+                if setting.keys() <= known:
+                    with pytest.raises(ValueError, match=message):
+                        make(3, **({"alpha": 0.1, "lam": 1.0} | setting))
+            with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
+                make(0, alpha=0.1, lam=1.0)

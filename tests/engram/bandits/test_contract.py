@@ -17,6 +17,7 @@ from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 from engram.states import from_arrays, to_arrays
 from tests.engram.bandits.support import Groups
+from tests.tables import entry
 
 DIM, LEARNED = 4, 60
 LINEAR = {"alpha": 0.3, "lam": 0.1}
@@ -85,7 +86,18 @@ def same(one, other):
 
 
 @every
-def test_the_same_seed_makes_the_same_choices(name):
+def test_every_policy_meets_the_contract(name, tmp_path):
+    check_the_same_seed_makes_the_same_choices(name)
+    check_a_state_is_never_changed(name)
+    check_what_it_is_given_is_left_alone(name)
+    check_goes_on_from_a_file_bit_for_bit(name, tmp_path)
+    check_serves_who_was_never_seen_and_any_number_of_arms(name)
+    check_learns_of_an_arm_that_was_offered_but_not_chosen(name)
+    check_the_same_arm_twice_is_a_fair_tie(name)
+    check_a_refusal_changes_nothing(name)
+
+
+def check_the_same_seed_makes_the_same_choices(name):
     one, other = (played(made(name), made(name).init(7)) for _ in range(2))
     assert one[0] == other[0]
     same(one[1], other[1])
@@ -139,31 +151,24 @@ def test_one_that_diverges_says_so(runs):
     assert diverged(unit, "lower eta") == "must be finite, and has diverged: lower eta"
 
 
-@every
-def test_a_state_of_other_arms_is_refused(name):
-    state = from_arrays(made(name).init(0), to_arrays(policy_server(BANDITS[name](), DIM).init(0)))
-    other = policy_server(BANDITS[name](), DIM + 1)
-    with pytest.raises(
-        ValueError, match=f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
-    ):
-        other.choose(state, "ann", np.ones((2, DIM + 1)))
+def test_several_runs_are_no_policy():
+    for made_of in [meta_ban, neural_bandit]:
+        with (
+            entry(made_of),
+            pytest.raises(ValueError, match="runs must be as many as are played, 1, got 2"),
+        ):
+            policy_server(made_of(DIM, runs=2).batched, DIM).init(0)
 
 
-@pytest.mark.parametrize("made_of", [meta_ban, neural_bandit])
-def test_several_runs_are_no_policy(made_of):
-    with pytest.raises(ValueError, match="runs must be as many as are played, 1, got 2"):
-        policy_server(made_of(DIM, runs=2).batched, DIM).init(0)
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, True, None])
-def test_seeds_are_whole_numbers(seed):
-    with pytest.raises(ValueError, match="seed must be a whole number, at least 0"):
-        made("random").init(seed)
+def test_seeds_are_whole_numbers():
+    for seed in [-1, 1.5, True, None]:
+        message = "seed must be a whole number, at least 0"
+        with entry(seed), pytest.raises(ValueError, match=message):
+            made("random").init(seed)
     assert type(made("random").init(np.int64(3)).seed) is int
 
 
-@every
-def test_a_state_is_never_changed(name):
+def check_a_state_is_never_changed(name):
     served, state = learned(name)
     before = from_arrays(served.init(0), to_arrays(state))
     first, _ = played(served, state, 20, start=LEARNED)
@@ -171,8 +176,7 @@ def test_a_state_is_never_changed(name):
     assert played(served, state, 20, start=LEARNED)[0] == first
 
 
-@every
-def test_what_it_is_given_is_left_alone(name):
+def check_what_it_is_given_is_left_alone(name):
     served, state = made(name), made(name).init(1)
     for t in range(12):
         user, x, _, rewards = ENVIRONMENT.round(t)
@@ -189,12 +193,11 @@ def test_what_it_is_given_is_left_alone(name):
     assert np.array_equal(x, before)
 
 
-@every
-def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
+def check_goes_on_from_a_file_bit_for_bit(name, folder):
     served, state = learned(name)
     _, state = served.choose(state, "waiting", ENVIRONMENT.round(0)[1])
-    np.savez(tmp_path / "state.npz", **to_arrays(state))
-    with np.load(tmp_path / "state.npz", allow_pickle=False) as saved:
+    np.savez(folder / "state.npz", **to_arrays(state))
+    with np.load(folder / "state.npz", allow_pickle=False) as saved:
         restored = from_arrays(made(name).init(0), saved)
     same(state, restored)
     one = played(served, state, 40, start=LEARNED)
@@ -203,8 +206,7 @@ def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
     same(one[1], other[1])
 
 
-@every
-def test_serves_who_was_never_seen(name):
+def check_serves_who_was_never_seen_and_any_number_of_arms(name):
     served, state = learned(name)
     x = ENVIRONMENT.round(500)[1]
     arm, state = served.choose(state, "newcomer", x)
@@ -212,21 +214,6 @@ def test_serves_who_was_never_seen(name):
     assert type(arm) is int
     state = served.update(state, "newcomer", arm, 1.0)
     assert served.choose(state, "newcomer", x)[0] in range(len(x))
-
-
-@every
-def test_users_may_be_numbered_in_any_order(name):
-    # A policy may meet user 9 first, and learn from users for whom it never chose.
-    policy, rng = BANDITS[name](), np.random.default_rng(0)
-    state, x = policy.init(rng), ENVIRONMENT.round(1)[1]
-    for user in (9, 2, 9, 5, 2):
-        state = policy.update(state, user, x[user % len(x)], 0.5, rng)
-        arm, state = policy.choose(state, user, x, rng)
-        assert arm in range(len(x))
-
-
-@every
-def test_one_arm_is_played_and_the_number_of_arms_may_change(name):
     served = made(name)
     state = served.init(5)
     for t in range(20):
@@ -236,10 +223,28 @@ def test_one_arm_is_played_and_the_number_of_arms_may_change(name):
         assert arm in range(len(few))
         state = served.update(state, user, arm, 0.5)
     assert served.choose(state, 0, x[:1])[0] == 0
+    # A policy may meet user 9 first, and learn from users for whom it never chose.
+    policy, rng = BANDITS[name](), np.random.default_rng(0)
+    state, x = policy.init(rng), ENVIRONMENT.round(1)[1]
+    for user in (9, 2, 9, 5, 2):
+        state = policy.update(state, user, x[user % len(x)], 0.5, rng)
+        arm, state = policy.choose(state, user, x, rng)
+        assert arm in range(len(x))
 
 
-@every
-def test_the_same_arm_twice_is_a_fair_tie(name):
+def check_learns_of_an_arm_that_was_offered_but_not_chosen(name):
+    served, state = learned(name)
+    user, x, _, _ = ENVIRONMENT.round(LEARNED)
+    arm, state = served.choose(state, user, x)
+    other = (arm + 1) % len(x)
+    one, two = (served.update(state, user, a, 1.0) for a in (arm, other))
+    assert one.updated == two.updated == state.updated + 1
+    if name != "random":
+        with pytest.raises(AssertionError):  # it does make a difference which
+            same(one, two)
+
+
+def check_the_same_arm_twice_is_a_fair_tie(name):
     served, state = learned(name)
     x = ENVIRONMENT.round(700)[1]
     # The best arm for this state, if it has one, stands at several places.
@@ -252,21 +257,7 @@ def test_the_same_arm_twice_is_a_fair_tie(name):
     assert (abs(counts - 60) < 30).all()  # four standard deviations
 
 
-@every
-def test_learns_of_an_arm_that_was_offered_but_not_chosen(name):
-    served, state = learned(name)
-    user, x, _, _ = ENVIRONMENT.round(LEARNED)
-    arm, state = served.choose(state, user, x)
-    other = (arm + 1) % len(x)
-    one, two = (served.update(state, user, a, 1.0) for a in (arm, other))
-    assert one.updated == two.updated == state.updated + 1
-    if name != "random":
-        with pytest.raises(AssertionError):  # it does make a difference which
-            same(one, two)
-
-
-@every
-def test_a_refusal_changes_nothing(name):
+def check_a_refusal_changes_nothing(name):
     served = made(name)
     _, state = played(served, served.init(8), 20)
     user, x, _, _ = ENVIRONMENT.round(20)
@@ -281,6 +272,12 @@ def test_a_refusal_changes_nothing(name):
         with pytest.raises(ValueError, match="must be"):
             bad()
         same(state, before)
+    state = from_arrays(made(name).init(0), to_arrays(policy_server(BANDITS[name](), DIM).init(0)))
+    other = policy_server(BANDITS[name](), DIM + 1)
+    with pytest.raises(
+        ValueError, match=f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
+    ):
+        other.choose(state, "ann", np.ones((2, DIM + 1)))
 
 
 @every

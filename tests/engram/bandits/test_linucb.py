@@ -10,6 +10,7 @@ from engram.bandits.policy import best
 from engram.bandits.ridge import added, fitted, fresh, observed, optimistic, widths
 from engram.bandits.simple import epsilon_greedy, random_play
 from tests.engram.bandits.support import Groups, bounds, play
+from tests.tables import entry
 
 
 def test_the_second_choice_by_hand():
@@ -43,26 +44,31 @@ def test_all_choices_are_those_of_the_closed_form(shared):
     assert play(linucb(5, alpha=alpha, lam=lam, shared=shared), environment, 300)[0] == expected
 
 
-@pytest.mark.parametrize("lam", [0.01, 1.0])
-def test_the_inverse_does_not_drift(lam):
-    dim, rng = 12, np.random.default_rng(0)
-    scales = np.geomspace(1e-3, 1, dim)  # features of which some hardly vary
-    x = rng.normal(size=(5000, dim)) * scales / np.sqrt(dim)
-    r = rng.random(5000)
-    ridge, gram = fresh(dim, lam), np.zeros((dim, dim), order="F")
-    for row, reward in zip(x, r, strict=True):
-        ridge, gram = observed(ridge, row, reward), added(gram, row)
-    a = lam * np.eye(dim) + x.T @ x
-    upper = np.triu_indices(dim)
-    inverse = np.linalg.inv(a)
-    np.testing.assert_allclose(ridge.inverse[upper], inverse[upper], rtol=1e-9, atol=1e-12 / lam)
-    np.testing.assert_allclose(ridge.theta, np.linalg.solve(a, x.T @ r), rtol=1e-8, atol=1e-10)
-    arms = rng.normal(size=(7, dim))
-    expected = np.sqrt(np.einsum("kd,de,ke->k", arms, inverse, arms))
-    np.testing.assert_allclose(widths(ridge, arms), expected, rtol=1e-9)
-    again = fitted([(gram, ridge)], lam)
-    np.testing.assert_allclose(again.theta, ridge.theta, rtol=1e-8, atol=1e-10)
-    assert again.rows == ridge.rows == 5000
+def test_the_inverse_does_not_drift():
+    for lam in [0.01, 1.0]:
+        with entry(lam):
+            dim, rng = 12, np.random.default_rng(0)
+            scales = np.geomspace(1e-3, 1, dim)  # features of which some hardly vary
+            x = rng.normal(size=(5000, dim)) * scales / np.sqrt(dim)
+            r = rng.random(5000)
+            ridge, gram = fresh(dim, lam), np.zeros((dim, dim), order="F")
+            for row, reward in zip(x, r, strict=True):
+                ridge, gram = observed(ridge, row, reward), added(gram, row)
+            a = lam * np.eye(dim) + x.T @ x
+            upper = np.triu_indices(dim)
+            inverse = np.linalg.inv(a)
+            np.testing.assert_allclose(
+                ridge.inverse[upper], inverse[upper], rtol=1e-9, atol=1e-12 / lam
+            )
+            np.testing.assert_allclose(
+                ridge.theta, np.linalg.solve(a, x.T @ r), rtol=1e-8, atol=1e-10
+            )
+            arms = rng.normal(size=(7, dim))
+            expected = np.sqrt(np.einsum("kd,de,ke->k", arms, inverse, arms))
+            np.testing.assert_allclose(widths(ridge, arms), expected, rtol=1e-9)
+            again = fitted([(gram, ridge)], lam)
+            np.testing.assert_allclose(again.theta, ridge.theta, rtol=1e-8, atol=1e-10)
+            assert again.rows == ridge.rows == 5000
 
 
 @settings(max_examples=30)
@@ -113,16 +119,13 @@ def test_random_play_is_fair():
     assert (abs(arms - 1000) < 85).all()  # three standard deviations
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_settings_out_of_range_are_refused():
+    for make, message in [
         (lambda: linucb(0, alpha=1.0, lam=1.0), "dim must be at least 1, got 0"),
         (lambda: linucb(2, alpha=-1.0, lam=1.0), "alpha must be finite and at least 0, got -1.0"),
         (lambda: linucb(2, alpha=np.nan, lam=1.0), "alpha must be"),
         (lambda: linucb(2, alpha=1.0, lam=0.0), "lam must be finite and positive, got 0.0"),
         (lambda: epsilon_greedy(2, epsilon=1.5, lam=1.0), r"epsilon must be in \[0, 1\], got 1.5"),
-    ],
-)
-def test_settings_out_of_range_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    ]:
+        with entry(make), pytest.raises(ValueError, match=message):
+            make()

@@ -8,6 +8,7 @@ from engram.bandits.meta_ban import meta_ban
 from engram.bandits.replay import add
 from engram.bandits.stacks import initial_stack, scatter
 from tests.engram.bandits.neural_support import Fixed, with_parts
+from tests.tables import entry
 
 
 def hand_made(weights, rows, *, known=None, **settings):
@@ -83,18 +84,22 @@ def test_algorithm_3_takes_the_mean_over_drawn_rows():
     assert weights_of(new.site.lasts, 0) == pytest.approx([13 / 16, 1 / 8])
 
 
-@pytest.mark.parametrize(
-    ("user_start", "expected"), [("own", [9 / 8, 3 / 4]), ("meta", [1, 1]), ("initial", [2, 0.5])]
-)
-def test_what_algorithm_3_starts_from(user_start, expected):
+def test_what_algorithm_3_starts_from():
     # With r = 1 and eta_1 = 1/2; both (1, 1) and (2, 1/2) are right already.
-    policy, state = hand_made(
-        [(1.0, 1.0), (1.0, 0.5)], [[]], eta_user=0.5, user_steps=1, batch=1, user_start=user_start
-    )
-    initial = (torch.tensor([[[2.0]]]), torch.tensor([[[0.5]]]))
-    state = with_parts(state, start=initial)
-    new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.5]])])
-    assert weights_of(new.site.lasts, 0) == expected
+    for user_start, expected in [("own", [9 / 8, 3 / 4]), ("meta", [1, 1]), ("initial", [2, 0.5])]:
+        with entry(user_start):
+            policy, state = hand_made(
+                [(1.0, 1.0), (1.0, 0.5)],
+                [[]],
+                eta_user=0.5,
+                user_steps=1,
+                batch=1,
+                user_start=user_start,
+            )
+            initial = (torch.tensor([[[2.0]]]), torch.tensor([[[0.5]]]))
+            state = with_parts(state, start=initial)
+            new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.5]])])
+            assert weights_of(new.site.lasts, 0) == expected
 
 
 def test_algorithm_2_by_hand():
@@ -116,22 +121,21 @@ def test_algorithm_2_by_hand():
     assert [w.item() for w in state.meta.theta] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("uniform", "steps"), [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (0.999, 2)]
-)
-def test_algorithm_4_by_hand(uniform, steps):
+def test_algorithm_4_by_hand():
     # As above, and user 1 also has (2, 1/2): f = 1, so its gradient is 1/2 (1/4 * 2, 2 * 2). Of
     # the 3 rows those of Theta_(0), Theta_(1), Theta_(2) are taken, and never the last one.
-    policy, state = hand_made(
-        [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)],
-        [[(1, 1)], [(1, 0), (2, 0.5)]],
-        eta_meta=0.5,
-        meta_gradient="alg4",
-    )
-    _, new = policy.choose(state, ONE, ARM, [Fixed(uniform)])
-    gradients = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
-    expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *gradients, strict=True)]
-    assert [w.item() for w in new.meta.theta] == expected
+    for uniform, steps in [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (0.999, 2)]:
+        with entry(uniform, steps):
+            policy, state = hand_made(
+                [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)],
+                [[(1, 1)], [(1, 0), (2, 0.5)]],
+                eta_meta=0.5,
+                meta_gradient="alg4",
+            )
+            _, new = policy.choose(state, ONE, ARM, [Fixed(uniform)])
+            gradients = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
+            expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *gradients, strict=True)]
+            assert [w.item() for w in new.meta.theta] == expected
 
 
 def test_adapting_by_hand():

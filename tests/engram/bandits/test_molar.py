@@ -6,6 +6,7 @@ import pytest
 from engram.bandits.molar import molar
 from engram.molar.bandits.policies import molar_bandit
 from tests.engram.bandits.support import Groups
+from tests.tables import entry
 
 
 @pytest.mark.parametrize("history", ["batch", "all"])
@@ -39,10 +40,13 @@ def test_users_by_turns_are_tasks_that_play_in_batches(history):
     assert len(learned) >= 4  # coefficients of 0, and three estimates
 
 
-@pytest.mark.parametrize("setting", [{"first": 0}, {"c": -1.0}, {"c_rows": -1.0}])
-def test_settings_out_of_range_are_refused(setting):
-    with pytest.raises(ValueError, match=f"{next(iter(setting))} must be at least"):
-        molar(3, **setting)
+def test_settings_out_of_range_are_refused():
+    for setting in [{"first": 0}, {"c": -1.0}, {"c_rows": -1.0}]:
+        with (
+            entry(setting),
+            pytest.raises(ValueError, match=f"{next(iter(setting))} must be at least"),
+        ):
+            molar(3, **setting)
 
 
 def test_the_dimension_is_checked():

@@ -8,6 +8,7 @@ from engram.bandits.neural import neural_bandit
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, best, generator
 from tests.engram.bandits.neural_support import generators, played, rounds
 from tests.engram.bandits.plain_meta_ban import drawn, gradient, keep, loss, network, stepped
+from tests.tables import entry
 
 SETTINGS = {"alpha": 0.4, "lam": 0.3, "eta": 0.3, "steps": 2, "batch": 4, "buffer": 6}
 
@@ -58,10 +59,9 @@ class Plain:
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("thompson", [False, True])
-@pytest.mark.parametrize("hidden", [(5,), (5, 4)])
-def test_it_is_the_plain_one(shared, thompson, hidden):
+def test_it_is_the_plain_one(shared, thompson):
     seed, kind = 3, {"shared": shared, "thompson": thompson}
-    policy = neural_bandit(4, hidden=hidden, **SETTINGS, **kind)
+    policy = neural_bandit(4, hidden=(5, 4), **SETTINGS, **kind)
     state = policy.init(generators([seed], 0, INIT))
     plain = Plain([w[0] for w in state.start], **SETTINGS, **kind)
     for t, asked in enumerate(rounds(seed, 80)):
@@ -129,9 +129,8 @@ def test_what_was_played_is_less_uncertain():
     assert [kept.read()[0, 0].item() for kept in state.thetas] == [2.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_what_is_refused():
+    for settings, message in [
         ({"dim": 0}, "dim must be at least 1, got 0"),
         ({"runs": 0}, "runs must be at least 1"),
         ({"hidden": ()}, "hidden must be one or more widths"),
@@ -143,8 +142,6 @@ def test_what_was_played_is_less_uncertain():
         ({"batch": 0}, "batch must be at least 1"),
         ({"buffer": 0}, "buffer must be at least 1"),
         ({"runs": 2, "lam": np.ones(3)}, r"lam's shape must be \(\) or \(2,\), got \(3,\)"),
-    ],
-)
-def test_what_is_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        neural_bandit(**{"dim": 3} | settings)
+    ]:
+        with entry(settings), pytest.raises(ValueError, match=message):
+            neural_bandit(**{"dim": 3} | settings)

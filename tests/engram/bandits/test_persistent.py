@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.bandits.persistent import Persistent
+from tests.tables import entry
 
 ROWS, COLUMNS = 4, 3
 PLACES = (
@@ -50,18 +51,19 @@ def test_a_tree_of_versions_reads_as_plain_copies_do(steps):
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda version: pickle.loads(pickle.dumps(version))]
 )
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_copies_and_pickles_are_of_one_version_and_independent(copied, which):
-    first = Persistent(torch.zeros(3))
-    second = first.write(0, torch.tensor(1.0))
-    third = second.write(1, torch.tensor(2.0))
-    expected = [[0, 0, 0], [1, 0, 0], [1, 2, 0]]
-    versions = (first, second, third)
-    other = copied(versions[which])
-    changed = other.write(2, torch.tensor(9.0))
-    assert changed.read().tolist() == [*expected[which][:2], 9]
-    assert other.read().tolist() == expected[which]
-    assert [version.read().tolist() for version in versions] == expected
+def test_copies_and_pickles_are_of_one_version_and_independent(copied):
+    for which in [0, 1, 2]:
+        with entry(which):
+            first = Persistent(torch.zeros(3))
+            second = first.write(0, torch.tensor(1.0))
+            third = second.write(1, torch.tensor(2.0))
+            expected = [[0, 0, 0], [1, 0, 0], [1, 2, 0]]
+            versions = (first, second, third)
+            other = copied(versions[which])
+            changed = other.write(2, torch.tensor(9.0))
+            assert changed.read().tolist() == [*expected[which][:2], 9]
+            assert other.read().tolist() == expected[which]
+            assert [version.read().tolist() for version in versions] == expected
 
 
 def test_a_long_history_is_read_and_dropped():

@@ -9,6 +9,7 @@ from engram.bandits.environments.grouped import grouped
 from engram.bandits.play import play_policy
 from engram.bandits.policy import Policy, batched, policy_server
 from tests.engram.bandits.scripted import noisy
+from tests.tables import entry
 
 DIM, HORIZON = 5, 60
 
@@ -114,8 +115,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("message", BAD)
-def test_what_is_refused(message):
-    environments, seeds = BAD[message]
-    with pytest.raises(ValueError, match=message):
-        play_policy(batched([noisy(DIM)] * 2), environments, seeds)
+def test_what_is_refused():
+    for message, (environments, seeds) in BAD.items():
+        with entry(message), pytest.raises(ValueError, match=message):
+            play_policy(batched([noisy(DIM)] * 2), environments, seeds)

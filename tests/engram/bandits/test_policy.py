@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engram.bandits.linucb import linucb
 from engram.bandits.policy import Policy, batched, best, generator, policy_server, single_run
 from engram.states import from_arrays, to_arrays
+from tests.tables import entry
 
 DIM = 3
 ARMS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
@@ -142,25 +143,24 @@ def test_rewards_are_rescaled_as_asked():
         policy_server(scribe(), 0)
 
 
-@pytest.mark.parametrize(
-    ("ends", "length"), [((-1, 1), 2), ((-3, 1), 4), ((2, 5), 5), ((-6, -2), 6), ((0, 1), 1)]
-)
-def test_linucb_is_that_of_the_rewards_with_a_width_in_their_units(ends, length):
+def test_linucb_is_that_of_the_rewards_with_a_width_in_their_units():
     # Li et al. (2010), Algorithm 1, with rewards as they are and alpha times the range's length.
-    alpha, chosen, a, b = 0.3 * length, [], np.eye(DIM), np.zeros(DIM)
-    served = policy_server(linucb(DIM, alpha=0.3, lam=1.0), DIM, reward_range=ends)
-    state, rng = served.init(0), np.random.default_rng(1)
-    for _ in range(60):
-        arms = rng.normal(size=(5, DIM))
-        reward = float(np.clip(ends[0] + arms[:, 0].mean() + 1, *ends))
-        inverse = np.linalg.inv(a)
-        bounds = arms @ inverse @ b + alpha * np.sqrt(((arms @ inverse) * arms).sum(1))
-        arm, state = served.choose(state, "ann", arms)
-        chosen.append(arm == bounds.argmax())
-        state = served.update(state, "ann", arm, reward)
-        a += np.outer(arms[arm], arms[arm])
-        b += reward * arms[arm]
-    assert all(chosen)
+    for ends, length in [((-1, 1), 2), ((-3, 1), 4), ((2, 5), 5), ((-6, -2), 6), ((0, 1), 1)]:
+        with entry(ends, length):
+            alpha, chosen, a, b = 0.3 * length, [], np.eye(DIM), np.zeros(DIM)
+            served = policy_server(linucb(DIM, alpha=0.3, lam=1.0), DIM, reward_range=ends)
+            state, rng = served.init(0), np.random.default_rng(1)
+            for _ in range(60):
+                arms = rng.normal(size=(5, DIM))
+                reward = float(np.clip(ends[0] + arms[:, 0].mean() + 1, *ends))
+                inverse = np.linalg.inv(a)
+                bounds = arms @ inverse @ b + alpha * np.sqrt(((arms @ inverse) * arms).sum(1))
+                arm, state = served.choose(state, "ann", arms)
+                chosen.append(arm == bounds.argmax())
+                state = served.update(state, "ann", arm, reward)
+                a += np.outer(arms[arm], arms[arm])
+                b += reward * arms[arm]
+            assert all(chosen)
 
 
 def test_names_come_back_from_a_file(tmp_path):

@@ -39,6 +39,7 @@ from tests.engram.methods.problem import (
     served,
     trained,
 )
+from tests.tables import entry
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 EVERYONE = list(range(CLIENTS))
@@ -109,20 +110,21 @@ def fedamp_by_hand(w, near, client, server_round):
     return w
 
 
-@pytest.mark.parametrize("attraction", [0.3, 3.0])
-def test_fedamp(attraction):
-    settings = FedAmp(lambda_=0.7, attraction=attraction, sigma=5.0)
-    _, server, memories = run(settings, cohorts=[[1, 4, 2], [1, 5]])
-    w = {c: fedamp_by_hand(W, W, c, 1) for c in (1, 4, 2)}
-    a = {c: attraction * float(torch.exp(-(far(w[1], w[c]) ** 2) / 5)) for c in (4, 2)}
-    a = {c: x / max(1.0, sum(a.values())) for c, x in a.items()}
-    near = {n: (1 - sum(a.values())) * w[1][n] + sum(a[c] * w[c][n] for c in a) for n in W}
-    assert (sum(a.values()) == pytest.approx(1)) == (attraction == 3.0)
-    assert_close(memories[1]["own"], fedamp_by_hand(w[1], near, 1, 2), **CLOSE)
-    new = fedamp_by_hand(W, average(*w.values()), 5, 2)  # who is not known yet
-    assert_close(memories[5]["own"], new, **CLOSE)
-    for client, expected in ((1, memories[1]["own"]), (2, w[2]), (5, new), (0, W)):
-        assert_close(one(server["models"], client), expected, **CLOSE)
+def test_fedamp():
+    for attraction in [0.3, 3.0]:
+        with entry(attraction):
+            settings = FedAmp(lambda_=0.7, attraction=attraction, sigma=5.0)
+            _, server, memories = run(settings, cohorts=[[1, 4, 2], [1, 5]])
+            w = {c: fedamp_by_hand(W, W, c, 1) for c in (1, 4, 2)}
+            a = {c: attraction * float(torch.exp(-(far(w[1], w[c]) ** 2) / 5)) for c in (4, 2)}
+            a = {c: x / max(1.0, sum(a.values())) for c, x in a.items()}
+            near = {n: (1 - sum(a.values())) * w[1][n] + sum(a[c] * w[c][n] for c in a) for n in W}
+            assert (sum(a.values()) == pytest.approx(1)) == (attraction == 3.0)
+            assert_close(memories[1]["own"], fedamp_by_hand(w[1], near, 1, 2), **CLOSE)
+            new = fedamp_by_hand(W, average(*w.values()), 5, 2)  # who is not known yet
+            assert_close(memories[5]["own"], new, **CLOSE)
+            for client, expected in ((1, memories[1]["own"]), (2, w[2]), (5, new), (0, W)):
+                assert_close(one(server["models"], client), expected, **CLOSE)
 
 
 def test_fedamp_without_its_term_is_local():
@@ -184,11 +186,12 @@ def best_parts(updates):
     return min(found, key=lambda pair: pair[0])[1]
 
 
-@pytest.mark.parametrize("count", [2, 3, 6])
-def test_cfl_s_parts_are_the_best_of_all(count):
-    for seed in range(20):
-        updates = np.random.default_rng(seed).normal(size=(count, 4))
-        assert {tuple(part) for part in bipartition(updates)} == best_parts(updates)
+def test_cfl_s_parts_are_the_best_of_all():
+    for count in [2, 3, 6]:
+        with entry(count):
+            for seed in range(20):
+                updates = np.random.default_rng(seed).normal(size=(count, 4))
+                assert {tuple(part) for part in bipartition(updates)} == best_parts(updates)
 
 
 def test_cfl_that_never_parts_is_fedavg():

@@ -40,6 +40,7 @@ from tests.engram.methods.quadratics import (
 )
 from tests.engram.methods.test_contract import CASES
 from tests.support import DIM, draw
+from tests.tables import entry
 
 CLIENTS = [0, 1, 2, 3]
 CLOSE = {"rtol": 0, "atol": 1e-8}
@@ -51,15 +52,16 @@ NONE = {"w": torch.zeros(DIM, dtype=torch.float64)}
 # --- Where a client comes to rest ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strength", [0.3, 2.0])
 @pytest.mark.parametrize("make", [FedProx, Ditto, MrMtl])
-def test_steps_come_to_the_minimum_of_the_penalized_loss(make, strength):
+def test_steps_come_to_the_minimum_of_the_penalized_loss(make):
     # Of w'Aw/2 - b'w + strength/2 |w - w_t|^2: (A + strength) w = b + strength w_t.
-    method, (a, b) = built(make(0.3, strength)), moments(client(3))
-    kept = {slot: {"w": V} for slot in method.client.start}
-    sent, kept = local_round(method, {"model": {"w": W}}, kept, [client(3)] * 300)
-    expected = torch.linalg.solve(a + strength * EYE, b + strength * W)
-    assert_close((kept.get("own") or sent["model"])["w"], expected, **CLOSE)
+    for strength in [0.3, 2.0]:
+        with entry(strength):
+            method, (a, b) = built(make(0.3, strength)), moments(client(3))
+            kept = {slot: {"w": V} for slot in method.client.start}
+            sent, kept = local_round(method, {"model": {"w": W}}, kept, [client(3)] * 300)
+            expected = torch.linalg.solve(a + strength * EYE, b + strength * W)
+            assert_close((kept.get("own") or sent["model"])["w"], expected, **CLOSE)
 
 
 def test_the_inner_steps_of_pfedme_reach_the_moreau_envelope():
@@ -101,15 +103,16 @@ def test_as_alpha_goes_to_0_feddyn_s_first_steps_become_fedavg_s():
     assert apart[1] / apart[2] == pytest.approx(100, rel=0.01)
 
 
-@pytest.mark.parametrize(("near", "end"), [("model", 0.0), ("own", 1.0)])
-def test_apfl_s_weight_goes_to_the_better_model_and_no_further(near, end):
-    method, best = built(Apfl(eta=0.01, alpha=0.5, adaptive=True)), minimum([3])
-    work = {slot: {"w": best + 1} for slot in ("model", "own")} | {near: {"w": best}}
-    work["alpha"] = torch.tensor(0.5)
-    for _ in range(200):  # of alpha alone
-        _, work = method.client.phases[0].direction(work, (client(3),))
-    assert float(work["alpha"]) == pytest.approx(end, abs=0.05)
-    assert 0 <= float(work["alpha"]) <= 1
+def test_apfl_s_weight_goes_to_the_better_model_and_no_further():
+    for near, end in [("model", 0.0), ("own", 1.0)]:
+        with entry(near, end):
+            method, best = built(Apfl(eta=0.01, alpha=0.5, adaptive=True)), minimum([3])
+            work = {slot: {"w": best + 1} for slot in ("model", "own")} | {near: {"w": best}}
+            work["alpha"] = torch.tensor(0.5)
+            for _ in range(200):  # of alpha alone
+                _, work = method.client.phases[0].direction(work, (client(3),))
+            assert float(work["alpha"]) == pytest.approx(end, abs=0.05)
+            assert 0 <= float(work["alpha"]) <= 1
 
 
 def test_fedala_s_weights_come_to_what_is_best_for_the_client():
@@ -229,13 +232,14 @@ def test_a_component_without_weight_loses_nothing_to_rounding():
     assert_close(kept["weights"], torch.tensor([1.0, 0.0]).double())
 
 
-@pytest.mark.parametrize(("far", "chosen"), [(1.0, 0), (math.inf, 1), (math.nan, 1)])
-def test_ifca_s_first_of_equal_losses_counts_and_none_that_is_not_finite(far, chosen):
-    method = built(Ifca(clusters=2), far * W, W)
-    work = method.client.begin(method.server.start, {}, client(0))
-    assert int(work["choice"].argmax()) == chosen
-    if chosen == 0:
-        assert_close(work["model"]["w"], W)
+def test_ifca_s_first_of_equal_losses_counts_and_none_that_is_not_finite():
+    for far, chosen in [(1.0, 0), (math.inf, 1), (math.nan, 1)]:
+        with entry(far, chosen):
+            method = built(Ifca(clusters=2), far * W, W)
+            work = method.client.begin(method.server.start, {}, client(0))
+            assert int(work["choice"].argmax()) == chosen
+            if chosen == 0:
+                assert_close(work["model"]["w"], W)
 
 
 def test_the_meta_gradient_is_that_of_the_adapted_loss():
@@ -276,17 +280,18 @@ def on_quadratics(name):
 EASY = [name for name in CASES if on_quadratics(name)]
 
 
-@pytest.mark.parametrize("name", EASY)
-def test_nothing_moves_where_every_gradient_is_zero(name):
-    method = built(CASES[name], W)
-    fits = {c: (x := draw(c, 5, DIM), x @ W) for c in CLIENTS}
-    unmoved = method.server.start.keys() - {"embeddings", "known", "affinity"}
-    start = {s: method.server.start[s] for s in unmoved}
-    server, kept = rounds(method, CLIENTS, 2, local_steps=3, rows=fits.get)
-    assert_close({slot: server[slot] for slot in start}, start, rtol=0, atol=1e-7)
-    for c in CLIENTS:
-        for model in served(method, server, kept, c).models:
-            assert_close(model["w"].double(), W, rtol=0, atol=1e-6)
+def test_nothing_moves_where_every_gradient_is_zero():
+    for name in EASY:
+        with entry(name):
+            method = built(CASES[name], W)
+            fits = {c: (x := draw(c, 5, DIM), x @ W) for c in CLIENTS}
+            unmoved = method.server.start.keys() - {"embeddings", "known", "affinity"}
+            start = {s: method.server.start[s] for s in unmoved}
+            server, kept = rounds(method, CLIENTS, 2, local_steps=3, rows=fits.get)
+            assert_close({slot: server[slot] for slot in start}, start, rtol=0, atol=1e-7)
+            for c in CLIENTS:
+                for model in served(method, server, kept, c).models:
+                    assert_close(model["w"].double(), W, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from engram.molar.bandits.site import TaskBandit
 from engram.molar.shrinkage import combine, personalize
 from engram.molar.site import Rows, estimate_site
 from tests.engram.molar.bandits import MODELS, assert_same_state, generators, small_environments
+from tests.tables import entry
 
 
 def site(method=None, history="batch", c_rows=1.0):
@@ -65,16 +66,14 @@ def test_rows_of_the_arms_chosen_are_kept():
     assert state.fresh.of(2).y.tolist() == [7.0]
 
 
-@pytest.mark.parametrize(
-    ("dim", "c_rows", "least"),
-    [(4, 1.0, 6), (4, 0.0, 6), (4, 1.6, 7), (1, 3.0, 3), (4, 3.0, 12)],
-)
-def test_how_many_rows_are_enough(dim, c_rows, least):
-    own = site(c_rows=c_rows)
-    (few,) = own.close_batch(fed(own, own.init(1, dim), least - 1)[0])
-    (enough,) = own.close_batch(fed(own, own.init(1, dim), least)[0])
-    assert few is None
-    assert enough.size == least
+def test_how_many_rows_are_enough():
+    for dim, c_rows, least in [(4, 1.0, 6), (4, 0.0, 6), (4, 1.6, 7), (1, 3.0, 3), (4, 3.0, 12)]:
+        with entry(dim, c_rows, least):
+            own = site(c_rows=c_rows)
+            (few,) = own.close_batch(fed(own, own.init(1, dim), least - 1)[0])
+            (enough,) = own.close_batch(fed(own, own.init(1, dim), least)[0])
+            assert few is None
+            assert enough.size == least
 
 
 def test_a_task_with_too_few_rows_keeps_its_estimate_and_its_rows():
@@ -243,9 +242,8 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
 # --- Refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_what_cannot_be_is_refused():
+    for wrong, message in [
         (lambda: molar_bandit(c=-1.0), "c must be at least 0"),
         (lambda: lasso_bandit(c=-1.0), "c must be at least 0"),
         (lambda: trace_norm_bandit(c=0.0), "c must be positive"),
@@ -276,8 +274,6 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
             ),
             "numbers of rounds must be the same for all tasks",
         ),
-    ],
-)
-def test_what_cannot_be_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        wrong()
+    ]:
+        with entry(wrong), pytest.raises(ValueError, match=message):
+            wrong()

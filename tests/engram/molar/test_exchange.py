@@ -1,5 +1,7 @@
 """Exchanges of adaptive MOLAR: what sites tell, and what a server answers."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from engram.molar.exchange import STILL, answer, odd_sites, personal, tell
 from engram.molar.simulation import linear_rows, logistic_rows
 from engram.molar.site import Rows, estimate_site
 from tests.evidence.exchange import in_one_place
+from tests.tables import entry
 
 REACH = 3.0
 
@@ -68,16 +71,17 @@ def test_columns_need_no_centers():
     np.testing.assert_allclose(plain.error[:2], np.sqrt(np.diag(variance)), rtol=0.4)
 
 
-@pytest.mark.parametrize("sizes", [(50_000, 250), (50_000, 250, 250)])
-def test_a_capped_weight_leaves_a_site_its_own_estimate(sizes):
-    rng = np.random.default_rng(3)
-    tasks = [linear_rows(rng, np.array([0.4]), n, 4.0).with_ones() for n in sizes]
-    tasks[1] = tasks[1]._replace(y=tasks[1].y - 0.6 * tasks[1].x[:, 0])
-    found, own = exchanged(tasks, max_weight=5.0)
-    assert found.capped.tolist() == [True] + [False] * (len(sizes) - 1)
-    alone = estimate_site(tasks[0])
-    assert (np.abs(own[0] - alone.coef) <= 1.96 * alone.standard_error).all()
-    assert not exchanged(tasks)[0].capped.any()
+def test_a_capped_weight_leaves_a_site_its_own_estimate():
+    for sizes in [(50_000, 250), (50_000, 250, 250)]:
+        with entry(sizes):
+            rng = np.random.default_rng(3)
+            tasks = [linear_rows(rng, np.array([0.4]), n, 4.0).with_ones() for n in sizes]
+            tasks[1] = tasks[1]._replace(y=tasks[1].y - 0.6 * tasks[1].x[:, 0])
+            found, own = exchanged(tasks, max_weight=5.0)
+            assert found.capped.tolist() == [True] + [False] * (len(sizes) - 1)
+            alone = estimate_site(tasks[0])
+            assert (np.abs(own[0] - alone.coef) <= 1.96 * alone.standard_error).all()
+            assert not exchanged(tasks)[0].capped.any()
 
 
 def test_a_column_that_others_give_is_dropped_at_all_sites():
@@ -150,17 +154,18 @@ def test_a_site_in_other_units_is_named_in_later_exchanges_as_well():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("mean", [0.1, 10.0, 1e6])
-def test_counts_may_be_of_any_size(mean):
-    rng = np.random.default_rng(0)
-    tasks = []
-    for _ in range(4):
-        age = rng.normal(62, 12, (200, 1))
-        rate = mean * np.exp(0.02 * (age[:, 0] - 62) + 0.1 * rng.normal())
-        tasks.append(Rows(age, rng.poisson(rate).astype(float)).with_ones())
-    found, _ = exchanged(tasks, family="poisson")
-    assert found.told.change <= STILL
-    assert abs(found.coef[0] - 0.02) <= 3 * found.error[0] <= 3 * 0.01
+def test_counts_may_be_of_any_size():
+    for mean in [0.1, 10.0, 1e6]:
+        with entry(mean):
+            rng = np.random.default_rng(0)
+            tasks = []
+            for _ in range(4):
+                age = rng.normal(62, 12, (200, 1))
+                rate = mean * np.exp(0.02 * (age[:, 0] - 62) + 0.1 * rng.normal())
+                tasks.append(Rows(age, rng.poisson(rate).astype(float)).with_ones())
+            found, _ = exchanged(tasks, family="poisson")
+            assert found.told.change <= STILL
+            assert abs(found.coef[0] - 0.02) <= 3 * found.error[0] <= 3 * 0.01
 
 
 def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
@@ -174,17 +179,18 @@ def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
         answer([], None, family="linear", reach=REACH)
 
 
+def with_noise(told, length):
+    lie = told[0].triangle.copy()
+    lie[-1, -1] = length
+    return [told[0]._replace(triangle=lie), *told[1:]]
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("length", [0.0, 1e-30, 1e30])
-@pytest.mark.parametrize("max_weight", [2.0, np.inf])
-def test_the_noise_of_one_site_overflows_nothing(length, max_weight):
-    tasks, _ = sites()
-
-    def spoil(told):
-        lie = told[0].triangle.copy()
-        lie[-1, -1] = length
-        return [told[0]._replace(triangle=lie), *told[1:]]
-
-    found, _ = exchanged(tasks, spoil=spoil, max_weight=max_weight)
-    assert np.isfinite(found.coef).all()
-    assert (found.error > 0).all()
+def test_the_noise_of_one_site_overflows_nothing():
+    for length in [0.0, 1e-30, 1e30]:
+        for max_weight in [2.0, np.inf]:
+            with entry(length, max_weight):
+                spoil = partial(with_noise, length=length)
+                found, _ = exchanged(sites()[0], spoil=spoil, max_weight=max_weight)
+                assert np.isfinite(found.coef).all()
+                assert (found.error > 0).all()

@@ -10,6 +10,7 @@ from engram.molar.high_dim import high_dim, transfer, transfer_bounds
 from engram.molar.lasso import lasso, lasso_debiasing
 from engram.molar.simulation import linear_rows
 from engram.molar.site import Rows
+from tests.tables import entry
 
 SIGMA = 0.1
 SOLVED = 1e-6  # to which the solver satisfies bounds, in units of the noise
@@ -145,12 +146,13 @@ def test_the_symmetric_reading_does_not_depend_on_the_order_of_tasks():
     np.testing.assert_allclose(one.differences, other.differences[::-1], atol=1e-5)
 
 
-@pytest.mark.parametrize("unit", [1e-4, 1e4])
-def test_the_symmetric_reading_does_not_depend_on_the_unit_of_y(unit):
-    tasks, *_ = problem()
-    others = [task._replace(y=unit * task.y) for task in tasks]
-    one, other = transfer(tasks, SIGMA), transfer(others, unit * SIGMA)
-    np.testing.assert_allclose(other.coef, unit * one.coef, atol=1e-5 * unit)
+def test_the_symmetric_reading_does_not_depend_on_the_unit_of_y():
+    for unit in [1e-4, 1e4]:
+        with entry(unit):
+            tasks, *_ = problem()
+            others = [task._replace(y=unit * task.y) for task in tasks]
+            one, other = transfer(tasks, SIGMA), transfer(others, unit * SIGMA)
+            np.testing.assert_allclose(other.coef, unit * one.coef, atol=1e-5 * unit)
 
 
 def test_as_printed_a_small_unit_holds_beta_at_the_first_tasks_lasso():
@@ -194,16 +196,13 @@ def test_without_cvxpy_one_line_says_what_to_install(monkeypatch):
         transfer(problem()[0], SIGMA)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "sigma", "given", "message"),
-    [
+def test_refuses():
+    for tasks, sigma, given, message in [
         ([], 1.0, {}, "number of tasks must be at least 1, got 0"),
         (problem()[0], 0.0, {}, "sigma must be positive, got 0.0"),
         (problem()[0], 1.0, {"c": 0.0}, "c must be positive, got 0.0"),
         (problem()[0], 1.0, {"radius": -1.0}, "radius must be at least 0, got -1.0"),
         (problem()[0], 1.0, {"reading": "x"}, "reading must be symmetric or paper, got 'x'"),
-    ],
-)
-def test_refuses(tasks, sigma, given, message):
-    with pytest.raises(ValueError, match=message):
-        transfer(tasks, sigma, **given)
+    ]:
+        with entry(tasks, sigma, given), pytest.raises(ValueError, match=message):
+            transfer(tasks, sigma, **given)

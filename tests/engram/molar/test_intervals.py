@@ -7,6 +7,7 @@ from scipy.stats import norm, t
 from engram.molar.intervals import own_interval, shared_half_width, site_interval
 from engram.molar.shrinkage import combine
 from engram.molar.site import Rows, SiteEstimate, estimate_site
+from tests.tables import entry
 
 
 def agreeing(count, odd=0, *, size=100.0):
@@ -22,13 +23,14 @@ def agreeing(count, odd=0, *, size=100.0):
     ]
 
 
-@pytest.mark.parametrize(("count", "odd"), [(40, 0), (40, 6)])
-def test_the_practical_half_width_by_hand(count, odd):
-    sites = agreeing(count, odd)
-    (half,) = shared_half_width(sites, combine(sites), level=0.9)
-    rest = count - odd
-    part = odd / (2 * rest) + norm.ppf(0.975) / (2 * np.sqrt(rest))
-    assert half == pytest.approx(norm.ppf(0.5 + part) * 0.15, rel=1e-12)
+def test_the_practical_half_width_by_hand():
+    for count, odd in [(40, 0), (40, 6)]:
+        with entry(count, odd):
+            sites = agreeing(count, odd)
+            (half,) = shared_half_width(sites, combine(sites), level=0.9)
+            rest = count - odd
+            part = odd / (2 * rest) + norm.ppf(0.975) / (2 * np.sqrt(rest))
+            assert half == pytest.approx(norm.ppf(0.5 + part) * 0.15, rel=1e-12)
 
 
 def test_the_papers_half_width_by_hand():
@@ -115,8 +117,9 @@ def test_narrow_gaps_are_not_covered_as_the_docstring_says():
     assert own < 0.3
 
 
-@pytest.mark.parametrize(("level", "method"), [(0, "practical"), (1, "paper"), (0.9, "exact")])
-def test_refuses_other_levels_and_methods(level, method):
-    sites = agreeing(10)
-    with pytest.raises(ValueError, match="must be"):
-        shared_half_width(sites, combine(sites), level=level, method=method)
+def test_refuses_other_levels_and_methods():
+    for level, method in [(0, "practical"), (1, "paper"), (0.9, "exact")]:
+        with entry(level, method):
+            sites = agreeing(10)
+            with pytest.raises(ValueError, match="must be"):
+                shared_half_width(sites, combine(sites), level=level, method=method)

@@ -9,6 +9,7 @@ from sklearn.linear_model import Lasso
 
 from engram.molar.lasso import lasso, lasso_debiasing, lasso_strength
 from engram.molar.site import Rows, estimate_site
+from tests.tables import entry
 
 
 def rows(seed=0, n=30, d=5, weighted=False):
@@ -71,13 +72,14 @@ def test_strength_0_with_few_rows_is_the_nearest_of_all_solutions():
     np.testing.assert_allclose(task.x.T @ steps, found - CENTER, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 30])
-def test_from_the_largest_gradient_on_it_is_the_center(n):
-    task = rows(n=n)
-    largest = np.abs(task.x.T @ (task.y - task.x @ CENTER)).max() / n
-    for strength in (np.inf, largest * (1 + 1e-12)):
-        assert np.array_equal(lasso_debiasing(task, CENTER, strength), CENTER)
-    assert np.count_nonzero(lasso_debiasing(task, CENTER, 0.99 * largest) - CENTER) == 1
+def test_from_the_largest_gradient_on_it_is_the_center():
+    for n in [3, 30]:
+        with entry(n):
+            task = rows(n=n)
+            largest = np.abs(task.x.T @ (task.y - task.x @ CENTER)).max() / n
+            for strength in (np.inf, largest * (1 + 1e-12)):
+                assert np.array_equal(lasso_debiasing(task, CENTER, strength), CENTER)
+            assert np.count_nonzero(lasso_debiasing(task, CENTER, 0.99 * largest) - CENTER) == 1
 
 
 # --- What is not penalized -------------------------------------------------------------------
@@ -148,14 +150,11 @@ def test_moving_the_targets_and_the_center_moves_the_solution(seed, strength):
     np.testing.assert_allclose(moved, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("center", "strength", "free", "message"),
-    [
+def test_refuses():
+    for center, strength, free, message in [
         (CENTER, -0.1, None, "strength must be at least 0, got -0.1"),
         (CENTER[:3], 0.1, None, r"center.shape must be \(5,\), got \(3,\)"),
         (CENTER, 0.1, np.ones(2, bool), r"free.shape must be \(5,\), got \(2,\)"),
-    ],
-)
-def test_refuses(center, strength, free, message):
-    with pytest.raises(ValueError, match=message):
-        lasso_debiasing(rows(), center, strength, free=free)
+    ]:
+        with entry(center, strength, free), pytest.raises(ValueError, match=message):
+            lasso_debiasing(rows(), center, strength, free=free)

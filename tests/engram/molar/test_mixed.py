@@ -10,6 +10,7 @@ from statsmodels.regression.mixed_linear_model import MixedLM, MixedLMParams
 
 from engram.molar.mixed import fit_mixed
 from engram.molar.site import Rows
+from tests.tables import entry
 
 SIZES = (3, 9, 14, 6, 11, 8, 5, 12)  # rows of tasks; the first has fewer than columns
 SPREAD = np.array([0.8, 0.0, 0.4, 1.5])  # of coefficients over tasks; the last are intercepts
@@ -88,29 +89,30 @@ def test_deviations_and_shared_coefficients_solve_henderson_s_equations():
     assert (found.deviations[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize("spread", [0.0, 2.0])
-def test_balanced_random_intercepts_are_those_of_an_analysis_of_variance(spread):
+def test_balanced_random_intercepts_are_those_of_an_analysis_of_variance():
     # One way, n rows a task: REML has s^2 = MSW and tau^2 = (MSB - MSW) / n, or, if that is
     # negative, 0 and the variance of all rows (Searle, Casella, McCulloch 1992, Sec. 3.8).
-    rng = np.random.default_rng(2)
-    y = spread * rng.normal(size=(12, 1)) + rng.normal(size=(12, 5))
-    if not spread:
-        y -= 0.9 * y.mean(1, keepdims=True)  # tasks that are more alike than by chance
-    found = fit_mixed([Rows(np.ones((5, 1)), own) for own in y], np.ones(1, dtype=bool))
-    within = np.sum((y - y.mean(1, keepdims=True)) ** 2) / (12 * 4)
-    between = 5 * y.mean(1).var(ddof=1)
-    assert (between > within) == (spread > 0)
-    if spread:
-        assert found.sigma**2 == pytest.approx(within, rel=1e-4)
-        assert found.variance[0] == pytest.approx((between - within) / 5, rel=1e-3)
-        share = 1 - within / between
-        expected = share * (y.mean(1) - y.mean())
-        np.testing.assert_allclose(found.deviations[:, 0], expected, rtol=1e-3, atol=1e-6)
-    else:
-        assert found.variance[0] == 0
-        assert found.sigma**2 == pytest.approx(y.var(ddof=1))
-    assert found.singular.tolist() == [not spread]
-    assert found.shared[0] == pytest.approx(y.mean())
+    for spread in [0.0, 2.0]:
+        with entry(spread):
+            rng = np.random.default_rng(2)
+            y = spread * rng.normal(size=(12, 1)) + rng.normal(size=(12, 5))
+            if not spread:
+                y -= 0.9 * y.mean(1, keepdims=True)  # tasks that are more alike than by chance
+            found = fit_mixed([Rows(np.ones((5, 1)), own) for own in y], np.ones(1, dtype=bool))
+            within = np.sum((y - y.mean(1, keepdims=True)) ** 2) / (12 * 4)
+            between = 5 * y.mean(1).var(ddof=1)
+            assert (between > within) == (spread > 0)
+            if spread:
+                assert found.sigma**2 == pytest.approx(within, rel=1e-4)
+                assert found.variance[0] == pytest.approx((between - within) / 5, rel=1e-3)
+                share = 1 - within / between
+                expected = share * (y.mean(1) - y.mean())
+                np.testing.assert_allclose(found.deviations[:, 0], expected, rtol=1e-3, atol=1e-6)
+            else:
+                assert found.variance[0] == 0
+                assert found.sigma**2 == pytest.approx(y.var(ddof=1))
+            assert found.singular.tolist() == [not spread]
+            assert found.shared[0] == pytest.approx(y.mean())
 
 
 def test_statsmodels_finds_the_same_where_it_converges():

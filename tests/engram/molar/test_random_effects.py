@@ -13,6 +13,7 @@ from engram.molar.random_effects import (
     usual_noise,
 )
 from engram.molar.site import Rows, estimate_site
+from tests.tables import entry
 
 
 def rows(n=40, d=3, seed=0):
@@ -49,20 +50,21 @@ def test_by_no_doubt_of_the_others_it_is_a_regression_on_each_column_alone():
     assert found.freedom == pytest.approx(40)
 
 
-@pytest.mark.parametrize("n", [2, 30])
-def test_gaps_are_generalized_least_squares_with_the_other_columns_as_noise(n):
-    data, prior = rows(n), Prior(np.array([0.3, -0.2, 1.0]), np.array([0.5, 0.0, 2.0]))
-    found = posterior(data, prior, family="linear", sigma=0.7)
-    left = data.y - data.x @ prior.center
-    for k in range(3):
-        rest = np.where(np.arange(3) == k, 0, prior.variance)
-        s = np.linalg.inv(0.49 * np.eye(n) + data.x * rest @ data.x.T)
-        precision = data.x[:, k] @ s @ data.x[:, k]
-        assert found.gap[k] == pytest.approx(data.x[:, k] @ s @ left / precision)
-        assert found.variance[k] == pytest.approx(1 / precision)
-    whole = np.linalg.inv(0.49 * np.eye(n) + data.x * prior.variance @ data.x.T)
-    np.testing.assert_allclose(found.information, data.x.T @ whole @ data.x, rtol=1e-8)
-    np.testing.assert_allclose(found.score, data.x.T @ whole @ left, rtol=1e-8)
+def test_gaps_are_generalized_least_squares_with_the_other_columns_as_noise():
+    for n in [2, 30]:
+        with entry(n):
+            data, prior = rows(n), Prior(np.array([0.3, -0.2, 1.0]), np.array([0.5, 0.0, 2.0]))
+            found = posterior(data, prior, family="linear", sigma=0.7)
+            left = data.y - data.x @ prior.center
+            for k in range(3):
+                rest = np.where(np.arange(3) == k, 0, prior.variance)
+                s = np.linalg.inv(0.49 * np.eye(n) + data.x * rest @ data.x.T)
+                precision = data.x[:, k] @ s @ data.x[:, k]
+                assert found.gap[k] == pytest.approx(data.x[:, k] @ s @ left / precision)
+                assert found.variance[k] == pytest.approx(1 / precision)
+            whole = np.linalg.inv(0.49 * np.eye(n) + data.x * prior.variance @ data.x.T)
+            np.testing.assert_allclose(found.information, data.x.T @ whole @ data.x, rtol=1e-8)
+            np.testing.assert_allclose(found.score, data.x.T @ whole @ left, rtol=1e-8)
 
 
 def test_orthogonal_columns_do_not_depend_on_each_other():

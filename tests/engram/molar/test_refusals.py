@@ -6,6 +6,7 @@ import pytest
 
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from tests.engram.molar.countries import COUNTRIES, frame, linear
+from tests.tables import entry
 
 
 def without(column, value, country="CAN"):
@@ -76,17 +77,20 @@ def test_a_task_without_rows():
         MolarRegressor().fit(data, y, "country", sample_weight=weights)
 
 
-@pytest.mark.parametrize(("value", "what"), [(np.nan, "NaN"), (-np.inf, "infinity")])
-def test_features_and_targets_that_are_not_finite(value, what):
-    data, y = linear()
-    data.loc[130, "hours"] = value
-    refused(data, y, f"task 'BEL': column hours has {what} in row 130; 1 rows in all")
-    data, y = linear()
-    y[250] = value
-    refused(data, y, f"task 'CAN': y must be numbers, got {'NaN' if what == 'NaN' else '-inf'}")
-    model = MolarRegressor().fit(*linear(), "country")
-    with pytest.raises(ValueError, match="task 'BEL': column age has"):
-        model.predict(linear()[0].assign(age=value).iloc[120:130], "country")
+def test_features_and_targets_that_are_not_finite():
+    for value, what in [(np.nan, "NaN"), (-np.inf, "infinity")]:
+        with entry(value, what):
+            data, y = linear()
+            data.loc[130, "hours"] = value
+            refused(data, y, f"task 'BEL': column hours has {what} in row 130; 1 rows in all")
+            data, y = linear()
+            y[250] = value
+            refused(
+                data, y, f"task 'CAN': y must be numbers, got {'NaN' if what == 'NaN' else '-inf'}"
+            )
+            model = MolarRegressor().fit(*linear(), "country")
+            with pytest.raises(ValueError, match="task 'BEL': column age has"):
+                model.predict(linear()[0].assign(age=value).iloc[120:130], "country")
 
 
 def test_targets_that_the_family_cannot_have():
@@ -117,15 +121,13 @@ def test_labels_that_are_missing():
         MolarRegressor().fit(data[["age"]], y, np.array([1, "a"] * 360, dtype=object))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_are_none():
+    for options, message in [
         ({"option": "firm"}, "option must be hard or soft, got 'firm'"),
         ({"c": -1.0}, "c must be at least 0, got -1.0"),
         ({"family": "gamma"}, "family must be linear or poisson, got 'gamma'"),
         ({"unseen": "guess"}, "unseen must be error or shared, got 'guess'"),
         ({"undetermined": "drop"}, "undetermined must be error or shared, got 'drop'"),
-    ],
-)
-def test_options_that_are_none(options, message):
-    refused(*linear(), message, **options)
+    ]:
+        with entry(options):
+            refused(*linear(), message, **options)

@@ -13,6 +13,7 @@ from engram.molar.simulation import (
     sparse_parameters,
     spread_root,
 )
+from tests.tables import entry
 
 
 def generator(seed=0):
@@ -91,14 +92,15 @@ def test_sizes_that_cannot_be_are_refused():
 # --- Rows ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dim", [1, 2, 7])
-def test_covariances_have_the_papers_eigenvalues_and_directions_of_their_own(dim):
-    one, other = (spread_root(generator(seed), dim) for seed in (0, 1))
-    for root in (one, other):
-        values = np.linalg.eigvalsh(root.T @ root)
-        np.testing.assert_allclose(values, 1 + 4 * np.arange(dim) / dim, atol=1e-12)
-    if dim > 1:
-        assert np.abs(one.T @ one - other.T @ other).max() > 0.1
+def test_covariances_have_the_papers_eigenvalues_and_directions_of_their_own():
+    for dim in [1, 2, 7]:
+        with entry(dim):
+            one, other = (spread_root(generator(seed), dim) for seed in (0, 1))
+            for root in (one, other):
+                values = np.linalg.eigvalsh(root.T @ root)
+                np.testing.assert_allclose(values, 1 + 4 * np.arange(dim) / dim, atol=1e-12)
+            if dim > 1:
+                assert np.abs(one.T @ one - other.T @ other).max() > 0.1
 
 
 def test_linear_rows_are_what_they_are_said_to_be():
@@ -124,14 +126,11 @@ def test_logistic_rows_have_the_chances_that_x_gives_them():
         assert y[some].mean() == pytest.approx(chance[some].mean(), abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "dim", "differing", "message"),
-    [
+def test_parameters_that_cannot_be_are_refused():
+    for tasks, dim, differing, message in [
         (0, 4, 1, "tasks must be at least 1, got 0"),
         (3, 4, 5, r"differing must be in \[0, 4\], got 5"),
         (3, 4, -1, r"differing must be in \[0, 4\], got -1"),
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(tasks, dim, differing, message):
-    with pytest.raises(ValueError, match=message):
-        sparse_parameters(generator(), tasks, dim, differing)
+    ]:
+        with entry(tasks, dim, differing), pytest.raises(ValueError, match=message):
+            sparse_parameters(generator(), tasks, dim, differing)

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 
 from engram.molar.families import FAMILIES
 from engram.molar.site import Rows, estimate_site, why_undetermined
+from tests.tables import entry
 
 NAMES = ["a", "b", "c", "intercept"]
 
@@ -109,14 +110,18 @@ def test_a_constant_column_beside_an_intercept():
     assert reason == "column b is constant"
 
 
-@pytest.mark.parametrize("n", [1, 3, 4])
-def test_without_more_rows_than_coefficients_nothing_is_determined(n):
-    x, targets = table()
-    rows = Rows(x[:n], targets["linear"][:n])
-    site = estimate_site(rows)
-    assert not site.determined.any()
-    assert (site.sigma, site.size) == (np.inf, n)
-    assert why_undetermined(rows, NAMES, family="linear") == f"it has {n} rows for 4 coefficients"
+def test_without_more_rows_than_coefficients_nothing_is_determined():
+    for n in [1, 3, 4]:
+        with entry(n):
+            x, targets = table()
+            rows = Rows(x[:n], targets["linear"][:n])
+            site = estimate_site(rows)
+            assert not site.determined.any()
+            assert (site.sigma, site.size) == (np.inf, n)
+            assert (
+                why_undetermined(rows, NAMES, family="linear")
+                == f"it has {n} rows for 4 coefficients"
+            )
 
 
 def test_classes_that_are_told_apart_have_no_estimate():

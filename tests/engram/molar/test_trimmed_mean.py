@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
 from engram.molar.trimmed_mean import trimmed_mean
+from tests.tables import entry
 
 LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
 
@@ -15,9 +16,8 @@ def mean(values, proportion):
     return trimmed_mean(np.array(values, dtype=float)[:, None], proportion).item()
 
 
-@pytest.mark.parametrize(
-    ("values", "proportion", "expected"),
-    [
+def test_by_hand():
+    for values, proportion, expected in [
         (LINE, 0.0, 23.0),
         (LINE, 0.19, 23.0),  # 0.95 of a task is none
         (LINE, 0.2, 14 / 3),  # (2 + 4 + 8) / 3
@@ -26,10 +26,9 @@ def mean(values, proportion):
         ([8.0, 1.0, 4.0, 2.0], 0.49, 3.0),  # the middle two
         ([5.0], 0.4, 5.0),
         ([1.0, np.nan, 7.0, 100.0, 2.0, 4.0], 0.2, 13 / 3),  # of five: (2 + 4 + 7) / 3
-    ],
-)
-def test_by_hand(values, proportion, expected):
-    assert mean(values, proportion) == pytest.approx(expected, abs=1e-12)
+    ]:
+        with entry(values, proportion):
+            assert mean(values, proportion) == pytest.approx(expected, abs=1e-12)
 
 
 def test_each_coordinate_is_trimmed_apart_and_of_those_that_know_it():
@@ -44,11 +43,12 @@ def test_a_product_that_is_rounded_down_to_just_below_a_number_counts_as_it():
     assert mean(values, 0.29) == pytest.approx(values[29:71].mean())
 
 
-@pytest.mark.parametrize("proportion", [0.0, 0.1, 0.25, 0.4])
-def test_it_is_scipys(proportion):
-    values = np.random.default_rng(0).normal(size=(23, 4))
-    expected = trim_mean(values, proportion, axis=0)
-    np.testing.assert_allclose(trimmed_mean(values, proportion), expected, atol=1e-14)
+def test_it_is_scipys():
+    for proportion in [0.0, 0.1, 0.25, 0.4]:
+        with entry(proportion):
+            values = np.random.default_rng(0).normal(size=(23, 4))
+            expected = trim_mean(values, proportion, axis=0)
+            np.testing.assert_allclose(trimmed_mean(values, proportion), expected, atol=1e-14)
 
 
 NUMBERS = st.lists(st.floats(-9, 9), min_size=8, max_size=16)
@@ -61,16 +61,13 @@ def test_as_many_as_are_left_out_at_an_end_cannot_drag_it_away(honest, lies, ran
     assert min(honest) - 1e-9 <= mean(values, 0.2) <= max(honest) + 1e-9
 
 
-@pytest.mark.parametrize(
-    ("values", "proportion", "message"),
-    [
+def test_refuses():
+    for values, proportion, message in [
         (np.ones((3, 2)), 0.5, r"proportion must be in \[0, 0.5\), got 0.5"),
         (np.ones((3, 2)), -0.1, r"proportion must be in \[0, 0.5\), got -0.1"),
         (np.ones(3), 0.1, r"values.shape must be \(M, d\), got \(3,\)"),
         (np.array([[1.0, np.nan]]), 0.1, r"values must be known to a task, got .*coordinate \[1\]"),
         (np.ones((0, 2)), 0.1, "values must be known to a task"),
-    ],
-)
-def test_refuses(values, proportion, message):
-    with pytest.raises(ValueError, match=message):
-        trimmed_mean(values, proportion)
+    ]:
+        with entry(values, proportion), pytest.raises(ValueError, match=message):
+            trimmed_mean(values, proportion)

@@ -8,6 +8,7 @@ import pytest
 
 from engram.online.by_name import Reader
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
+from tests.tables import entry
 
 NAMES = np.array(["a", "b", "c"], dtype=object)
 
@@ -24,9 +25,8 @@ def test_a_row_is_filled_up_with_zeros():
     np.testing.assert_array_equal(other, [[0.5, 0.25, -10, 0, 0]])
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
+def test_unusual_rows_are_left_to_others():
+    for row in [
         {"a": 1, "c": 3, "b": 2},
         {"a": 1, "b": 2},
         {"a": 1, "b": 2, "c": 3, "d": 4},
@@ -36,12 +36,11 @@ def test_a_row_is_filled_up_with_zeros():
         {"a": 1, "b": 2, "c": 1e91},
         {"a": 1, "b": 2, "c": 10**400},
         {},
-    ],
-)
-def test_unusual_rows_are_left_to_others(row):
-    read = reader()
-    assert read.read(row, 1e90) is None
-    assert read.read({"a": 1, "b": 2, "c": 3}, 1e90) is not None
+    ]:
+        with entry(row):
+            read = reader()
+            assert read.read(row, 1e90) is None
+            assert read.read({"a": 1, "b": 2, "c": 3}, 1e90) is not None
 
 
 def test_names_are_compared_by_value():
@@ -66,15 +65,16 @@ def test_the_order_of_names_and_the_kind_of_mapping_do_not_matter(kind):
     np.testing.assert_array_equal(one.coef_, other.coef_)
 
 
-@pytest.mark.parametrize(("no", "yes"), [(False, True), (np.False_, np.True_), (0, 1.0)])
-def test_labels_are_the_classes_they_equal(no, yes):
-    rows = np.random.default_rng(0).normal(size=(30, 2))
-    one, other = OnlineClassifier(), OnlineClassifier()
-    for x in rows:
-        row = {"a": x[0], "b": x[1]}
-        one.learn_one(row, bool(x[0] > 0), classes=[False, True])
-        other.learn_one(row, yes if x[0] > 0 else no, classes=[False, True])
-    np.testing.assert_array_equal(one.coef_, other.coef_)
-    for label in (2, "yes"):
-        with pytest.raises(ValueError, match="y must be one of"):
-            other.learn_one({"a": 1.0, "b": 2.0}, label)
+def test_labels_are_the_classes_they_equal():
+    for no, yes in [(False, True), (np.False_, np.True_), (0, 1.0)]:
+        with entry(no, yes):
+            rows = np.random.default_rng(0).normal(size=(30, 2))
+            one, other = OnlineClassifier(), OnlineClassifier()
+            for x in rows:
+                row = {"a": x[0], "b": x[1]}
+                one.learn_one(row, bool(x[0] > 0), classes=[False, True])
+                other.learn_one(row, yes if x[0] > 0 else no, classes=[False, True])
+            np.testing.assert_array_equal(one.coef_, other.coef_)
+            for label in (2, "yes"):
+                with pytest.raises(ValueError, match="y must be one of"):
+                    other.learn_one({"a": 1.0, "b": 2.0}, label)

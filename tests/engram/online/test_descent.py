@@ -10,6 +10,7 @@ from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
 from engram.online.newton import online_newton_step, optimistic_newton
 from tests.engram.online.support import adversaries, least, play
+from tests.tables import entry
 
 LINE = box(np.array([-10.0]), np.array([10.0]))  # D = 20
 
@@ -67,18 +68,19 @@ def test_three_rounds_of_lemma_12():
     assert x == pytest.approx(expected, abs=1e-14)
 
 
-@pytest.mark.parametrize(("alpha", "gamma"), [(1 / 8, 1 / 64), (1 / 100, 1 / 200)])
-def test_the_online_newton_step_on_a_square(alpha, gamma):
+def test_the_online_newton_step_on_a_square():
     # (x - z)^2 on [-1, 1]: G = 4, D = 2, 1 / (4 G D) = 1 / 32; A = 1 / (gamma D)^2 + sum g^2.
-    learner = online_newton_step(ball(1, 1.0), gradient_bound=4.0, exp_concavity=alpha)
     z = [0.5, -1.0, 0.0]
-    x, _ = play(learner, lambda t, x: 2 * (x - z[t]), 3)
-    a = 1 / (2 * gamma) ** 2 + 1  # g_1 = -1
-    second = 1 / (gamma * a)
-    g = 2 * (second + 1)
-    third = second - g / (gamma * (a + g**2))
-    assert x[:, 0] == pytest.approx([0.0, second, third], abs=1e-14)
-    assert abs(third) < 0.9  # no projection
+    for alpha, gamma in [(1 / 8, 1 / 64), (1 / 100, 1 / 200)]:
+        with entry(alpha, gamma):
+            learner = online_newton_step(ball(1, 1.0), gradient_bound=4.0, exp_concavity=alpha)
+            x, _ = play(learner, lambda t, x: 2 * (x - z[t]), 3)
+            a = 1 / (2 * gamma) ** 2 + 1  # g_1 = -1
+            second = 1 / (gamma * a)
+            g = 2 * (second + 1)
+            third = second - g / (gamma * (a + g**2))
+            assert x[:, 0] == pytest.approx([0.0, second, third], abs=1e-14)
+            assert abs(third) < 0.9  # no projection
 
 
 def test_two_rounds_of_lemma_11():
@@ -143,15 +145,14 @@ def test_a_pool_is_its_learners():
 ROUNDS = 400
 
 
-@pytest.mark.parametrize("stream", adversaries(3, 2.0))
-@pytest.mark.parametrize(
-    "domain", [ball(3, 1.5), box(np.array([-1.0, 0.0, -2.0]), np.array([0.5, 2.0, -1.0]))]
-)
-def test_ogds_regret_is_at_most_what_theory_says(stream, domain):
-    learner = ogd(domain, gradient_bound=2.0)
-    x, g = play(learner, adversaries(3, 2.0)[stream], ROUNDS)
-    regret = np.sum(x * g) - least(domain, g.sum(axis=0))
-    assert regret <= 1.5 * domain.diameter * 2.0 * sqrt(ROUNDS)
+def test_ogds_regret_is_at_most_what_theory_says():
+    for stream in adversaries(3, 2.0):
+        for domain in [ball(3, 1.5), box(np.array([-1.0, 0.0, -2.0]), np.array([0.5, 2.0, -1.0]))]:
+            with entry(stream, domain):
+                learner = ogd(domain, gradient_bound=2.0)
+                x, g = play(learner, adversaries(3, 2.0)[stream], ROUNDS)
+                regret = np.sum(x * g) - least(domain, g.sum(axis=0))
+                assert regret <= 1.5 * domain.diameter * 2.0 * sqrt(ROUNDS)
 
 
 @pytest.mark.parametrize("stream", ["noise", "in blocks", "by turns"])
@@ -229,9 +230,8 @@ def test_the_inverse_is_that_of_the_matrix_after_ten_thousand_rounds(stream):
 G = {"gradient_bound": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
+def test_what_cannot_be_is_refused():
+    for make, told in [
         (lambda d: ogd(d, gradient_bound=0.0), "gradient_bound must be finite and positive, got 0"),
         (lambda d: ogd(d, gradient_bound=np.inf), "gradient_bound must be finite"),
         (lambda d: optimistic_ogd(d, **G, smoothness=0.0), "smoothness must be finite"),
@@ -251,8 +251,6 @@ G = {"gradient_bound": 1.0}
             lambda d: optimistic_newton(d, **G, smoothness=1.0, exp_concavity=np.nan),
             "exp_concavity must be finite and positive, got nan",
         ),
-    ],
-)
-def test_what_cannot_be_is_refused(make, told):
-    with pytest.raises(ValueError, match=told):
-        make(ball(2, 1.0))
+    ]:
+        with entry(make, told), pytest.raises(ValueError, match=told):
+            make(ball(2, 1.0))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engram.online.domains import ball, box, simplex
 from engram.online.steps import BALL, BOX, SIMPLEX
+from tests.tables import entry
 
 # cvxpy says so where a solver has stopped short of the 1e-12 that it is asked for.
 pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
@@ -61,9 +62,8 @@ def _closer(domain, y, root, x):
 # --- By hand ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("domain", "y", "expected"),
-    [
+def test_the_nearest_point():
+    for domain, y, expected in [
         # (3, 4) from the center: 2 of its length 5.
         (ball(2, 2.0, np.array([1.0, 2.0])), [4.0, 6.0], [2.2, 3.6]),
         (ball(2, 2.0, np.array([1.0, 2.0])), [1.5, 3.0], [1.5, 3.0]),
@@ -72,10 +72,9 @@ def _closer(domain, y, root, x):
         (simplex(4), [0.9, -1.0, 0.5, 0.1], [0.7, 0.0, 0.3, 0.0]),
         (simplex(3), [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]),
         (simplex(3), [9.0, 1.0, 2.0], [1.0, 0.0, 0.0]),
-    ],
-)
-def test_the_nearest_point(domain, y, expected):
-    assert domain.project(np.array(y)) == pytest.approx(np.array(expected), abs=1e-15)
+    ]:
+        with entry(domain, y):
+            assert domain.project(np.array(y)) == pytest.approx(np.array(expected), abs=1e-15)
 
 
 def test_the_nearest_point_in_a_norm():
@@ -183,9 +182,8 @@ def test_a_point_that_is_not_inside(domain):
     assert not domain.contains(domain.center + 3)
 
 
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
+def test_what_is_no_domain_is_refused():
+    for make, told in [
         (lambda: ball(0, 1.0), "dim must be at least 1, got 0"),
         (lambda: ball(2, 0.0), "radius must be finite and positive, got 0.0"),
         (lambda: ball(2, np.nan), "radius must be finite and positive, got nan"),
@@ -207,9 +205,8 @@ def test_a_point_that_is_not_inside(domain):
         (lambda: box(np.zeros(2), np.ones(3)), r"high's shape must be \(2,\), got \(3,\)"),
         (lambda: box(np.zeros(0), np.ones(0)), r"low's shape must be"),
         (lambda: simplex(1), "dim must be at least 2, or the domain is a point, got 1"),
-    ],
-)
-def test_what_is_no_domain_is_refused(make, told):
-    with pytest.raises(ValueError, match=told) as refusal:
-        make()
-    assert "\n" not in str(refusal.value)
+    ]:
+        with entry(make, told):
+            with pytest.raises(ValueError, match=told) as refusal:
+                make()
+            assert "\n" not in str(refusal.value)

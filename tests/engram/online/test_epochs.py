@@ -10,6 +10,7 @@ from engram.online.learner import clipped
 from engram.online.metagrad import metagrad
 from engram.online.universal import universal_ensemble
 from tests.engram.online.support import adversaries
+from tests.tables import entry
 
 BALL = ball(3, 1.5, np.array([0.3, -0.2, 0.1]))
 BOUND = 2.0
@@ -72,7 +73,10 @@ def test_epochs_go_on_from_where_they_had_come_to():
     assert learner.act(state) == pytest.approx(plain.act(alone), abs=1e-14)
 
 
-@pytest.mark.parametrize("horizon", [0, -3])
-def test_a_horizon_of_no_rounds_is_refused(horizon):
-    with pytest.raises(ValueError, match=f"horizon must be at least 1, got {horizon}"):
-        epochs(horizon=horizon)
+def test_a_horizon_of_no_rounds_is_refused():
+    for horizon in [0, -3]:
+        with (
+            entry(horizon),
+            pytest.raises(ValueError, match=f"horizon must be at least 1, got {horizon}"),
+        ):
+            epochs(horizon=horizon)

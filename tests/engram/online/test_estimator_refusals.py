@@ -11,6 +11,7 @@ from sklearn.base import clone
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
 from engram.states import to_arrays
 from tests.engram.online.streams import by_name, labels, rows, standardized
+from tests.tables import entry
 
 
 def changed(x, row, column, value):
@@ -36,41 +37,41 @@ BAD_TABLES = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_TABLES)
-def test_a_refused_table_changes_nothing(case, bad):
+def test_a_refused_table_changes_nothing(case):
     model, x, y, named = case
-    spoil, message = BAD_TABLES[bad]
-    fresh = clone(model)
+    unfitted = clone(model)
     model.partial_fit(x, y, **named)
     kept = pickle.dumps(model)
-    with pytest.raises(ValueError, match=message):
-        model.partial_fit(*spoil(x, y))
-    assert pickle.dumps(model) == kept
-    if bad != "columns":
-        with pytest.raises(ValueError, match=message):
-            fresh.partial_fit(*spoil(x, y), **named)
-        assert vars(fresh) == vars(clone(model))
+    for bad, (spoil, message) in BAD_TABLES.items():
+        with entry(bad):
+            fresh = clone(unfitted)
+            with pytest.raises(ValueError, match=message):
+                model.partial_fit(*spoil(x, y))
+            assert pickle.dumps(model) == kept
+            if bad != "columns":
+                with pytest.raises(ValueError, match=message):
+                    fresh.partial_fit(*spoil(x, y), **named)
+                assert vars(fresh) == vars(unfitted)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_a_refused_row_changes_nothing(case):
+    model, x, y, named = case
+    for one, target in zip(by_name(x[:9]), y.tolist(), strict=False):
+        model.learn_one(one, target, **named)
+    kept = pickle.dumps(model)
+    for row, message in [
         ({"age": float("nan"), "new": 1.0}, "column age must be finite.*got NaN"),
         ({"age": "old"}, "column 'age' must be a number, got 'old'"),
         ({"age": None}, "column age must be finite.*got NaN"),
         (5, "x must be a row by name, such as a dict, got 'int'"),
         ([30.0], "x must be a row by name, such as a dict, got 'list'"),
-    ],
-)
-def test_a_refused_row_changes_nothing(case, row, message):
-    model, x, y, named = case
-    for one, target in zip(by_name(x[:9]), y.tolist(), strict=False):
-        model.learn_one(one, target, **named)
-    kept = pickle.dumps(model)
-    with pytest.raises(ValueError, match=message):
-        model.learn_one(row, y[0])
-    with pytest.raises(ValueError, match=message):
-        model.predict_one(row)
+    ]:
+        with entry(row):
+            with pytest.raises(ValueError, match=message):
+                model.learn_one(row, y[0])
+            with pytest.raises(ValueError, match=message):
+                model.predict_one(row)
+            assert pickle.dumps(model) == kept
     with pytest.raises(ValueError, match=r"y must be one number or label, got \["):
         model.learn_one({"new": 1.0}, [y[0], y[1]])
     for w in (-1.0, np.nan, np.inf, "heavy"):
@@ -94,9 +95,8 @@ def test_labels_that_were_never_named_are_refused():
         OnlineClassifier().fit(x, ["yes"] * 40)
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
+def test_parameters_are_checked_at_the_first_row():
+    for model, message in [
         (OnlineRegressor(loss="hinge"), "loss must be squared, absolute or quantile, got 'hinge'"),
         (OnlineRegressor(quantile=1.0), "quantile must be in"),
         (OnlineRegressor(radius=0.0), "radius must be finite and positive"),
@@ -106,13 +106,12 @@ def test_labels_that_were_never_named_are_refused():
         (OnlineClassifier(full_matrix="no"), "full_matrix must be True, False or None"),
         (OnlineClassifier(full_matrix=[1]), "full_matrix must be True, False or None"),
         (OnlineClassifier(learner="ball"), "learner must be mixture or universal, got 'ball'"),
-    ],
-)
-def test_parameters_are_checked_at_the_first_row(model, message):
-    x, y = rows(5)
-    with pytest.raises(ValueError, match=message):
-        model.fit(x, y > y.mean())
-    assert vars(model) == vars(clone(model))
+    ]:
+        with entry(model):
+            x, y = rows(5)
+            with pytest.raises(ValueError, match=message):
+                model.fit(x, y > y.mean())
+            assert vars(model) == vars(clone(model))
 
 
 def test_weights_and_targets_are_checked():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.weights import equalize
 from tests.engram.online.support import play
+from tests.tables import entry
 
 PRIOR = np.array([0.2, 0.5, 0.3])
 # cvxpy says so where a solver has stopped short of the 1e-12 that it is asked for.
@@ -86,20 +87,21 @@ def by_definition(losses, q, eta):
     return p.value / p.value.sum()
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_step_of_msmwc_is_its_convex_programme(seed):
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(2, 7))
-    q, eta = rng.dirichlet(np.ones(n)), rng.uniform(0.05, 2, size=n)
-    losses = rng.normal(size=n) * rng.choice([0.1, 1, 3])
-    p = np.exp(equalize(np.log(q), eta, losses))
-    assert p == pytest.approx(by_definition(losses, q, eta), abs=1e-6)
-    assert p.sum() == pytest.approx(1, abs=1e-14)
-    # Adding to all losses changes nothing, and equal steps are exponential weights.
-    assert np.exp(equalize(np.log(q), eta, losses + 7.3)) == pytest.approx(p, abs=1e-13)
-    plain = np.exp(equalize(np.log(q), np.full(n, 0.7), losses))
-    tilted = q * np.exp(-0.7 * losses)
-    assert plain == pytest.approx(tilted / tilted.sum(), abs=1e-14)
+def test_a_step_of_msmwc_is_its_convex_programme():
+    for seed in range(8):
+        with entry(seed):
+            rng = np.random.default_rng(seed)
+            n = int(rng.integers(2, 7))
+            q, eta = rng.dirichlet(np.ones(n)), rng.uniform(0.05, 2, size=n)
+            losses = rng.normal(size=n) * rng.choice([0.1, 1, 3])
+            p = np.exp(equalize(np.log(q), eta, losses))
+            assert p == pytest.approx(by_definition(losses, q, eta), abs=1e-6)
+            assert p.sum() == pytest.approx(1, abs=1e-14)
+            # Adding to all losses changes nothing, and equal steps are exponential weights.
+            assert np.exp(equalize(np.log(q), eta, losses + 7.3)) == pytest.approx(p, abs=1e-13)
+            plain = np.exp(equalize(np.log(q), np.full(n, 0.7), losses))
+            tilted = q * np.exp(-0.7 * losses)
+            assert plain == pytest.approx(tilted / tilted.sum(), abs=1e-14)
 
 
 @pytest.mark.parametrize("optimistic", [False, True])
@@ -244,9 +246,8 @@ def test_losses_beyond_their_range_are_refused(make):
     learner.observe(state, np.array([50.0, 50.0, 49.0, 51.0]))
 
 
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
+def test_what_cannot_be_is_refused():
+    for make, told in [
         (lambda: hedge(1, horizon=3), "size must be at least 2, got 1"),
         (lambda: hedge(3, horizon=0), "horizon must be at least 1, and finite, got 0"),
         (lambda: hedge(3, horizon=3, loss_range=0.0), "loss_range must be finite and positive"),
@@ -258,8 +259,6 @@ def test_losses_beyond_their_range_are_refused(make):
             lambda: hedge(2, horizon=3).init(np.array([0.7, 0.7])),
             "start's distance from the domain must be 0, got 0.28",
         ),
-    ],
-)
-def test_what_cannot_be_is_refused(make, told):
-    with pytest.raises(ValueError, match=told):
-        make()
+    ]:
+        with entry(make, told), pytest.raises(ValueError, match=told):
+            make()

@@ -1,11 +1,14 @@
 """The best decision in hindsight: by hand, against scipy's solver, and its own proof."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
 from engram.online import loss_streams
 from engram.online.hindsight import Total, least_on_ball, least_quadratic
+from tests.tables import entry
 
 STREAMS = {
     "strongly convex": loss_streams.strongly_convex,
@@ -21,9 +24,8 @@ STREAMS = {
 # --- Quadratics by hand ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("form", "linear", "radius", "expected"),
-    [
+def test_quadratics_on_a_ball():
+    for form, linear, radius, expected in [
         # Inside: H^-1 h = (1/2, 1/4).
         ([[2.0, 0.0], [0.0, 8.0]], [1.0, 2.0], 1.0, [0.5, 0.25]),
         # On the sphere: nu = 1 gives (6 / 2, 20 / 5) = (3, 4), of length 5.
@@ -35,11 +37,10 @@ STREAMS = {
         # None in one direction, where there is: nu = 2 gives (4 / 4, 2 / 2), of length sqrt 2.
         ([[2.0, 0.0], [0.0, 0.0]], [4.0, 2.0], 2**0.5, [1.0, 1.0]),
         ([[3.0, 1.0], [1.0, 3.0]], [0.0, 0.0], 1.0, [0.0, 0.0]),
-    ],
-)
-def test_quadratics_on_a_ball(form, linear, radius, expected):
-    found = least_quadratic(np.array(form), np.array(linear), radius)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    ]:
+        with entry(form, linear, radius):
+            found = least_quadratic(np.array(form), np.array(linear), radius)
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_minimum_that_newton_steps_overshoot():
@@ -54,45 +55,47 @@ def test_a_minimum_that_newton_steps_overshoot():
     assert found.gap < 1e-5
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_forms_with_no_curvature_but_rounding(seed):
+def test_forms_with_no_curvature_but_rounding():
     # h lies across the one direction that bends: on the sphere, x = r h / |h|.
-    rng = np.random.default_rng(seed)
-    a, h = rng.standard_normal((2, 6))
-    h -= (a @ h) / (a @ a) * a
-    found = least_quadratic(1e-3 * np.outer(a, a), h, 0.3)
-    np.testing.assert_allclose(found, 0.3 * h / np.linalg.norm(h), atol=1e-9)
+    for seed in range(40):
+        with entry(seed):
+            rng = np.random.default_rng(seed)
+            a, h = rng.standard_normal((2, 6))
+            h -= (a @ h) / (a @ a) * a
+            found = least_quadratic(1e-3 * np.outer(a, a), h, 0.3)
+            np.testing.assert_allclose(found, 0.3 * h / np.linalg.norm(h), atol=1e-9)
 
 
 # --- Streams ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("rounds", [1, 7, 300])
-def test_no_decision_is_better_by_more_than_the_gap(name, rounds):
-    stream = STREAMS[name](np.random.default_rng(5), rounds, 4)
-    best = stream.best()
-    assert np.linalg.norm(best.decision) <= 1 + 1e-9
-    assert best.total == pytest.approx(stream.losses(best.decision).sum(), abs=1e-9)
-    assert -1e-9 <= best.gap < 1e-6
-    near = best.decision + 1e-2 * loss_streams.directions(np.random.default_rng(0), 50, 4)
+def test_no_decision_is_better_by_more_than_the_gap():
     far = loss_streams.directions(np.random.default_rng(1), 50, 4)
-    for other in (*near, *far, 0.5 * far[0]):
-        inside = other / max(1.0, np.linalg.norm(other))
-        assert stream.losses(inside).sum() >= best.total - best.gap - 1e-9
+    steps = 1e-2 * loss_streams.directions(np.random.default_rng(0), 50, 4)
+    for name, rounds in product(STREAMS, [1, 7, 300]):
+        with entry(name, rounds):
+            stream = STREAMS[name](np.random.default_rng(5), rounds, 4)
+            best = stream.best()
+            assert np.linalg.norm(best.decision) <= 1 + 1e-9
+            assert best.total == pytest.approx(stream.losses(best.decision).sum(), abs=1e-9)
+            assert -1e-9 <= best.gap < 1e-6
+            for other in (*(best.decision + steps), *far, 0.5 * far[0]):
+                inside = other / max(1.0, np.linalg.norm(other))
+                assert stream.losses(inside).sum() >= best.total - best.gap - 1e-9
 
 
-@pytest.mark.parametrize("name", ["strongly convex", "logistic", "squared", "linear", "fixed"])
-def test_smooth_totals_against_scipy(name):
-    stream = STREAMS[name](np.random.default_rng(2), 200, 3)
-    found = minimize(
-        lambda x: stream.losses(x).sum(),
-        np.full(3, 0.1),
-        method="SLSQP",
-        constraints={"type": "ineq", "fun": lambda x: 1 - x @ x},
-        options={"ftol": 1e-12, "maxiter": 500},
-    )
-    assert stream.best().total == pytest.approx(found.fun, abs=1e-5)
+def test_smooth_totals_against_scipy():
+    for name in ["strongly convex", "logistic", "squared", "linear", "fixed"]:
+        with entry(name):
+            stream = STREAMS[name](np.random.default_rng(2), 200, 3)
+            found = minimize(
+                lambda x, stream=stream: stream.losses(x).sum(),
+                np.full(3, 0.1),
+                method="SLSQP",
+                constraints={"type": "ineq", "fun": lambda x: 1 - x @ x},
+                options={"ftol": 1e-12, "maxiter": 500},
+            )
+            assert stream.best().total == pytest.approx(found.fun, abs=1e-5)
 
 
 def test_absolute_totals_against_a_linear_programme():

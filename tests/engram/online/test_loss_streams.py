@@ -7,6 +7,7 @@ import pytest
 
 from engram.online import games, loss_streams
 from engram.online.play import game_regrets
+from tests.tables import entry
 
 STREAMS = {
     "strongly convex": loss_streams.strongly_convex,
@@ -46,45 +47,48 @@ def differences(function, x, step=1e-6):
 # --- Streams ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_gradients_are_those_of_the_losses(name):
-    stream = draw(name)
-    for t, x in zip((1, 5, 400), inside(3), strict=True):
-        one = stream._replace(
-            rows=stream.rows[t - 1 : t],
-            targets=stream.targets[t - 1 : t],
-            tilts=stream.tilts[t - 1 : t],
-        )
-        found = stream.gradient(t, np.stack([x, -x]))
-        for point, gradient in zip((x, -x), found, strict=True):
-            linear = differences(lambda y, one=one: one.losses(y)[0], point)
-            np.testing.assert_allclose(gradient, linear, atol=1e-6)
+def test_gradients_are_those_of_the_losses():
+    for name in STREAMS:
+        with entry(name):
+            stream = draw(name)
+            for t, x in zip((1, 5, 400), inside(3), strict=True):
+                one = stream._replace(
+                    rows=stream.rows[t - 1 : t],
+                    targets=stream.targets[t - 1 : t],
+                    tilts=stream.tilts[t - 1 : t],
+                )
+                found = stream.gradient(t, np.stack([x, -x]))
+                for point, gradient in zip((x, -x), found, strict=True):
+                    linear = differences(lambda y, one=one: one.losses(y)[0], point)
+                    np.testing.assert_allclose(gradient, linear, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_the_bounds_hold_and_g_is_tight(name):
-    stream, points = draw(name), inside(60)
-    longest = steepest = 0.0
-    for t in range(1, stream.horizon + 1):
-        gradients = stream.gradient(t, points)
-        longest = max(longest, np.linalg.norm(gradients, axis=1).max())
-        change = np.linalg.norm(gradients[1:] - gradients[:-1], axis=1)
-        moved = np.linalg.norm(points[1:] - points[:-1], axis=1)
-        steepest = max(steepest, (change / moved).max())
-    assert longest <= stream.gradient_bound * (1 + 1e-12)
-    assert longest >= 0.6 * stream.gradient_bound  # that few points show so much
-    if stream.smoothness is not None:
-        assert steepest <= stream.smoothness * (1 + 1e-12)
+def test_the_bounds_hold_and_g_is_tight():
+    for name in STREAMS:
+        with entry(name):
+            stream, points = draw(name), inside(60)
+            longest = steepest = 0.0
+            for t in range(1, stream.horizon + 1):
+                gradients = stream.gradient(t, points)
+                longest = max(longest, np.linalg.norm(gradients, axis=1).max())
+                change = np.linalg.norm(gradients[1:] - gradients[:-1], axis=1)
+                moved = np.linalg.norm(points[1:] - points[:-1], axis=1)
+                steepest = max(steepest, (change / moved).max())
+            assert longest <= stream.gradient_bound * (1 + 1e-12)
+            assert longest >= 0.6 * stream.gradient_bound  # that few points show so much
+            if stream.smoothness is not None:
+                assert steepest <= stream.smoothness * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_streams_come_again_and_a_part_of_one_is_its_beginning(name):
-    one, two, other = draw(name), draw(name), draw(name, seed=1)
-    x = inside(400)
-    np.testing.assert_array_equal(one.losses(x), two.losses(x))
-    assert not np.allclose(one.losses(x), other.losses(x))
-    np.testing.assert_array_equal(one.first(17).losses(x[:17]), one.losses(x)[:17])
-    assert one.first(17).horizon == 17
+def test_streams_come_again_and_a_part_of_one_is_its_beginning():
+    for name in STREAMS:
+        with entry(name):
+            one, two, other = draw(name), draw(name), draw(name, seed=1)
+            x = inside(400)
+            np.testing.assert_array_equal(one.losses(x), two.losses(x))
+            assert not np.allclose(one.losses(x), other.losses(x))
+            np.testing.assert_array_equal(one.first(17).losses(x[:17]), one.losses(x)[:17])
+            assert one.first(17).horizon == 17
 
 
 def test_losses_by_hand():
@@ -127,18 +131,15 @@ def test_a_fixed_loss_is_fixed():
     np.testing.assert_array_equal(values, values[0])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_what_cannot_be_is_refused():
+    for make, message in [
         (lambda rng: loss_streams.linear(rng, 0), "horizon must be at least 1, got 0"),
         (lambda rng: loss_streams.drifting(rng, 9, 3), "dim must be even, got 3"),
         (lambda rng: loss_streams.drifting(rng, 9, 4, -0.1), "noise must be at least 0, got -0.1"),
         (lambda rng: games.saddle_game(rng, 3, -1.0), "curvature must be at least 0, got -1.0"),
-    ],
-)
-def test_what_cannot_be_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make(np.random.default_rng(0))
+    ]:
+        with entry(make), pytest.raises(ValueError, match=message):
+            make(np.random.default_rng(0))
 
 
 # --- Games -----------------------------------------------------------------------------------
@@ -186,19 +187,22 @@ def test_an_answer_is_the_best_there_is(name):
         )
 
 
-@pytest.mark.parametrize("curvature", [0.0, 0.7])
-def test_at_the_equilibrium_nobody_regrets(curvature):
+def test_at_the_equilibrium_nobody_regrets():
     # Gradients vanish at (u, v): -A v - m u + A v + m u, and likewise for y. Both are found from
     # that: x = u solves [m, A; -A', m] (x, y) = (-b, -c).
-    game = games.saddle_game(np.random.default_rng(6), 4, curvature)
-    eye, a = curvature * np.eye(4), game.matrix
-    solved = np.linalg.solve(
-        np.block([[eye, a], [-a.T, eye]]), -np.r_[game.linear, game.other_linear]
-    )
-    assert np.linalg.norm(solved[:4]) == pytest.approx(0.5)
-    assert np.linalg.norm(solved[4:]) == pytest.approx(0.5)
-    xs, ys, last = np.tile(solved[:4], (9, 1)), np.tile(solved[4:], (9, 1)), np.array([9])
-    assert game_regrets(game, xs, ys, last)[0] == pytest.approx(0.0, abs=1e-12)
-    assert game_regrets(game.transposed(), ys, xs, last)[0] == pytest.approx(0.0, abs=1e-12)
-    both = game_regrets(game, 0 * xs, ys, last) + game_regrets(game.transposed(), ys, 0 * xs, last)
-    assert both[0] > 0.1
+    for curvature in [0.0, 0.7]:
+        with entry(curvature):
+            game = games.saddle_game(np.random.default_rng(6), 4, curvature)
+            eye, a = curvature * np.eye(4), game.matrix
+            solved = np.linalg.solve(
+                np.block([[eye, a], [-a.T, eye]]), -np.r_[game.linear, game.other_linear]
+            )
+            assert np.linalg.norm(solved[:4]) == pytest.approx(0.5)
+            assert np.linalg.norm(solved[4:]) == pytest.approx(0.5)
+            xs, ys, last = np.tile(solved[:4], (9, 1)), np.tile(solved[4:], (9, 1)), np.array([9])
+            assert game_regrets(game, xs, ys, last)[0] == pytest.approx(0.0, abs=1e-12)
+            assert game_regrets(game.transposed(), ys, xs, last)[0] == pytest.approx(0.0, abs=1e-12)
+            both = game_regrets(game, 0 * xs, ys, last) + game_regrets(
+                game.transposed(), ys, 0 * xs, last
+            )
+            assert both[0] > 0.1

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, quantile
+from tests.tables import entry
 
 LOSSES = {
     "squared": SQUARED,
@@ -17,9 +18,8 @@ LOSSES = {
 TWO_CLASSES = ("logistic", "hinge")
 
 
-@pytest.mark.parametrize(
-    ("name", "p", "y", "value", "derivative"),
-    [
+def test_by_hand():
+    for name, p, y, value, derivative in [
         ("squared", 3.0, 0.5, 3.125, 2.5),
         ("absolute", 3.0, 0.5, 2.5, 1.0),
         ("absolute", -3.0, 0.5, 3.5, -1.0),
@@ -32,12 +32,11 @@ TWO_CLASSES = ("logistic", "hinge")
         ("hinge", 0.25, 1.0, 0.75, -1.0),
         ("hinge", 0.25, -1.0, 1.25, 1.0),
         ("hinge", 1.5, 1.0, 0.0, 0.0),
-    ],
-)
-def test_by_hand(name, p, y, value, derivative):
-    loss = LOSSES[name]
-    assert loss.value(np.array(p), np.array(y)) == pytest.approx(value, abs=1e-12)
-    assert loss.derivative(np.array(p), np.array(y)) == pytest.approx(derivative, abs=1e-12)
+    ]:
+        with entry(name, p, y, value, derivative):
+            loss = LOSSES[name]
+            assert loss.value(np.array(p), np.array(y)) == pytest.approx(value, abs=1e-12)
+            assert loss.derivative(np.array(p), np.array(y)) == pytest.approx(derivative, abs=1e-12)
 
 
 NUMBERS = st.floats(-40, 40)
@@ -55,26 +54,32 @@ def test_derivatives_are_subgradients_and_never_larger_than_said(name, a, b, y, 
     assert abs(derivative) <= loss.lipschitz
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize(("p", "y"), [(-3.0, 1.0), (0.3, 1.0), (2.0, -1.0), (0.7, -1.0)])
-def test_second_derivatives_are_derivatives_of_derivatives(name, p, y):
-    loss, h, y = LOSSES[name], 1e-5, np.array(y)
-    change = (loss.derivative(np.array(p + h), y) - loss.derivative(np.array(p - h), y)) / (2 * h)
-    assert loss.second_derivative(np.array(p), y) == pytest.approx(change, abs=1e-8)
+def test_second_derivatives_are_derivatives_of_derivatives():
+    h = 1e-5
+    for name, loss in LOSSES.items():
+        for p, y in [(-3.0, 1.0), (0.3, 1.0), (2.0, -1.0), (0.7, -1.0)]:
+            with entry(name, p, y):
+                change = (
+                    loss.derivative(np.array(p + h), y) - loss.derivative(np.array(p - h), y)
+                ) / (2 * h)
+                assert loss.second_derivative(np.array(p), y) == pytest.approx(change, abs=1e-8)
 
 
-@pytest.mark.parametrize("name", ["absolute", "quantile", "logistic", "hinge"])
-def test_the_lipschitz_constant_is_reached(name):
-    loss, p = LOSSES[name], np.array([-1000.0, 1000.0])
-    assert max(np.abs(loss.derivative(p, np.ones(2))).max(), 0) == loss.lipschitz
+def test_the_lipschitz_constant_is_reached():
+    p = np.array([-1000.0, 1000.0])
+    for name in ["absolute", "quantile", "logistic", "hinge"]:
+        with entry(name):
+            loss = LOSSES[name]
+            assert max(np.abs(loss.derivative(p, np.ones(2))).max(), 0) == loss.lipschitz
 
 
-@pytest.mark.parametrize(("name", "best"), [("squared", 3.2), ("absolute", 2.0), ("quantile", 1.0)])
-def test_the_best_constant_is_the_mean_the_median_or_the_quantile(name, best):
-    y = np.array([0.0, 1.0, 2.0, 4.0, 9.0])  # the 0.3 quantile of five is the second
-    grid = np.linspace(-1, 10, 1101)
-    total = [LOSSES[name].value(np.full(5, p), y).sum() for p in grid]
-    assert grid[np.argmin(total)] == pytest.approx(best, abs=1e-9)
+def test_the_best_constant_is_the_mean_the_median_or_the_quantile():
+    for name, best in [("squared", 3.2), ("absolute", 2.0), ("quantile", 1.0)]:
+        with entry(name, best):
+            y = np.array([0.0, 1.0, 2.0, 4.0, 9.0])  # the 0.3 quantile of five is the second
+            grid = np.linspace(-1, 10, 1101)
+            total = [LOSSES[name].value(np.full(5, p), y).sum() for p in grid]
+            assert grid[np.argmin(total)] == pytest.approx(best, abs=1e-9)
 
 
 def test_half_the_absolute_loss_is_the_middle_quantiles():
@@ -82,10 +87,10 @@ def test_half_the_absolute_loss_is_the_middle_quantiles():
     np.testing.assert_allclose(quantile(0.5).value(p, y), ABSOLUTE.value(p, y) / 2, atol=1e-15)
 
 
-@pytest.mark.parametrize("q", [0.0, 1.0, -0.5, float("nan")])
-def test_a_quantile_is_between_0_and_1(q):
-    with pytest.raises(ValueError, match="quantile must be in"):
-        quantile(q)
+def test_a_quantile_is_between_0_and_1():
+    for q in [0.0, 1.0, -0.5, float("nan")]:
+        with entry(q), pytest.raises(ValueError, match="quantile must be in"):
+            quantile(q)
 
 
 def test_large_margins_do_not_overflow():

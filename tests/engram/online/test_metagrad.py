@@ -9,6 +9,7 @@ from engram.online.domains import ball, box, simplex
 from engram.online.metagrad import metagrad
 from tests.engram.online.algorithm_1 import projected_in_norm
 from tests.engram.online.support import adversaries, play
+from tests.tables import entry
 
 
 def literal_metagrad(gradients, count):
@@ -33,14 +34,15 @@ def literal_metagrad(gradients, count):
             points[i] = projected_in_norm(free, precision)
 
 
-@pytest.mark.parametrize(("horizon", "count"), [(1, 1), (4, 2), (16, 3), (17, 4)])
-def test_it_is_its_definition(horizon, count):
-    g = np.random.default_rng(horizon).normal(size=(30, 3)) + np.array([0.5, 0, -1])
-    g /= np.linalg.norm(g, axis=1).max()
-    learner = metagrad(ball(3, 1.0), gradient_bound=1.0, horizon=horizon)
-    x, _ = play(learner, lambda t, x: g[t], 30)
-    assert x == pytest.approx(np.array(list(literal_metagrad(g, count))), abs=1e-10)
-    assert np.linalg.norm(x[-1]) > 0.3
+def test_it_is_its_definition():
+    for horizon, count in [(1, 1), (4, 2), (16, 3), (17, 4)]:
+        with entry(horizon, count):
+            g = np.random.default_rng(horizon).normal(size=(30, 3)) + np.array([0.5, 0, -1])
+            g /= np.linalg.norm(g, axis=1).max()
+            learner = metagrad(ball(3, 1.0), gradient_bound=1.0, horizon=horizon)
+            x, _ = play(learner, lambda t, x, g=g: g[t], 30)
+            assert x == pytest.approx(np.array(list(literal_metagrad(g, count))), abs=1e-10)
+            assert np.linalg.norm(x[-1]) > 0.3
 
 
 def comparators(domain, g):
@@ -49,28 +51,31 @@ def comparators(domain, g):
     return [domain.center, *map(domain.project, [*drawn, -1e9 * g.sum(axis=0)])]
 
 
-@pytest.mark.parametrize("stream", adversaries(3, 2.0))
-@pytest.mark.parametrize(
-    "domain",
-    [ball(3, 1.5), box(np.array([-1.0, 0, -2]), np.array([0.5, 2, -1])), simplex(3)],
-    ids=["ball", "box", "simplex"],
-)
-def test_its_second_order_regret(stream, domain):
+def test_its_second_order_regret():
     # With R = sum <g, w - u>, V = sum <g, w - u>^2, F = sum g g': for each expert (Lemmas 3 to 5)
     #   eta R - eta^2 V <= ln(1 / prior) + |u - w_1|^2 / (2 D^2) + ln det(I + 2 eta^2 D^2 F) / 2.
-    rounds, diameter = 400, domain.diameter
-    learner = metagrad(domain, gradient_bound=2.0, horizon=rounds)
-    x, g = play(learner, adversaries(3, 2.0)[stream], rounds)
-    etas = 2.0 ** -np.arange(6) / (5 * diameter * 2.0)  # ceil(log2(400) / 2) = 5
-    prior = (1 + 1 / 6) / ((np.arange(6) + 1) * (np.arange(6) + 2))
-    fisher = g.T @ g
-    for u in comparators(domain, g):
-        slopes = np.sum(g * (x - u), axis=1)
-        for eta, mass in zip(etas, prior, strict=True):
-            volume = np.linalg.slogdet(np.eye(3) + 2 * (eta * diameter) ** 2 * fisher)[1]
-            distance = np.sum((u - x[0]) ** 2) / (2 * diameter**2)
-            cost = -log(mass) + distance + volume / 2
-            assert eta * slopes.sum() - eta**2 * np.sum(slopes**2) <= cost + 1e-9
+    for stream in adversaries(3, 2.0):
+        for domain in [
+            ball(3, 1.5),
+            box(np.array([-1.0, 0, -2]), np.array([0.5, 2, -1])),
+            simplex(3),
+        ]:
+            with entry(stream, domain):
+                rounds, diameter = 400, domain.diameter
+                learner = metagrad(domain, gradient_bound=2.0, horizon=rounds)
+                x, g = play(learner, adversaries(3, 2.0)[stream], rounds)
+                etas = 2.0 ** -np.arange(6) / (5 * diameter * 2.0)  # ceil(log2(400) / 2) = 5
+                prior = (1 + 1 / 6) / ((np.arange(6) + 1) * (np.arange(6) + 2))
+                fisher = g.T @ g
+                for u in comparators(domain, g):
+                    slopes = np.sum(g * (x - u), axis=1)
+                    for eta, mass in zip(etas, prior, strict=True):
+                        volume = np.linalg.slogdet(np.eye(3) + 2 * (eta * diameter) ** 2 * fisher)[
+                            1
+                        ]
+                        distance = np.sum((u - x[0]) ** 2) / (2 * diameter**2)
+                        cost = -log(mass) + distance + volume / 2
+                        assert eta * slopes.sum() - eta**2 * np.sum(slopes**2) <= cost + 1e-9
 
 
 def test_the_experts_rates():
@@ -84,13 +89,10 @@ def test_the_experts_rates():
     assert first == pytest.approx(np.array([-eta * 0.5 / (1 / 36 + 2 * (eta * 0.5) ** 2), 0]))
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_what_cannot_be_is_refused():
+    for options, told in [
         ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
         ({"gradient_bound": np.inf}, "gradient_bound must be finite and positive, got inf"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, told):
-    with pytest.raises(ValueError, match=told):
-        metagrad(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})
+    ]:
+        with entry(options, told), pytest.raises(ValueError, match=told):
+            metagrad(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})

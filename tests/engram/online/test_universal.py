@@ -7,6 +7,7 @@ from engram.online.domains import ball, box, simplex
 from engram.online.surrogates import curvatures
 from engram.online.universal import practical, theoretical, universal_ensemble
 from tests.engram.online.algorithm_1 import algorithm_1
+from tests.tables import entry
 
 
 def quadratics(dim, seed):
@@ -21,26 +22,29 @@ def quadratics(dim, seed):
 
 
 @pytest.mark.parametrize("multi", [False, True])
-@pytest.mark.parametrize(("horizon", "exp_concave"), [(8, True), (20, True), (20, False)])
-def test_it_is_algorithm_1(multi, horizon, exp_concave):
-    dim, gradient = 3, quadratics(3, seed=horizon)
-    learner = universal_ensemble(
-        ball(dim, 1.0),
-        gradient_bound=1.0,
-        horizon=horizon,
-        smoothness=1.0,
-        feedback="multi-gradient" if multi else "one-gradient",
-        exp_concave=exp_concave,
-    )
-    state = learner.init(None)
-    told = algorithm_1(gradient, dim, horizon, multi=multi, exp_concave=exp_concave, rounds=20)
-    moved = 0.0
-    for t, x in enumerate(told):
-        assert learner.act(state) == pytest.approx(x, abs=1e-10)
-        g = gradient(t, learner.points(state))
-        state = learner.observe(state, g if multi else g[0])
-        moved += np.linalg.norm(learner.act(state) - x)
-    assert moved > 0.5
+def test_it_is_algorithm_1(multi):
+    for horizon, exp_concave in [(8, True), (20, True), (20, False)]:
+        with entry(horizon, exp_concave):
+            dim, gradient = 3, quadratics(3, seed=horizon)
+            learner = universal_ensemble(
+                ball(dim, 1.0),
+                gradient_bound=1.0,
+                horizon=horizon,
+                smoothness=1.0,
+                feedback="multi-gradient" if multi else "one-gradient",
+                exp_concave=exp_concave,
+            )
+            state = learner.init(None)
+            told = algorithm_1(
+                gradient, dim, horizon, multi=multi, exp_concave=exp_concave, rounds=20
+            )
+            moved = 0.0
+            for t, x in enumerate(told):
+                assert learner.act(state) == pytest.approx(x, abs=1e-10)
+                g = gradient(t, learner.points(state))
+                state = learner.observe(state, g if multi else g[0])
+                moved += np.linalg.norm(learner.act(state) - x)
+            assert moved > 0.5
 
 
 def test_one_gradient_a_round_is_at_the_decision_and_many_are_one_for_each_base_learner():
@@ -91,27 +95,28 @@ def test_units_do_not_matter(domain, larger):
         state, scaled = one.observe(state, g), other.observe(scaled, 7 / 50 * g)
 
 
-@pytest.mark.parametrize("smoothness", [0.01, 1.0, 30.0])
-def test_the_theorys_constants_are_the_least_that_the_proof_allows(smoothness):
-    d, g = 2.0, 1.0
-    c = theoretical(smoothness)
-    g_sc = g + d
-    c_2 = 4 * smoothness**2 + 32 * d**2 * g**2 * smoothness**2 + 8 * g**4
-    c_3 = (4 + 4 * smoothness**2) * g_sc**2
-    c_4 = 2 * d**2 * smoothness**2 + 2 * g**2 + 10 * d * smoothness**2
-    first = [32 * c_3, 2 * c_4, 4 * c_2 / (8 * g**2 + c.lambda_2)]
-    assert c.lambda_1 == pytest.approx(max(first))
-    assert c.lambda_2 == 2 * c.lambda_1
-    top = [1, 128, 8 * d, 8 * c.lambda_1 * d**2, 64 * d**2 * c_3, 4 * d**2 * c_4]
-    top.append(8 * c_2 * d**2 / (8 * g**2 + c.lambda_2))
-    assert c.c_0 == pytest.approx(max(top))
-    # The last coefficients of C.2, for the three kinds of losses: none positive.
-    assert c.lambda_2 + 64 * g_sc**2 - c.gamma_strong / 8 <= 1e-9 * c.gamma_strong
-    assert c.lambda_2 + 16 * g**4 / c.gamma_exp - c.gamma_exp / 4 <= 0
-    assert c.lambda_2 + 2 * g**2 - c.gamma_convex / 4 <= 1e-9 * c.gamma_convex
-    # With the text's gamma for exp-concave losses it would be.
-    text = 8 * g**2 + c.lambda_2
-    assert c.lambda_2 + 16 * g**4 / text - text / 4 > 0
+def test_the_theorys_constants_are_the_least_that_the_proof_allows():
+    for smoothness in [0.01, 1.0, 30.0]:
+        with entry(smoothness):
+            d, g = 2.0, 1.0
+            c = theoretical(smoothness)
+            g_sc = g + d
+            c_2 = 4 * smoothness**2 + 32 * d**2 * g**2 * smoothness**2 + 8 * g**4
+            c_3 = (4 + 4 * smoothness**2) * g_sc**2
+            c_4 = 2 * d**2 * smoothness**2 + 2 * g**2 + 10 * d * smoothness**2
+            first = [32 * c_3, 2 * c_4, 4 * c_2 / (8 * g**2 + c.lambda_2)]
+            assert c.lambda_1 == pytest.approx(max(first))
+            assert c.lambda_2 == 2 * c.lambda_1
+            top = [1, 128, 8 * d, 8 * c.lambda_1 * d**2, 64 * d**2 * c_3, 4 * d**2 * c_4]
+            top.append(8 * c_2 * d**2 / (8 * g**2 + c.lambda_2))
+            assert c.c_0 == pytest.approx(max(top))
+            # The last coefficients of C.2, for the three kinds of losses: none positive.
+            assert c.lambda_2 + 64 * g_sc**2 - c.gamma_strong / 8 <= 1e-9 * c.gamma_strong
+            assert c.lambda_2 + 16 * g**4 / c.gamma_exp - c.gamma_exp / 4 <= 0
+            assert c.lambda_2 + 2 * g**2 - c.gamma_convex / 4 <= 1e-9 * c.gamma_convex
+            # With the text's gamma for exp-concave losses it would be.
+            text = 8 * g**2 + c.lambda_2
+            assert c.lambda_2 + 16 * g**4 / text - text / 4 > 0
 
 
 def play(learner, gradient, rounds):
@@ -156,9 +161,8 @@ def test_a_horizon_of_one_round():
     learner.observe(state, np.array([1.0, 0.0]))
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_what_cannot_be_is_refused():
+    for options, told in [
         ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
         ({"horizon": np.inf}, "horizon must be at least 1, and finite, got inf"),
         ({"feedback": "two"}, "feedback must be one-gradient or multi-gradient, got 'two'"),
@@ -166,8 +170,6 @@ def test_a_horizon_of_one_round():
         ({"gradient_bound": 0.0}, "gradient_bound must be finite and positive, got 0.0"),
         ({"gradient_bound": np.nan}, "gradient_bound must be finite and positive, got nan"),
         ({"smoothness": -1.0}, "smoothness must be finite and positive, got -1.0"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, told):
-    with pytest.raises(ValueError, match=told):
-        universal_ensemble(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})
+    ]:
+        with entry(options, told), pytest.raises(ValueError, match=told):
+            universal_ensemble(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})

@@ -12,6 +12,7 @@ from engram.online.usc import usc
 from tests.engram.online.algorithm_1 import GUESSES, projected, projected_in_norm
 from tests.engram.online.support import adversaries, least, play
 from tests.engram.online.test_experts import literal_adapt_ml_prod
+from tests.tables import entry
 
 
 def literal_usc(gradients, horizon):
@@ -41,13 +42,15 @@ def literal_usc(gradients, horizon):
                 points[i] = projected_in_norm(free, metrics[guess])
 
 
-@pytest.mark.parametrize("horizon", [8, 20])
-def test_it_is_its_definition(horizon):
-    g = np.random.default_rng(horizon).normal(size=(horizon, 3))
-    g /= 1.2 * np.linalg.norm(g, axis=1).max()
-    x, _ = play(usc(ball(3, 1.0), gradient_bound=1.0, horizon=horizon), lambda t, x: g[t], horizon)
-    assert x == pytest.approx(np.array(list(literal_usc(g, horizon))), abs=1e-10)
-    assert np.linalg.norm(np.diff(x, axis=0), axis=1).max() > 0.1
+def test_it_is_its_definition():
+    for horizon in [8, 20]:
+        with entry(horizon):
+            g = np.random.default_rng(horizon).normal(size=(horizon, 3))
+            g /= 1.2 * np.linalg.norm(g, axis=1).max()
+            learner = usc(ball(3, 1.0), gradient_bound=1.0, horizon=horizon)
+            x, _ = play(learner, lambda t, x, g=g: g[t], horizon)
+            assert x == pytest.approx(np.array(list(literal_usc(g, horizon))), abs=1e-10)
+            assert np.linalg.norm(np.diff(x, axis=0), axis=1).max() > 0.1
 
 
 def test_units_do_not_matter():
@@ -61,21 +64,22 @@ def test_units_do_not_matter():
     assert y == pytest.approx(center + 50 * x, abs=1e-9 * 900)
 
 
-@pytest.mark.parametrize("stream", adversaries(3, 2.0))
-@pytest.mark.parametrize("domain", [ball(3, 1.5), box(np.array([-1.0, 0]), np.array([0.5, 2.0]))])
-def test_its_regret_is_that_of_a_base_learner_and_that_of_adapt_ml_prod(stream, domain):
+def test_its_regret_is_that_of_a_base_learner_and_that_of_adapt_ml_prod():
     # Against OGD, one of 21 experts, whose regret is at most 1.5 D G sqrt T (Corollary 4 of
     # Gaillard et al., with sum r^2 <= T).
-    rounds, n = 400, 21  # 1/400 ... 256/400, 1: 10 guesses
-    given = adversaries(domain.dim, 2.0)[stream]
-    learner = usc(domain, gradient_bound=2.0, horizon=rounds)
-    x, g = play(learner, given, rounds)
-    assert learner.init(None).weights.logs.shape == (n,)
-    regret = np.sum(x * g) - least(domain, g.sum(axis=0))
-    c = 3 * log(n) + log(1 + n / (2 * e) * (1 + log(rounds + 1)))
-    unit = domain.diameter * 2.0
-    meta = unit * (c / sqrt(log(n)) * sqrt(1 + rounds) + 2 * c)
-    assert regret <= min(meta + 1.5 * unit * sqrt(rounds), 3 * unit * sqrt(rounds))
+    for stream in adversaries(3, 2.0):
+        for domain in [ball(3, 1.5), box(np.array([-1.0, 0]), np.array([0.5, 2.0]))]:
+            with entry(stream, domain):
+                rounds, n = 400, 21  # 1/400 ... 256/400, 1: 10 guesses
+                given = adversaries(domain.dim, 2.0)[stream]
+                learner = usc(domain, gradient_bound=2.0, horizon=rounds)
+                x, g = play(learner, given, rounds)
+                assert learner.init(None).weights.logs.shape == (n,)
+                regret = np.sum(x * g) - least(domain, g.sum(axis=0))
+                c = 3 * log(n) + log(1 + n / (2 * e) * (1 + log(rounds + 1)))
+                unit = domain.diameter * 2.0
+                meta = unit * (c / sqrt(log(n)) * sqrt(1 + rounds) + 2 * c)
+                assert regret <= min(meta + 1.5 * unit * sqrt(rounds), 3 * unit * sqrt(rounds))
 
 
 @pytest.mark.parametrize("stream", adversaries(3, 1.0))
@@ -132,13 +136,10 @@ def test_regret_on_strongly_convex_losses_hardly_grows():
     assert many < 0.6 * regret(ogd(ball(4, 1.0), gradient_bound=1.0), 4000)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_what_cannot_be_is_refused():
+    for options, told in [
         ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
         ({"gradient_bound": -1.0}, "gradient_bound must be finite and positive, got -1.0"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, told):
-    with pytest.raises(ValueError, match=told):
-        usc(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})
+    ]:
+        with entry(options, told), pytest.raises(ValueError, match=told):
+            usc(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})

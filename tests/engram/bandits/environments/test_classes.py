@@ -8,6 +8,7 @@ from scipy.stats import chisquare
 
 from engram.bandits.environments.classes import LabeledRows, classes, laid_out
 from engram.bandits.recovery import true_groups
+from tests.tables import entry
 
 K, D = 4, 3
 
@@ -186,8 +187,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("message", BAD)
-def test_what_is_refused(message):
-    datasets, options = BAD[message]
-    with pytest.raises(ValueError, match=message):
-        classes(datasets, **{"horizon": 5, "seed": 0, **options})
+def test_what_is_refused():
+    for message, (datasets, options) in BAD.items():
+        with entry(message), pytest.raises(ValueError, match=message):
+            classes(datasets, **{"horizon": 5, "seed": 0, **options})

@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 
 from engram.bandits.environments.grouped import REWARDS, grouped
 from engram.bandits.recovery import true_groups
+from tests.tables import entry
 
 
 def environment(**options):
@@ -53,21 +54,22 @@ def test_rewards_that_are_not_linear(reward, phi):
         np.testing.assert_allclose(bent.round(t).means, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("topics", [1, 2, 3])
-def test_linear_means_are_a_parameter_times_the_arm_of_length_one(topics):
-    there = environment(topics=topics)
-    arms, means = {}, {}
-    for now in map(there.round, range(400)):
-        np.testing.assert_allclose(np.linalg.norm(now.arms, axis=1), 1, rtol=1e-14)
-        arms.setdefault(now.user, []).append(now.arms)
-        means.setdefault(now.user, []).append(now.means)
-    for user in range(there.users):
-        x, y = np.concatenate(arms[user]), np.concatenate(means[user])
-        theta, _, rank, _ = np.linalg.lstsq(x, y)
-        assert rank == there.dim
-        np.testing.assert_allclose(x @ theta, y, atol=1e-12)
-        # theta = (a of each topic, 1) / sqrt 2
-        assert theta @ theta == pytest.approx((topics + 1) / 2)
+def test_linear_means_are_a_parameter_times_the_arm_of_length_one():
+    for topics in [1, 2, 3]:
+        with entry(topics):
+            there = environment(topics=topics)
+            arms, means = {}, {}
+            for now in map(there.round, range(400)):
+                np.testing.assert_allclose(np.linalg.norm(now.arms, axis=1), 1, rtol=1e-14)
+                arms.setdefault(now.user, []).append(now.arms)
+                means.setdefault(now.user, []).append(now.means)
+            for user in range(there.users):
+                x, y = np.concatenate(arms[user]), np.concatenate(means[user])
+                theta, _, rank, _ = np.linalg.lstsq(x, y)
+                assert rank == there.dim
+                np.testing.assert_allclose(x @ theta, y, atol=1e-12)
+                # theta = (a of each topic, 1) / sqrt 2
+                assert theta @ theta == pytest.approx((topics + 1) / 2)
 
 
 def test_users_topics_and_directions_are_uniform():
@@ -122,14 +124,18 @@ def test_the_served_users_opinion_is_the_round_s_means(users, groups, topics, re
     assert all(len(np.unique(row)) <= groups for row in expected_rewards)
 
 
-@pytest.mark.parametrize("topics", [1, 2])
-def test_different_groups_are_a_gap_apart(topics):
-    there = environment(gap=0.07, topics=topics)
-    for t in range(100):
-        expected_rewards = there.expected_rewards(t)
-        apart = np.abs(expected_rewards[:, :, None] - expected_rewards[:, None, :])
-        assert (apart[apart > 0] >= 0.07).all()
-        assert expected_rewards[:, there.round(t).user].tolist() == there.round(t).means.tolist()
+def test_different_groups_are_a_gap_apart():
+    for topics in [1, 2]:
+        with entry(topics):
+            there = environment(gap=0.07, topics=topics)
+            for t in range(100):
+                expected_rewards = there.expected_rewards(t)
+                apart = np.abs(expected_rewards[:, :, None] - expected_rewards[:, None, :])
+                assert (apart[apart > 0] >= 0.07).all()
+                assert (
+                    expected_rewards[:, there.round(t).user].tolist()
+                    == there.round(t).means.tolist()
+                )
 
 
 def test_one_group_keeps_any_gap():
@@ -165,7 +171,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("message", BAD)
-def test_what_is_refused(message):
-    with pytest.raises(ValueError, match=message):
-        environment(**BAD[message])
+def test_what_is_refused():
+    for message, settings in BAD.items():
+        with entry(message), pytest.raises(ValueError, match=message):
+            environment(**settings)
