@@ -4,16 +4,18 @@ A rule looks at the cells of a column, and returns a question where it cannot be
 Shares are of all rows of the federation. A column whose kind is written down is not asked about.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from federation.data.schema.cells import CODE, NUMBER, Cells, number
-from federation.data.schema.written import Question
+from federation.data.schema.written import Question, key
 from federation.schema import Column, ColumnKind
 
 FEW: Final = 10
@@ -28,6 +30,7 @@ CLASSES: Final = 20
 CODES: Final = (-9, -99, -999, -9999, 999, 9999)
 """Numbers that often stand for a missing one."""
 
+_quoted: Final = partial(json.dumps, ensure_ascii=False)
 _FAR: Final = 3  # times the distance of the quantiles, beyond which a number may be a code
 _DIGITS: Final = 5  # of a number with more, all as long as each other, it may be an identifier
 _ROWS: Final = 20  # fewer may tell a target by chance
@@ -108,7 +111,7 @@ def decorated(cells: Cells) -> Question | None:
     ways = parsed(cells)
     if ways is None:
         return None
-    lines = ["{" + ", ".join(f'{k} = "{v}"' for k, v in way.items()) + "}" for way in ways]
+    lines = [f"{{{', '.join(f'{k} = {_quoted(v)}' for k, v in way.items())}}}" for way in ways]
     return _asks(cells, f"is numbers with {_named(ways)}", *lines)
 
 
@@ -152,7 +155,7 @@ def mixed(cells: Cells) -> Question | None:
     if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:
         return None
     odd = cells.texts[~numeric]
-    listed = ", ".join(f'"{text}"' for text in odd[:20])
+    listed = ", ".join(map(_quoted, odd[:20]))
     looks = f"has {cells.named(~numeric)} among numbers"
     asks = _asks(cells, looks, f"{{missing = [{listed}]}}", '{kind = "category"}')
     return asks._replace(cells=())
@@ -162,11 +165,12 @@ def codes(cells: Cells) -> Question | None:
     """Two rows or more have a number such as -99 or 999, far away from all others."""
     if cells.numbers is None or len(cells.numbers) < 3:
         return None
-    found = [code for code in CODES if _is_code(cells, code)]
-    if not found:
+    found = np.isin(cells.numbers, [code for code in CODES if _is_code(cells, code)])
+    if not found.any():
         return None
-    listed = ", ".join(f'"{code}"' for code in found)
-    looks = f"has {cells.named(np.isin(cells.numbers, found))}, far from its other numbers"
+    written = cells.texts[found] if cells.texts.dtype.kind == "O" else cells.numbers[found]
+    listed = ", ".join(f'"{c}"' if isinstance(c, str) else f'"{c:g}"' for c in written)
+    looks = f"has {cells.named(found)}, far from its other numbers"
     choices = f"{{missing = [{listed}]}}", f'{{kind = "{kind_of(cells)}"}}'
     return _asks(cells, looks, *choices)._replace(cells=())
 
@@ -210,10 +214,13 @@ def blanks(cells: Cells) -> Question | None:
     if not cells.blanks:
         return None
     meant = {text: text.strip() for text in cells.blanks} | {text: text for text in cells.texts}
-    pairs = ", ".join(f'"{text}" = "{value}"' for text, value in meant.items())
+    pairs = ", ".join(f"{_quoted(t)} = {_quoted(value)}" for t, value in meant.items())
     looks = "has values that differ in blanks alone"
     return Question(
-        cells.name, cells.blanks[:3], looks, (f"columns.{cells.name} = {{values = {{{pairs}}}}}",)
+        cells.name,
+        cells.blanks[:3],
+        looks,
+        (f"columns.{key(cells.name)} = {{values = {{{pairs}}}}}",),
     )
 
 
@@ -269,7 +276,7 @@ def classes(cells: Cells) -> Question | None:
 
 
 def _asks(cells: Cells, looks: str, *choices: str) -> Question:
-    lines = tuple(f"columns.{cells.name} = {choice}" for choice in choices)
+    lines = tuple(f"columns.{key(cells.name)} = {choice}" for choice in choices)
     return Question(cells.name, cells.shown(), looks, lines)
 
 

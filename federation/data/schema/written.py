@@ -128,7 +128,7 @@ def to_toml(schema: Schema, questions: Sequence[Question] = ()) -> str:
         if (question := asked.get(column.name)) is not None:
             cells = ", ".join(map(json.dumps, question.cells))
             notes = [f"# It {question.looks} ({cells}). Or: {'; '.join(question.choices[1:])}"]
-        head = f"columns.{_key(column.name)}"
+        head = f"columns.{key(column.name)}"
         lines += _lines(head, column, notes)
     return "\n".join(lines) + "\n"
 
@@ -150,7 +150,8 @@ def _default(field: Any) -> Any:
     return field.default if field.default is not MISSING else {}
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
+    """Returns a column's name as a key of TOML."""
     plain = name and all(c.isascii() and (c.isalnum() or c in "_-") for c in name)
     return name if plain else json.dumps(name, ensure_ascii=False)
 
