@@ -9,7 +9,7 @@ from federation.described import site_schema
 from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig
-from federation.schema import Schema
+from federation.schema import File, Schema
 
 _log = getLogger("flwr.engram")
 
@@ -37,8 +37,8 @@ def by_own_schema(e: Experiment, config: NodeConfig) -> Experiment:
     Raises:
         Refused: The site's schema cannot be read.
     """
-    own = site_schema(config.identity) if config.data else Schema()
-    if own == Schema():
+    own = site_schema(config.identity)
+    if not config.data or not (own.columns or own.file != File()):
         return e
     run = read_schema(e.schema) if e.schema else Schema()
     return e.model_copy(update={"schema": to_toml(run.written_as(own))})

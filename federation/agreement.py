@@ -8,14 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from federation.compared import (
-    Sites,
-    agreed_values,
-    kind_of_sites,
-    line_of_values,
-    plain_kind,
-    sites_alike,
-)
+from federation.compared import Compared, plain_kind
 from federation.data.schema.rules import FEW
 from federation.data.schema.written import key, read_schema, to_toml
 from federation.data.values import Columns, name_order
@@ -85,35 +78,34 @@ def proposed(
     """
     columns, schema = _columns_of(given), read_schema(given.get("schema") or "columns = {}")
     settings: dict[str, Any] = {"target-column": targets[0]} if len(targets) == 1 else {}
+    each = _compared(tables)
     names = columns.inputs or [
         name
         for name in _names(tables, 1 if union else len(tables))
         if name not in (*targets, columns.target, columns.task)
-        and _is_usable(_sites(tables, name), columns.schema.column(name))
+        and _is_usable(each[name], columns.schema.column(name))
     ]
     declared, written = _declared(columns), [*schema.columns]
     for name in (*names, *targets):
-        there = _sites(tables, name)
-        if name not in declared and kind_of_sites(there) == "category":
-            values = agreed_values(there)
+        there = each.get(name) or Compared.of({}, name)
+        if name not in declared and there.kind == "category" and there.values:
             # Among inputs the first one is the reference of linear models.
-            values = values if name not in targets else sorted(values)
-            declared |= {name: tuple(values)} if values else {}
+            in_order = sorted(there.values) if name in targets else there.values
+            declared[name] = tuple(in_order)
         elif name in targets[:1] and "task" not in given:
             settings |= _classes_of(there)
         if name not in schema.by_name:
-            written += _written(there, Column(name), declared.get(name, ()))
+            written += _written(there, declared.get(name, ()))
     settings["input-columns"] = ",".join(names)
-    plain = {n: v for n, v in declared.items() if not any(m in "".join(v) for m in _MARKS)}
-    if plain:
-        each = (f"{name}={'|'.join(values)}" for name, values in sorted(plain.items()))
-        settings["categories"] = "; ".join(each)
+    if plain := {n: v for n, v in declared.items() if not any(m in "".join(v) for m in _MARKS)}:
+        lists = (f"{name}={'|'.join(values)}" for name, values in sorted(plain.items()))
+        settings["categories"] = "; ".join(lists)
     if written:
         settings["schema"] = to_toml(replace(schema, columns=tuple(written)))
-    if union and (lacked := [n for n in names if len(_sites(tables, n)) < len(tables)]):
-        each = (f"{name}={_usual(_sites(tables, name), declared)}" for name in lacked)
-        settings["optional-columns"] = "; ".join(each)
-    missing = any(each.missing for name in names for each in _sites(tables, name).values())
+    if union and (lacked := [name for name in names if len(each[name].sites) < len(tables)]):
+        usual = (f"{name}={_usual(each[name], declared)}" for name in lacked)
+        settings["optional-columns"] = "; ".join(usual)
+    missing = any(c.missing for name in names if name in each for c in each[name].sites.values())
     if (missing or "optional-columns" in settings) and "missing" not in given:
         settings["missing"] = "median"
     return settings | {key: value for key, value in given.items() if key not in settings}
@@ -134,23 +126,25 @@ def findings(
     apart = (*targets, columns.target, columns.task)
     usual = [name for name in _names(tables, len(tables) // 2 + 1) if name not in apart]
     inputs = list(columns.inputs) or usual
-    found: list[Finding] = []
+    each, found = _compared(tables), list[Finding]()
     for site, table in tables.items():
         found += _of_names(tables, site, inputs, usual, columns, apart)
         if optional := [name for name in columns.defaults if name not in table.columns]:
-            each = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
-            text = f"lacks {each}: there it is missing in all rows, as optional-columns says"
+            named = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
+            text = f"lacks {named}: there it is missing in all rows, as optional-columns says"
             found.append(Finding(site, text, stops=False))
-        for name, column in table.columns.items():
-            there, is_target = _sites(tables, name), name in targets
+        for name in sorted(table.columns, key=name_order):
+            there, column = each[name], table.columns[name]
+            is_target, is_read = name in targets, name in (*inputs, *targets)
             stops, said = list[str](), list[str]()
             if _is_asked(column, columns, is_target=is_target):
-                (stops if column.column.kind in INPUTS else said).append(_question(column))
-            elif name in (*inputs, *targets):
+                is_needed = is_read or column.column.kind in INPUTS
+                (stops if is_needed else said).append(_question(column, is_needed=is_needed))
+            elif is_read:
                 stops += _of_kind(there, site, columns, classes if is_target else 0)
-            if name in (*inputs, *targets):
+            if is_read:
                 stops += _of_missing(column, columns, table.rows, is_target=is_target)
-                said += [*_of_unit(there, site), *_of_scale(there, site)]
+                said += [*_of_unit(there, column.column), *_of_scale(there, site)]
                 said += ["has blanks around values: they are left out"] if column.blanks else []
             found += [Finding(site, f"{_called(name)} {text}") for text in stops]
             found += [Finding(site, f"{_called(name)} {text}", stops=False) for text in said]
@@ -166,21 +160,17 @@ def summary(tables: Tables, settings: Mapping[str, Any]) -> list[list[str]]:
     """
     columns, lines = _columns_of(settings), []
     rows, declared = sum(table.rows for table in tables.values()), _declared(columns)
-    for name in sorted(
-        {name for table in tables.values() for name in table.columns}, key=name_order
-    ):
-        there = _sites(tables, name)
-        values = declared.get(name, ())
-        told = [there[site].median if site in there else None for site in tables]
-        medians = [("-" if m is None else f"{m:.10g}") for m in told if any(told)]
-        kind = "category" if values else kind_of_sites(there)
+    for name, there in sorted(_compared(tables).items(), key=lambda pair: name_order(pair[0])):
+        told = [there.sites[site].median if site in there.sites else None for site in tables]
+        medians = [_shown(m) for m in told if any(m is not None for m in told)]
+        kind = "category" if name in declared else there.kind
         if name == columns.target:
             kind = f"{kind}, the target"
         elif columns.inputs and name not in columns.inputs:
             kind = f"{kind}, left out"
-        missing = sum(column.missing or 0 for column in there.values())
+        missing = sum(column.missing or 0 for column in there.sites.values())
         share = f"{100 * missing / rows:.2g} %" if missing and rows else ""
-        lines.append([name, kind, " | ".join(values or medians), share])
+        lines.append([name, kind, " | ".join(declared.get(name) or medians), share])
     return lines
 
 
@@ -194,16 +184,20 @@ def _declared(columns: Columns) -> dict[str, tuple[str, ...]]:
     return {c.name: c.values for c in columns.schema.columns if c.values}
 
 
-def _sites(tables: Tables, name: str) -> dict[str, DescribedColumn]:
-    return {site: t.columns[name] for site, t in tables.items() if name in t.columns}
+def _compared(tables: Tables) -> dict[str, Compared]:
+    names = {name for table in tables.values() for name in table.columns}
+    return {name: Compared.of(tables, name) for name in names}
 
 
-def _usual(there: Sites, declared: Mapping[str, Sequence[str]]) -> str:
+def _usual(there: Compared, declared: Mapping[str, Sequence[str]]) -> str:
     """Returns the value that stands for a column where a table lacks it."""
-    name = next(iter(there.values())).column.name
-    if name in declared:
-        return declared[name][0]
-    return f"{median([c.median for c in there.values() if c.median is not None] or [0.0]):.10g}"
+    if there.name in declared:
+        return declared[there.name][0]
+    return _shown(median([c.median for c in there.sites.values() if c.median is not None] or [0.0]))
+
+
+def _shown(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:.10g}"
 
 
 def _names(tables: Tables, least: int) -> list[str]:
@@ -212,37 +206,32 @@ def _names(tables: Tables, least: int) -> list[str]:
     return sorted((name for name in counts if counts[name] >= least), key=name_order)
 
 
-def _is_usable(there: Sites, given: Column) -> bool:
-    name, kind = given.name, given.kind or kind_of_sites(there)
+def _is_usable(there: Compared, given: Column) -> bool:
+    name, kind = there.name, given.kind or there.kind
     written = not any(mark in name for mark in ",;=|") and name == name.strip()
-    return (
-        written
-        and name.isprintable()
-        and kind in INPUTS
-        and (kind != "category" or bool(given.values or agreed_values(there)))
-    )
+    has_values = kind != "category" or bool(given.values or there.values)
+    return written and name.isprintable() and kind in INPUTS and has_values
 
 
-def _written(there: Sites, column: Column, values: tuple[str, ...]) -> list[Column]:
+def _written(there: Compared, values: tuple[str, ...]) -> list[Column]:
     """Returns what a schema has to say of a column, if it is anything."""
-    kind, units = kind_of_sites(there), {c.column.unit for c in there.values()} - {""}
-    if kind in _NAMED:
-        first = next(c.column for c in there.values() if c.column.kind == kind)
-        column = replace(first, role="input")
+    column, units = Column(there.name), {c.column.unit for c in there.sites.values()} - {""}
+    if there.kind in _NAMED:
+        column = next(c.column for c in there.sites.values() if c.column.kind == there.kind)
     elif any(mark in "".join(values) for mark in _MARKS):
         column = replace(column, kind="category", values=values)
     column = replace(column, unit=units.pop() if len(units) == 1 else "")
     return [column] if column.kind or column.unit else []
 
 
-def _classes_of(there: Sites) -> dict[str, int]:
+def _classes_of(there: Compared) -> dict[str, int]:
     """Returns the number of classes where they are numbered from 0, and sites have others."""
-    held = {column.column.values for column in there.values()}
-    numbers = all(c.column.values and plain_kind(c.column.kind) == "number" for c in there.values())
-    values = [value for site in sites_alike(there) for value in there[site].column.values]
-    if len(held) < 2 or not numbers or not all(re.fullmatch(r"\d{1,3}", v) for v in values):
+    told = [c.column for c in there.sites.values()]
+    numbers = all(c.values and plain_kind(c.kind) == "number" for c in told)
+    several = len({c.values for c in told}) > 1
+    if not several or not numbers or not all(re.fullmatch(r"\d{1,3}", v) for v in there.values):
         return {}
-    return {"num-classes": max(map(int, values)) + 1}
+    return {"num-classes": max(map(int, there.values)) + 1}
 
 
 # --- Of one site -----------------------------------------------------------------------------
@@ -282,52 +271,54 @@ def _is_asked(column: DescribedColumn, columns: Columns, *, is_target: bool) -> 
     return bool(column.asked and not answered and not (is_target and column.asked in _OF_INPUTS))
 
 
-def _question(column: DescribedColumn) -> str:
+def _question(column: DescribedColumn, *, is_needed: bool) -> str:
     lines = ", or ".join(map(one_line, column.choices))
     write = f"write {lines} {_INTO}" if lines else "its log has the cells, and the line to write"
-    left = "" if column.column.kind in INPUTS else ", and is left out"
+    left = "" if is_needed else ", and is left out"
     return f"{_ASKED.get(column.asked, 'is asked about')}{left}: {write}"
 
 
-def _of_kind(there: Sites, site: str, columns: Columns, classes: int) -> Iterator[str]:
+def _of_kind(there: Compared, site: str, columns: Columns, classes: int) -> Iterator[str]:
     """Yields that a site's kind, or its values, are others than those that are agreed on."""
-    own, kind = there[site].column, kind_of_sites(there)
-    known = _declared(columns).get(own.name)
-    agreed = known or agreed_values(there)
-    # What one of several numbers means, their order does not say.
-    line = line_of_values(own.name, own.values, agreed if own.kind == kind == "category" else ())
-    mend = f"write {line} {_INTO}" if own.values else "correct it"
+    own, kind, given = there.sites[site].column, there.kind, columns.schema.column(there.name)
+    known = given.values
+    mend = f"write {there.line(own.values)} {_INTO}" if own.values else "correct it"
     if not own.kind:
         yield f"holds too few values: write its kind {_INTO}, or leave it out"
     elif plain_kind(own.kind) != kind:
-        here, others = _kind_in_words(own.kind, own.values), _kind_in_words(kind, agreed)
+        here, others = _in_words(own.kind, own.values), _in_words(kind, known or there.values)
         yield f"is {here}, and {others} at the other sites: {mend}, or leave it out"
-    elif kind == "category" and known is None:
-        values = sorted({value for each in there.values() for value in each.column.values})
+    elif kind == "category" and not known:
+        values = sorted({value for each in there.sites.values() for value in each.column.values})
         named = f"{own.name}={one_line('|'.join(values) or 'A|B')}"
         yield f"is text: set categories={named} for all sites"
-    elif strange := _strange(there, site, known, classes):
-        has = few_names(strange if kind == "category" else own.values)
+    elif strange := _strange(there, site, given, classes):
         way = f"set schema='columns.{key(own.name)} = {{kind = \"number\"}}'"
         way = f"set num-classes={max(map(int, own.values)) + 1}" if classes else way
         way = "add it to categories" if known else way
-        yield f"has {has}, and other sites {few_names(agreed)}: {mend}, or {way}"
+        agreed = few_names(known or there.values)
+        yield f"has {few_names(strange)}, and other sites {agreed}: {mend}, or {way}"
 
 
-def _kind_in_words(kind: str, values: Sequence[str]) -> str:
+def _in_words(kind: str, values: Sequence[str]) -> str:
     return _WORDS.get(kind, kind) + (f" ({few_names(values[:3])})" if values else "")
 
 
-def _strange(there: Sites, site: str, known: Sequence[str] | None, classes: int) -> list[str]:
-    """Returns the values of a site that no site may have."""
-    values = there[site].column.values
-    if known:
-        return [value for value in values if value not in known]
+def _strange(there: Compared, site: str, given: Column, classes: int) -> Sequence[str]:
+    """Returns the values of a site that no site may have; of numbers all, which may be exchanged.
+
+    Args:
+        there: The column.
+        site: The site.
+        given: What settings say of it.
+        classes: Number of classes of a target, numbered from 0; 0 if that is not known.
+    """
+    values = there.sites[site].column.values
+    if given.values:
+        return [value for value in values if value not in given.values]
     if classes:
-        return [value for value in values if not value.isdecimal() or int(value) >= classes]
-    if len(values) > FEW or site in sites_alike(there):
-        return []
-    return [value for value in values if value not in agreed_values(there)]
+        return values if any(not v.isdecimal() or int(v) >= classes for v in values) else ()
+    return () if given.kind or len(values) > FEW or site in there.alike else values
 
 
 def _of_missing(
@@ -340,21 +331,20 @@ def _of_missing(
         yield f"{count}: set missing=median or missing=indicator, or fill it in"
 
 
-def _of_unit(there: Sites, site: str) -> Iterator[str]:
+def _of_unit(there: Compared, own: Column) -> Iterator[str]:
     """Yields that a site has another unit than others, or says none where others do."""
-    own = there[site].column
-    units = Counter(c.column.unit for c in there.values() if c.column.unit)
-    usual = max(units, key=lambda unit: units[unit], default=own.unit)
+    units = Counter(c.column.unit for c in there.sites.values() if c.column.unit)
+    usual = one_line(max(units, key=lambda unit: units[unit], default=own.unit))
     if own.unit != usual and own.kind in ("number", "whole"):
         told = f"is in {one_line(own.unit)}" if own.unit else "says no unit"
-        unit = json.dumps(one_line(usual), ensure_ascii=False)
+        unit = json.dumps(usual, ensure_ascii=False)
         line = f"columns.{key(own.name)} = {{unit = {unit}, factor = ...}}"
-        yield f"{told}, and other sites are in {one_line(usual)}: write {line} {_INTO}"
+        yield f"{told}, and other sites are in {usual}: write {line} {_INTO}"
 
 
-def _of_scale(there: Sites, site: str) -> Iterator[str]:
+def _of_scale(there: Compared, site: str) -> Iterator[str]:
     """Yields that a site's numbers lie apart from those of most others, as in another unit."""
-    each = {s: _ends(column) for s, column in there.items()}
+    each = {s: _ends(column) for s, column in there.sites.items()}
     others = [ends for other, ends in each.items() if ends and other != site]
     own = each[site]
     far = [ends.median for ends in others if own and _are_apart(own, ends)]
@@ -365,7 +355,7 @@ def _of_scale(there: Sites, site: str) -> Iterator[str]:
     times = f"{large / small:.3g} times " if own.median * usual > 0 else ""
     where = "above" if own.median > usual else "below"
     told = f"(median {own.median:.10g} against {usual:.10g})"
-    line = f"columns.{key(there[site].column.name)} = {{factor = ...}} {_INTO} converts it"
+    line = f"columns.{key(there.name)} = {{factor = ...}} {_INTO} converts it"
     yield f"lies {times}{where} the other sites' {told}: another unit? {line}"
 
 

@@ -1,23 +1,63 @@
-"""A column's kind and values, compared between the sites that have it."""
+"""Columns that are compared between the sites that have them: kind, and values."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Self
 
 from federation.data.schema.written import key
-from federation.described import DescribedColumn
+from federation.described import DescribedColumn, DescribedTable
 from federation.errors import one_line
 
-Sites = Mapping[str, DescribedColumn]
-"""A column as the sites that have it describe it."""
 
+class Compared(NamedTuple):
+    """A column as sites describe it.
 
-def kind_of_sites(there: Sites) -> str:
-    """Returns the kind that a column has at most sites that are sure; whole numbers are numbers."""
-    told = [column for column in there.values() if column.column.kind]
-    sure = [column for column in told if not column.asked] or told
-    kinds = Counter(plain_kind(column.column.kind) for column in sure)
-    return max(kinds, key=lambda kind: (kinds[kind], kind == "number"), default="number")
+    Attributes:
+        name: Its name.
+        sites: The description of each site that has it.
+        kind: The kind that it has at most sites that are sure; whole numbers are numbers.
+        alike: Sites that agree about its values; the first one, if none do.
+        values: Their values, in one spelling, those that most of them have first.
+    """
+
+    name: str
+    sites: Mapping[str, DescribedColumn]
+    kind: str
+    alike: Collection[str]
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tables: Mapping[str, DescribedTable], name: str) -> Self:
+        """Compares a column of sites' tables."""
+        sites = {site: t.columns[name] for site, t in tables.items() if name in t.columns}
+        told = [each for each in sites.values() if each.column.kind]
+        sure = [each for each in told if not each.asked] or told
+        kinds = Counter(plain_kind(each.column.kind) for each in sure)
+        kind = max(kinds, key=lambda kind: (kinds[kind], kind == "number"), default="number")
+        alike = _alike(
+            {
+                site: {*each.column.values}
+                for site, each in sites.items()
+                if each.column.values and plain_kind(each.column.kind) == kind
+            }
+        )
+        counts = Counter(value for site in alike for value in sites[site].column.values)
+        order = sorted((-n, value) for value, n in counts.items() if value.isprintable())
+        spelled: dict[str, str] = {}
+        for _, value in order:
+            spelled.setdefault(_folded(value), value)
+        return cls(name, sites, kind, alike, tuple(spelled.values()))
+
+    def line(self, own: Iterable[str]) -> str:
+        """Returns the line of a schema that has a site's values mean those of the others.
+
+        What one of several numbers means, their order does not say; nor what another word does.
+        """
+        spelled = {_folded(value): value for value in self.values if self.kind == "category"}
+        each = ((value, spelled.get(_folded(value), "...")) for value in own)
+        pairs = ", ".join(f"{_quoted(value)} = {_quoted(meant)}" for value, meant in each)
+        return one_line(f"columns.{key(self.name)} = {{values = {{{pairs}}}}}")
 
 
 def plain_kind(kind: str) -> str:
@@ -25,50 +65,28 @@ def plain_kind(kind: str) -> str:
     return "number" if kind == "whole" else kind
 
 
-def agreed_values(there: Sites) -> list[str]:
-    """Returns the values of sites that agree, in one spelling, those that most sites have first."""
-    counts = Counter(v for site in sites_alike(there) for v in there[site].column.values)
-    order = sorted((-n, value) for value, n in counts.items() if value.isprintable())
-    spelled: dict[str, str] = {}
-    for _, value in order:
-        spelled.setdefault(_folded(value), value)
-    return [*spelled.values()]
+def _alike(held: Mapping[str, set[str]]) -> list[str]:
+    """Returns the sites that agree about values; the first one, if none do.
+
+    A site does not agree if it alone has a value and lacks one that all others have; or if it and
+    half of the others each have values that the other lacks, and at most half of them in common.
+    """
+    if len(held) < 2:
+        return [*held]
+    found = []
+    for site, own in held.items():
+        others = [each for other, each in held.items() if other != site]
+        alone, lacking = own.difference(*others), set.intersection(*others) - own
+        apart = [each for each in others if own - each and each - own]
+        far = [each for each in apart if 2 * len(own & each) <= min(len(own), len(each))]
+        if not (alone and lacking) and 2 * len(far) < len(others):
+            found.append(site)
+    return found or [*held][:1]
 
 
 def _folded(value: str) -> str:
     return " ".join(value.casefold().split())
 
 
-def sites_alike(there: Sites) -> list[str]:
-    """Returns the sites that agree about a column's values; the first one, if none do.
-
-    A site does not agree if it alone has a value and lacks one that all others have, or if it and
-    half of the others each have values that the other lacks, and not half of them in common.
-    """
-    kind = kind_of_sites(there)
-    held = {
-        site: {*c.column.values}
-        for site, c in there.items()
-        if c.column.values and plain_kind(c.column.kind) == kind
-    }
-    found = []
-    for site, own in held.items():
-        others = [each for other, each in held.items() if other != site]
-        alone = own.difference(*others)
-        lacking = set.intersection(*others) - own if others else set()
-        apart = [o for o in others if own - o and o - own and _far(own, o)]
-        if not (alone and lacking) and (not others or 2 * len(apart) < len(others)):
-            found.append(site)
-    return found or list(held)[:1]
-
-
-def _far(one: set[str], other: set[str]) -> bool:
-    return 2 * len(one & other) <= min(len(one), len(other))
-
-
-def line_of_values(name: str, own: Iterable[str], agreed: Iterable[str]) -> str:
-    """Returns the line of a schema that has a site's values mean the agreed ones."""
-    spelled = {_folded(value): value for value in agreed}
-    each = ((json.dumps(v, ensure_ascii=False), spelled.get(_folded(v), "...")) for v in own)
-    pairs = ", ".join(f"{v} = {json.dumps(a, ensure_ascii=False)}" for v, a in each)
-    return one_line(f"columns.{key(name)} = {{values = {{{pairs}}}}}")
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

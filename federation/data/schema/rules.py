@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.schema.cells import CODE, NUMBER, Cells, number
+from federation.data.schema.cells import CODE, Cells, number
 from federation.data.schema.written import Question, key
 from federation.schema import Column, ColumnKind
 
@@ -149,7 +149,7 @@ def mixed(cells: Cells) -> Question | None:
     """Most cells, or most of the different ones, are numbers, and some are not."""
     if cells.numbers is not None:
         return None
-    numeric = np.array([bool(NUMBER.fullmatch(text)) for text in cells.texts], dtype=bool)
+    numeric = np.array([number(cells.column, t) is not None for t in cells.texts], dtype=bool)
     if not numeric.any() or any(map(CODE.fullmatch, cells.texts)):
         return None
     if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:

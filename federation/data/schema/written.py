@@ -96,7 +96,7 @@ def of_toml(data: bytes, where: str) -> Schema:
     file = _read(File, found.get("file", {}), f"{where}: file", faults)
     if faults:
         raise Refused(*faults)
-    return Schema(tuple(columns), *file)
+    return Schema(tuple(columns), file=file[0])
 
 
 def _read(kind: type, entries: Any, where: str, faults: list[str]) -> list[Any]:
