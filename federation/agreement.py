@@ -281,12 +281,12 @@ def _question(column: DescribedColumn, *, is_needed: bool) -> str:
 def _of_kind(there: Compared, site: str, columns: Columns, classes: int) -> Iterator[str]:
     """Yields that a site's kind, or its values, are others than those that are agreed on."""
     own, kind, given = there.sites[site].column, there.kind, columns.schema.column(there.name)
-    known = given.values
-    mend = f"write {there.line(own.values)} {_INTO}" if own.values else "correct it"
+    known, agreed = given.values, given.values or there.values
+    mend = f"write {there.line(own.values, agreed)} {_INTO}" if own.values else "correct it"
     if not own.kind:
         yield f"holds too few values: write its kind {_INTO}, or leave it out"
     elif plain_kind(own.kind) != kind:
-        here, others = _in_words(own.kind, own.values), _in_words(kind, known or there.values)
+        here, others = _in_words(own.kind, own.values), _in_words(kind, agreed)
         yield f"is {here}, and {others} at the other sites: {mend}, or leave it out"
     elif kind == "category" and not known:
         values = sorted({value for each in there.sites.values() for value in each.column.values})
@@ -296,8 +296,7 @@ def _of_kind(there: Compared, site: str, columns: Columns, classes: int) -> Iter
         way = f"set schema='columns.{key(own.name)} = {{kind = \"number\"}}'"
         way = f"set num-classes={max(map(int, own.values)) + 1}" if classes else way
         way = "add it to categories" if known else way
-        agreed = few_names(known or there.values)
-        yield f"has {few_names(strange)}, and other sites {agreed}: {mend}, or {way}"
+        yield f"has {few_names(strange)}, and other sites {few_names(agreed)}: {mend}, or {way}"
 
 
 def _in_words(kind: str, values: Sequence[str]) -> str:

@@ -49,12 +49,12 @@ class Compared(NamedTuple):
             spelled.setdefault(_folded(value), value)
         return cls(name, sites, kind, alike, tuple(spelled.values()))
 
-    def line(self, own: Iterable[str]) -> str:
-        """Returns the line of a schema that has a site's values mean those of the others.
+    def line(self, own: Iterable[str], agreed: Iterable[str]) -> str:
+        """Returns the line of a schema that has a site's values mean those that are agreed on.
 
         What one of several numbers means, their order does not say; nor what another word does.
         """
-        spelled = {_folded(value): value for value in self.values if self.kind == "category"}
+        spelled = {_folded(value): value for value in agreed if self.kind == "category"}
         each = ((value, spelled.get(_folded(value), "...")) for value in own)
         pairs = ", ".join(f"{_quoted(value)} = {_quoted(meant)}" for value, meant in each)
         return one_line(f"columns.{key(self.name)} = {{values = {{{pairs}}}}}")
@@ -69,7 +69,7 @@ def _alike(held: Mapping[str, set[str]]) -> list[str]:
     """Returns the sites that agree about values; the first one, if none do.
 
     A site does not agree if it alone has a value and lacks one that all others have; or if it and
-    half of the others each have values that the other lacks, and at most half of them in common.
+    most of the others each have values that the other lacks, and at most half of them in common.
     """
     if len(held) < 2:
         return [*held]
@@ -79,7 +79,7 @@ def _alike(held: Mapping[str, set[str]]) -> list[str]:
         alone, lacking = own.difference(*others), set.intersection(*others) - own
         apart = [each for each in others if own - each and each - own]
         far = [each for each in apart if 2 * len(own & each) <= min(len(own), len(each))]
-        if not (alone and lacking) and 2 * len(far) < len(others):
+        if not (alone and lacking) and 2 * len(far) <= len(others):
             found.append(site)
     return found or [*held][:1]
 
