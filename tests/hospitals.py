@@ -46,8 +46,13 @@ def write_hospitals(folder, *, mended=False):
 
 
 GERMAN = {
-    **{"age": "Alter", "bp": "Blutdruck", "crea": "Kreatinin", "sex": "Geschlecht"},
-    **{"smoker": "Raucher", "outcome": "Entlassung nach", "days": "Tage"},
+    "age": "Alter",
+    "bp": "Blutdruck",
+    "crea": "Kreatinin",
+    "sex": "Geschlecht",
+    "smoker": "Raucher",
+    "outcome": "Entlassung nach",
+    "days": "Tage",
 }
 WORDS = {
     "sex": {"f": "weiblich", "m": "männlich"},
