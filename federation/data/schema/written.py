@@ -93,10 +93,10 @@ def of_toml(data: bytes, where: str) -> Schema:
         if isinstance(values := entries.get("values"), Mapping):
             entries |= {"codes": dict(values), "values": sorted({*map(str, values.values())})}
         columns += _read(Column, {"name": name, **entries}, f"{where}: columns.{name}", faults)
-    file = _read(File, found.get("file", {}), f"{where}: file", faults)
+    files = _read(File, found.get("file", {}), f"{where}: file", faults)
     if faults:
         raise Refused(*faults)
-    return Schema(tuple(columns), file=file[0])
+    return Schema(tuple(columns), file=files[0])
 
 
 def _read(kind: type, entries: Any, where: str, faults: list[str]) -> list[Any]:
