@@ -41,4 +41,4 @@ def by_own_schema(e: Experiment, config: NodeConfig) -> Experiment:
     if not config.data or not (own.columns or own.file != File()):
         return e
     run = read_schema(e.schema) if e.schema else Schema()
-    return e.model_copy(update={"schema": to_toml(run.written_as(own))})
+    return e.model_copy(update={"schema": to_toml(run.at_site(own))})

@@ -97,7 +97,7 @@ class Column:
         told = self.name, self.kind, self.values, None, self.default
         return Column(*told, self.role, self.unit, self.since)
 
-    def written_as(self, own: "Column") -> "Column":
+    def at_site(self, own: "Column") -> "Column":
         """Returns the column as a site writes it, by the site's own schema."""
         return replace(
             own,
@@ -236,10 +236,10 @@ class Schema:
         columns = tuple(column.told() for column in self.columns)
         return json.dumps(replace(self, columns=columns, file=File()).to_json())
 
-    def written_as(self, own: "Schema") -> "Schema":
+    def at_site(self, own: "Schema") -> "Schema":
         """Returns a federation's schema as a site writes its table, by the site's own schema."""
         known = {c.name: self.by_name.get(c.name, Column(c.name)) for c in own.columns}
-        columns = self.by_name | {c.name: known[c.name].written_as(c) for c in own.columns}
+        columns = self.by_name | {c.name: known[c.name].at_site(c) for c in own.columns}
         file = self.file if own.file == File() else own.file
         return replace(self, columns=tuple(columns.values()), file=file)
 
