@@ -231,10 +231,14 @@ class Schema:
         found: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         return found
 
-    def told(self) -> str:
-        """Returns the part that a node tells, for ``from_json``: nothing of its rows."""
+    def public(self) -> Self:
+        """Returns the part that leaves a site: nothing of its rows, nor of how they are written."""
         columns = tuple(column.told() for column in self.columns)
-        return json.dumps(replace(self, columns=columns, file=File()).to_json())
+        return replace(self, columns=columns, file=File())
+
+    def told(self) -> str:
+        """Returns ``public`` for ``from_json``."""
+        return json.dumps(self.public().to_json())
 
     def at_site(self, own: "Schema") -> "Schema":
         """Returns a federation's schema as a site writes its table, by the site's own schema."""
