@@ -32,7 +32,7 @@ def own_settings(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any
 
 
 def by_own_schema(e: Experiment, config: NodeConfig) -> Experiment:
-    """Returns settings by which a site's own table is read as its own schema says.
+    """Returns settings with the site's own schema, for its own table.
 
     Raises:
         Refused: The site's schema cannot be read.

@@ -214,7 +214,7 @@ def _is_usable(there: Compared, given: Column) -> bool:
 
 
 def _written(there: Compared, values: tuple[str, ...]) -> list[Column]:
-    """Returns what a schema has to say of a column, if it is anything."""
+    """Returns the column of a schema, if there is more to say than its name."""
     column, units = Column(there.name), {c.column.unit for c in there.sites.values()} - {""}
     if there.kind in _NAMED:
         column = next(c.column for c in there.sites.values() if c.column.kind == there.kind)

@@ -50,9 +50,9 @@ class Compared(NamedTuple):
         return cls(name, sites, kind, alike, tuple(spelled.values()))
 
     def line(self, own: Iterable[str], agreed: Iterable[str]) -> str:
-        """Returns the line of a schema that has a site's values mean those that are agreed on.
+        """Returns the line of a schema that maps a site's values.
 
-        What one of several numbers means, their order does not say; nor what another word does.
+        What a number means, its place does not say; a word is known by its spelling alone.
         """
         spelled = {_folded(value): value for value in agreed if self.kind == "category"}
         each = ((value, spelled.get(_folded(value), "...")) for value in own)
@@ -61,7 +61,7 @@ class Compared(NamedTuple):
 
 
 def plain_kind(kind: str) -> str:
-    """Returns a kind by which inputs differ: whole numbers are numbers."""
+    """Returns a kind, with whole numbers as numbers."""
     return "number" if kind == "whole" else kind
 
 

@@ -86,14 +86,14 @@ def _moments(each: Collection[Statistics]) -> tuple[float | None, float | None]:
 
 
 def bin_of(sites: Collection[DescribedColumn], share: float) -> tuple[float, float] | None:
-    """Returns two edges of sites' counts between which a quantile of all their rows must lie.
+    """Returns the bin of a quantile of all sites' rows.
 
     Args:
         sites: A column at each site.
         share: The share of rows below the quantile.
 
     Returns:
-        The narrowest such edges; None if a site counts nothing, or there are none.
+        The nearest edges of sites' counts; None if a site counts nothing, or there are none.
     """
     if not all(c.counts for c in sites):
         return None

@@ -107,7 +107,7 @@ def _typed(source: Source, frame: Any, schema: Schema) -> dict[str, Any]:
 
 
 def _choices(question: Question, given: Any, least: int) -> tuple[str, ...]:
-    """Returns answers to a question that quote cells of ``least`` rows alone, as the first must."""
+    """Returns a question's answers without rare cells; none if the first has one."""
     texts = given.dropna().map(lambda cell: f"{cell:g}" if isinstance(cell, float) else str(cell))
     counts = texts.value_counts()
     shared = {*counts[counts >= least].index}
