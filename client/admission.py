@@ -21,13 +21,13 @@ from federation.data.declared import declare
 from federation.data.federated import model_for, parameters_for
 from federation.data.loading import without_downloads
 from federation.data.source import HUB, Source
-from federation.described import SCHEMA, DescribedColumn
+from federation.described import SCHEMA
 from federation.errors import Refused, brief, few
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig
 from federation.learning import shapes_on
 from federation.methods.network import NetworkMethod
-from federation.schema import Kind
+from federation.schema import Kind, Schema
 from federation.wire import SECURE_QUERY
 
 _ADVICE: Final = "whoever starts the run can change that, or the site its policy"
@@ -228,9 +228,7 @@ def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
         yield f"privacy must be {_some(policy.privacy)}, and {what} have none"
 
 
-def of_reading(
-    policy: Policy, e: Experiment, schema: Mapping[str, DescribedColumn]
-) -> Iterator[str]:
+def of_reading(policy: Policy, e: Experiment, schema: Schema) -> Iterator[str]:
     """Yields the policy rules that a run's categories and missing-value texts break.
 
     Whether a table has others than these would tell cells. So where no figure of rows may leave, a
@@ -239,18 +237,24 @@ def of_reading(
     Args:
         policy: The policy.
         e: The settings.
-        schema: The site's own schema, by column.
+        schema: The site's own schema.
     """
     if not (policy.secure or any(of_unaccounted(policy, ""))):
         return
-    read = declare(e, alone=True).schema
-    missing = {text for column in schema.values() for text in column.missing_values}
-    if not missing.issuperset(text for name in read.names for text in read.column(name).missing):
+    run = declare(e, alone=True).schema
+    own, asked = _codes(schema), _codes(run)
+    if not own >= asked:
         yield f"missing-values must be among those in the site's {SCHEMA}"
-    for name, values in ((column.name, column.values) for column in read.columns if column.values):
-        written = schema[name].values if name in schema else ()
-        if not (written and {*written} <= {*values}):
-            yield f"categories of {brief(name)} must include those in the site's {SCHEMA}"
+    for column in run.columns:
+        written = schema.column(column.name).values
+        if column.values and not (written and {*written} <= {*column.values}):
+            yield f"categories of {brief(column.name)} must include those in the site's {SCHEMA}"
+
+
+def _codes(schema: Schema) -> set[str]:
+    """Returns the cells that stand for something else, or for nothing."""
+    each = ((*column.missing, *column.codes) for column in schema.columns)
+    return {*schema.file.missing, *(code for codes in each for code in codes)}
 
 
 def of_bytes(policy: Policy, size: int) -> Iterator[str]:

@@ -29,7 +29,7 @@ from client.admission import (
     of_unaccounted,
 )
 from client.approvals import APPROVALS, Awaited, require
-from client.asides import kept_here, own_settings
+from client.asides import by_own_schema, kept_here, own_settings
 from client.audit import AUDIT, Audit
 from client.covered import Covers, RowCovers, covers_of, scores_of, withheld_scores
 from client.described import described
@@ -54,7 +54,7 @@ from federation.calibration import is_scored
 from federation.clock import now
 from federation.columns import Column
 from federation.data.digests import Rows
-from federation.described import read_schema
+from federation.described import site_schema
 from federation.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
 from federation.experiment import FIRST, Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -329,7 +329,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     check(
         chain(
             of_settings(policy, experiment, own=own, plugins=plugins()),
-            of_reading(policy, experiment, read_schema(config.identity)) if own else (),
+            of_reading(policy, experiment, site_schema(config.identity)) if own else (),
             of_now(policy, kind, rounds, now()),
             of_scores(policy) if alone else (),
             of_bytes(policy, received),
@@ -376,7 +376,7 @@ def _reply(
     # Ray's nodes take turns in a process: only the hosted clients depend on which node it is.
     if config.state is None and not config.data:
         config = config._replace(partition_id=0, num_partitions=1)
-    node = _node(experiment, config, folder, policy)
+    node = _node(by_own_schema(experiment, config), config, folder, policy)
     check(of_rows(policy, experiment, node.rows))
     if node.account is not None:
         node.account.ledger.sound()

@@ -1,11 +1,15 @@
-"""Refusals of unreadable data, and a machine's own settings."""
+"""Refusals of unreadable data, and a machine's own settings and schema."""
 
 from collections.abc import Mapping
 from logging import getLogger
 from typing import Any
 
+from federation.data.schema.written import read_schema, to_toml
+from federation.described import site_schema
 from federation.errors import DataError, Refused, few_names
+from federation.experiment import Experiment
 from federation.hosting import NodeConfig
+from federation.schema import File, Schema
 
 _log = getLogger("flwr.engram")
 
@@ -25,3 +29,16 @@ def own_settings(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any
     By default, data sets are in a folder of the state that has nothing else of it.
     """
     return {"data-dir": str(config.state / "data"), **own} if config.state is not None else own
+
+
+def by_own_schema(e: Experiment, config: NodeConfig) -> Experiment:
+    """Returns settings with the site's own schema, for its own table.
+
+    Raises:
+        Refused: The site's schema cannot be read.
+    """
+    own = site_schema(config.identity)
+    if not config.data or not (own.columns or own.file != File()):
+        return e
+    run = read_schema(e.schema) if e.schema else Schema()
+    return e.model_copy(update={"schema": to_toml(run.at_site(own))})

@@ -195,10 +195,10 @@ def _set_up(
             raise Refused(
                 f"data-dir {config['data-dir']} is not there: name the folder of the data"
             )
-    from federation.described import read_schema
+    from federation.described import site_schema
 
     in_force(policy or folder, state or folder / "state")  # or it is refused
-    read_schema(folder)
+    site_schema(folder)
     return credentials, config
 
 

@@ -3,7 +3,9 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
+from logging import getLogger
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,30 +17,60 @@ from client.asides import kept_here, own_settings
 from client.policy import Policy
 from client.sealed import Damaged, read_key, seal, unseal
 from federation.clock import now
-from federation.data.describing import Schema, describe_table
-from federation.described import SCHEMA, DescribedColumn, DescribedTable, read_schema
+from federation.data.describing import describe_table
+from federation.data.schema.rules import mixed
+from federation.data.schema.written import to_toml
+from federation.described import SCHEMA, DescribedColumn, DescribedTable, site_schema
 from federation.errors import DataError, Refused, printable
 from federation.files import read_file, replace_file
 from federation.hosting import NodeConfig, hosted_clients
 from federation.roster import describe_node
-from federation.schema import Kind
+from federation.schema import Column, Kind, Schema
 from federation.wire import COLUMNS, ROSTER_QUERY, config_of
 
+_log = getLogger("flwr.engram")
+
+_MIXED: Final = mixed.__name__
 _TOLD: Final = "described"  # in a node's state: the last figures
 
 
 class _Figures(NamedTuple):
-    """Figures of a table, hashes of the rows behind them, and the fewest rows behind each."""
+    """Figures of a table, and what they are of.
+
+    Attributes:
+        table: The figures.
+        rows: Hashes of the rows behind them.
+        least: Fewest rows behind each.
+        schema: The site's own schema, by which they were read.
+    """
 
     table: DescribedTable
     rows: list[int]
     least: int
+    schema: str = ""
 
     def stand(self, found: "_Figures") -> bool:
         """Whether they are told again in place of those that are found now."""
         before, after = Counter(self.rows), Counter(found.rows)
         changed = max((after - before).total(), (before - after).total())
-        return changed < found.least <= self.least
+        same = (
+            self.schema == found.schema and self.table.columns.keys() == found.table.columns.keys()
+        )
+        return changed < found.least <= self.least and (changed > 0 or same)
+
+    def asking(self, found: "_Figures", written: Collection[str]) -> DescribedTable:
+        """Returns them with the questions that are open now.
+
+        These are of columns that the site has ``written`` of, and of text among numbers, by which
+        it cannot take part: others may depend on a single row, and are as they were.
+        """
+        columns = dict(self.table.columns)
+        for name, last in columns.items():
+            now = found.table.columns.get(name, last).asked
+            if name in written or _MIXED in (now, last.asked):
+                choices = last.choices if last.asked == now else ()
+                columns[name] = replace(last, asked=now, choices=choices)
+        return self.table._replace(columns=columns)
 
 
 def _read(path: Path, key: bytes | None) -> _Figures | None:
@@ -53,7 +85,7 @@ def _read(path: Path, key: bytes | None) -> _Figures | None:
 
 
 def _write(path: Path, key: bytes | None, figures: _Figures) -> None:
-    body = json.dumps([figures.table.told(), figures.rows, figures.least]).encode()
+    body = json.dumps([figures.table.told(), *figures[1:]]).encode()
     try:
         replace_file(path, seal(body, _TOLD, key))
     except OSError as error:
@@ -62,15 +94,18 @@ def _write(path: Path, key: bytes | None, figures: _Figures) -> None:
 
 def _found(config: NodeConfig, schema: Schema, cache: Path, least: int) -> _Figures:
     try:
-        return _Figures(*describe_table(config.data, schema, cache, least), least)
+        found = describe_table(config.data, schema, cache, least)
     except DataError as error:
         raise kept_here(error) from error
+    for question in found.questions:
+        _log.warning("%s: %s into %s", config.data, question, SCHEMA)
+    return _Figures(found.table, found.rows, least, to_toml(schema))
 
 
-def _worded(there: DescribedColumn, own: DescribedColumn) -> DescribedColumn:
+def _worded(there: DescribedColumn, own: Column) -> DescribedColumn:
     """Returns a column's figures with its site's words for it."""
-    told = replace(there, kind=own.kind, unit=own.unit, missing_values=own.missing_values)
-    return replace(told, values=own.values or there.values)
+    kind, values = own.kind or there.column.kind, own.values or there.column.values
+    return replace(there, column=replace(own.told(), kind=kind, values=values))
 
 
 def described(
@@ -92,18 +127,22 @@ def described(
     if message.metadata.message_type != ROSTER_QUERY:
         raise Refused("columns must be asked for by a query of the roster")
     key = read_key(config.memory_key) if config.memory_key is not None else None
-    path, schema = config.state / _TOLD, read_schema(config.identity)
+    path, schema = config.state / _TOLD, site_schema(config.identity)
     table, new = DescribedTable(0, {}), None
     if not (policy.secure or any(of_unaccounted(policy, ""))):
         cache = Path(str(own_settings(context.node_config, config)["data-dir"]))
         last, new = _read(path, key), _found(config, schema, cache, policy.least_count)
-        table, new = (last.table, None) if last and last.stand(new) else (new.table, new)
-    elif not schema:
+        stands = last and last.stand(new)
+        table, new = (last.asking(new, schema.names), None) if last and stands else (new.table, new)
+    elif not schema.columns:
         raise Refused(
             "this site's policy lets no figure of its rows leave (epsilon, secure, or privacy), "
             f"and its folder has no {SCHEMA} with its columns: the site writes one"
         )
-    words = {name: _worded(table.columns.get(name, own), own) for name, own in schema.items()}
+    words = {
+        own.name: _worded(table.columns.get(own.name, DescribedColumn(own)), own)
+        for own in schema.columns
+    }
     table = DescribedTable(table.rows, {**table.columns, **words})
     if policy.approval:
         told = table.told()

@@ -22,7 +22,7 @@ from torch import nn
 
 from client.admission import check, of_names, of_servers_choice, of_sources
 from client.approvals import APPROVALS, Request, require
-from client.asides import kept_here, own_settings
+from client.asides import by_own_schema, kept_here, own_settings
 from client.card import ScoreEstimate
 from client.coefficients import Coefficients
 from client.disk import DiskStore
@@ -211,6 +211,7 @@ def _drawn(visit: Visit) -> Training:
             raise Refused(f"{path} must have a key and a fraction: its operator deletes it")
     own = {"dataset": config.data, "num_clients": config.num_partitions, "device": "cpu"}
     e = visit.experiment.model_copy(update=split | own)
+    e = by_own_schema(e, config)
     return Training(e, visit.exported.kind, visit.exported.source, own=True)
 
 

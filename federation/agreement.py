@@ -1,17 +1,43 @@
 """Agreement of sites' tables: one schema for all of them, and whatever keeps a site from it."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from federation.compared import Compared, plain_kind
 from federation.data.declared import Declared, declare, name_order
+from federation.data.schema.rules import FEW
+from federation.data.schema.written import key, read_schema, to_toml
 from federation.described import DescribedColumn, DescribedTable
 from federation.errors import few_names, one_line
+from federation.schema import INPUTS, Column
 from federation.settings.data import DataSettings
 
 _APART: Final = 2.0  # times one median that another at least is, of numbers in another unit
+_NAMED: Final = ("date", "ordered")  # kinds that are never inferred
+_MARKS: Final = ("|", ";")  # of the setting categories
+_INTO: Final = "into its schema.toml"
+_WORDS: Final = {
+    "number": "numbers",
+    "whole": "numbers",
+    "category": "text",
+    "truth": "true or false",
+    "date": "dates",
+}
+_OF_INPUTS: Final = ("dates", "identifiers", "texts")  # questions that are none of a target
+_ASKED: Final = {
+    "dates": "looks like dates",
+    "decorated": "is numbers with marks or a unit",
+    "mixed": "has text among numbers",
+    "identifiers": "looks like identifiers",
+    "codes": "has codes far from its other numbers",
+    "texts": "is text of many values",
+    "blanks": "has values that differ in blanks alone",
+}
 
 Tables = Mapping[str, DescribedTable]
 
@@ -39,8 +65,9 @@ def proposed(
     """Returns settings by which all sites' tables are read alike.
 
     Inputs are the columns that all sites have, in the order of their names, but for targets, the
-    column of clients, and text whose values are not told. A column of text has the values of all
-    sites, those that most sites have first. Medians stand for missing values where there are some.
+    column of clients, kinds that are none, and text whose values are not told. A column of text has
+    the values of all sites that agree, those that most sites have first. Medians stand for missing
+    values where there are some.
 
     Args:
         tables: The sites' tables.
@@ -49,32 +76,36 @@ def proposed(
         union: Whether inputs are the columns that any site has. The median of the sites' medians
             stands for a column in tables that lack it; of text, the value that most sites have.
     """
-    columns = _columns_of(given)
+    columns, schema = _columns_of(given), read_schema(given.get("schema") or "columns = {}")
     settings: dict[str, Any] = {"target-column": targets[0]} if len(targets) == 1 else {}
+    each = _compared(tables)
     names = columns.inputs or [
         name
         for name in _names(tables, 1 if union else len(tables))
-        if name not in (*targets, columns.target, columns.client) and _is_usable(tables, name)
+        if name not in (*targets, columns.target, columns.client)
+        and _is_usable(each[name], columns.schema.column(name))
     ]
-    declared = {c.name: c.values for c in columns.schema.columns if c.values}
+    declared, written = _declared(columns), [*schema.columns]
     for name in (*names, *targets):
-        there = [t.columns[name] for t in tables.values() if name in t.columns]
-        if _kind(tables, name) == "text" and name not in declared:
-            counts = Counter(value for column in there for value in column.values)
+        there = each.get(name) or Compared.of({}, name)
+        if name not in declared and there.kind == "category" and there.values:
             # Among inputs the first one is the reference of linear models.
-            order = sorted((0 if name in targets else -n, value) for value, n in counts.items())
-            values = tuple(value for _, value in order)
-            declared |= {name: values} if _is_usable(tables, name) else {}
+            in_order = sorted(there.values) if name in targets else there.values
+            declared[name] = tuple(in_order)
         elif name in targets[:1] and "task" not in given:
             settings |= _classes_of(there)
+        if name not in schema.by_name:
+            written += _written(there, declared.get(name, ()))
     settings["input-columns"] = ",".join(names)
-    if declared:
-        each = (f"{name}={'|'.join(values)}" for name, values in sorted(declared.items()))
-        settings["categories"] = "; ".join(each)
-    if union and (lacked := [n for n in names if any(n not in t.columns for t in tables.values())]):
-        each = (f"{name}={_usual(tables, name, declared)}" for name in lacked)
-        settings["optional-columns"] = "; ".join(each)
-    missing = any(t.columns[n].missing for t in tables.values() for n in names if n in t.columns)
+    if plain := {n: v for n, v in declared.items() if not any(m in "".join(v) for m in _MARKS)}:
+        lists = (f"{name}={'|'.join(values)}" for name, values in sorted(plain.items()))
+        settings["categories"] = "; ".join(lists)
+    if written:
+        settings["schema"] = to_toml(replace(schema, columns=tuple(written)))
+    if union and (lacked := [name for name in names if len(each[name].sites) < len(tables)]):
+        usual = (f"{name}={_usual(each[name], declared)}" for name in lacked)
+        settings["optional-columns"] = "; ".join(usual)
+    missing = any(c.missing for name in names if name in each for c in each[name].sites.values())
     if (missing or "optional-columns" in settings) and "missing" not in given:
         settings["missing"] = "median"
     return settings | {key: value for key, value in given.items() if key not in settings}
@@ -90,48 +121,56 @@ def findings(
         settings: The settings by key.
         targets: Columns that must be in every table, and in every row; by default the target.
     """
-    columns = _columns_of(settings)
+    columns, classes = _columns_of(settings), settings.get("num-classes") or 0
     targets = targets or [columns.target]
     apart = (*targets, columns.target, columns.client)
     usual = [name for name in _names(tables, len(tables) // 2 + 1) if name not in apart]
     inputs = list(columns.inputs) or usual
-    found: list[Finding] = []
+    each, found = _compared(tables), list[Finding]()
     for site, table in tables.items():
         found += _of_names(tables, site, inputs, usual, columns, apart)
         if optional := [name for name in columns.defaults if name not in table.columns]:
-            each = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
-            text = f"lacks {each}: there it is missing in all rows, as optional-columns says"
+            named = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
+            text = f"lacks {named}: there it is missing in all rows, as optional-columns says"
             found.append(Finding(site, text, stops=False))
-        for name in (*inputs, *targets):
-            if column := table.columns.get(name):
-                texts = [*_of_site(tables, column, columns), *_of_type(tables, column, columns)]
-                texts += _of_missing(column, columns, table.rows, target=name in targets)
-                found += [Finding(site, f"{_called(name)} {text}") for text in texts]
-                found += _of_scale(tables, site, name)
+        for name in sorted(table.columns, key=name_order):
+            there, column = each[name], table.columns[name]
+            is_target, is_read = name in targets, name in (*inputs, *targets)
+            stops, said = list[str](), list[str]()
+            if _is_asked(column, columns, is_target=is_target):
+                is_needed = is_read or column.column.kind in INPUTS
+                (stops if is_needed else said).append(_question(column, is_needed=is_needed))
+            elif is_read:
+                stops += _of_kind(there, site, columns, classes if is_target else 0)
+            if is_read:
+                stops += _of_missing(column, columns, table.rows, is_target=is_target)
+                said += [*_of_unit(there, column.column), *_of_scale(there, site)]
+                said += ["has blanks around values: they are left out"] if column.blanks else []
+            found += [Finding(site, f"{_called(name)} {text}") for text in stops]
+            found += [Finding(site, f"{_called(name)} {text}", stops=False) for text in said]
     return found
 
 
-def summary(tables: Collection[DescribedTable], settings: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a line for each column that some site has: name, type, values and missing values.
+def summary(tables: Tables, settings: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a line for each column that some site has: name, kind, values and missing values.
 
     Args:
         tables: The sites' tables.
         settings: The settings by which they are read; columns that these leave out are so called.
     """
     columns, lines = _columns_of(settings), []
-    rows = sum(table.rows for table in tables)
-    for name in sorted({name for table in tables for name in table.columns}, key=name_order):
-        there = [t.columns[name] for t in tables if name in t.columns]
-        values = columns.schema.column(name).values
-        medians = [f"{c.median:g}" for c in there if c.median is not None]
-        kind: str = "text" if values else there[0].kind
+    rows, declared = sum(table.rows for table in tables.values()), _declared(columns)
+    for name, there in sorted(_compared(tables).items(), key=lambda pair: name_order(pair[0])):
+        told = [there.sites[site].median if site in there.sites else None for site in tables]
+        medians = [_shown(m) for m in told if any(m is not None for m in told)]
+        kind = "category" if name in declared else there.kind
         if name == columns.target:
             kind = f"{kind}, the target"
         elif columns.inputs and name not in columns.inputs:
             kind = f"{kind}, left out"
-        missing = sum(column.missing or 0 for column in there)
+        missing = sum(column.missing or 0 for column in there.sites.values())
         share = f"{100 * missing / rows:.2g} %" if missing and rows else ""
-        lines.append([name, kind, " | ".join(values or medians), share])
+        lines.append([name, kind, " | ".join(declared.get(name) or medians), share])
     return lines
 
 
@@ -141,12 +180,24 @@ def _columns_of(settings: Mapping[str, Any]) -> Declared:
     return declare(DataSettings.model_validate(own), alone=True)
 
 
-def _usual(tables: Tables, name: str, declared: Mapping[str, Sequence[str]]) -> str:
+def _declared(columns: Declared) -> dict[str, tuple[str, ...]]:
+    return {c.name: c.values for c in columns.schema.columns if c.values}
+
+
+def _compared(tables: Tables) -> dict[str, Compared]:
+    names = {name for table in tables.values() for name in table.columns}
+    return {name: Compared.of(tables, name) for name in names}
+
+
+def _usual(there: Compared, declared: Mapping[str, Sequence[str]]) -> str:
     """Returns the value that stands for a column where a table lacks it."""
-    if name in declared:
-        return declared[name][0]
-    there = [t.columns[name].median for t in tables.values() if name in t.columns]
-    return f"{median([m for m in there if m is not None] or [0.0]):g}"
+    if there.name in declared:
+        return declared[there.name][0]
+    return _shown(median([c.median for c in there.sites.values() if c.median is not None] or [0.0]))
+
+
+def _shown(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:.10g}"
 
 
 def _names(tables: Tables, least: int) -> list[str]:
@@ -155,29 +206,32 @@ def _names(tables: Tables, least: int) -> list[str]:
     return sorted((name for name in counts if counts[name] >= least), key=name_order)
 
 
-def _kind(tables: Tables, name: str) -> str:
-    """Returns the type that most sites have of a column."""
-    kinds = Counter(t.columns[name].kind for t in tables.values() if name in t.columns)
-    return max(kinds, key=lambda kind: (kinds[kind], kind == "number"), default="number")
-
-
-def _classes_of(columns: Sequence[DescribedColumn]) -> dict[str, int]:
-    """Returns the number of classes where they are numbered from 0, and some sites lack some."""
-    held = {column.values for column in columns}
-    values = {value for each in held for value in each}
-    numbers = all(column.values and column.kind == "number" for column in columns)
-    if len(held) < 2 or not numbers or not all(re.fullmatch(r"\d{1,3}", v) for v in values):
-        return {}
-    return {"num-classes": max(map(int, values)) + 1}
-
-
-def _is_usable(tables: Tables, name: str) -> bool:
-    kind = _kind(tables, name)
-    values = {v for t in tables.values() if name in t.columns for v in t.columns[name].values}
+def _is_usable(there: Compared, given: Column) -> bool:
+    name, kind = there.name, given.kind or there.kind
     written = not any(mark in name for mark in ",;=|") and name == name.strip()
-    written &= not any("|" in v or ";" in v or v != v.strip() for v in values)
-    written &= name.isprintable() and all(map(str.isprintable, values))
-    return written and (kind == "number" or (kind == "text" and bool(values)))
+    has_values = kind != "category" or bool(given.values or there.values)
+    return written and name.isprintable() and kind in INPUTS and has_values
+
+
+def _written(there: Compared, values: tuple[str, ...]) -> list[Column]:
+    """Returns the column of a schema, if there is more to say than its name."""
+    column, units = Column(there.name), {c.column.unit for c in there.sites.values()} - {""}
+    if there.kind in _NAMED:
+        column = next(c.column for c in there.sites.values() if c.column.kind == there.kind)
+    elif any(mark in "".join(values) for mark in _MARKS):
+        column = replace(column, kind="category", values=values)
+    column = replace(column, unit=units.pop() if len(units) == 1 else "")
+    return [column] if column.kind or column.unit else []
+
+
+def _classes_of(there: Compared) -> dict[str, int]:
+    """Returns the number of classes where they are numbered from 0, and sites have others."""
+    told = [c.column for c in there.sites.values()]
+    numbers = all(c.values and plain_kind(c.kind) == "number" for c in told)
+    several = len({c.values for c in told}) > 1
+    if not several or not numbers or not all(re.fullmatch(r"\d{1,3}", v) for v in there.values):
+        return {}
+    return {"num-classes": max(map(int, there.values)) + 1}
 
 
 # --- Of one site -----------------------------------------------------------------------------
@@ -210,50 +264,86 @@ def _of_names(
         yield Finding(site, f"has {few_names(alone)}, which others lack: {mend}")
 
 
-def _of_site(tables: Tables, column: DescribedColumn, columns: Declared) -> Iterator[str]:
-    if column.kind == "other":
-        yield "holds too few values, or neither numbers nor text: leave it out"
-    codes = dict.fromkeys((*columns.schema.file.missing, *column.missing_values))
-    if len(codes) > len(columns.schema.file.missing):
-        texts = one_line("|".join(codes))
-        yield f"has codes for missing values: set missing-values={texts} for all sites"
-    units = {c.unit for t in tables.values() for c in t.columns.values() if c.name == column.name}
-    if others := sorted(units - {"", column.unit} if column.unit else ()):
-        yield f"is in {one_line(column.unit)}, and in {few_names(others)} elsewhere: convert it"
+def _is_asked(column: DescribedColumn, columns: Declared, *, is_target: bool) -> bool:
+    """Whether a question of a site about a column is open."""
+    given = columns.schema.by_name.get(column.column.name, Column(""))
+    answered = given.kind and not (given.kind == "category" and given.values)
+    return bool(column.asked and not answered and not (is_target and column.asked in _OF_INPUTS))
 
 
-def _of_type(tables: Tables, column: DescribedColumn, columns: Declared) -> Iterator[str]:
-    name, known = column.name, columns.schema.column(column.name).values
-    held = few_names(column.values[:3]) or "values that are not told"
-    if not known and column.kind == "text":
-        others = [t.columns[name] for t in tables.values() if name in t.columns]
-        values = sorted({value for other in others for value in other.values})
-        if _kind(tables, name) == "number":
-            yield f"is text ({held}) and numbers at the other sites: correct it, or leave it out"
-        elif not column.values:
-            yield f"is text whose values are not told: set categories={name}=A|B, or leave it out"
-        else:
-            yield f"is text: set categories={name}={one_line('|'.join(values))} for all sites"
-    elif known and column.kind == "number" and _kind(tables, name) == "text":
-        yield f"is numbers, and text ({few_names(known[:3])}) at the other sites: correct it"
-    elif known and (strange := [value for value in column.values if value not in known]):
-        mend = f"correct it, or add it to categories ({few_names(known)})"
-        yield f"has {few_names(strange)}, which no site may have: {mend}"
+def _question(column: DescribedColumn, *, is_needed: bool) -> str:
+    lines = ", or ".join(map(one_line, column.choices))
+    write = f"write {lines} {_INTO}" if lines else "its log has the cells, and the line to write"
+    left = "" if is_needed else ", and is left out"
+    return f"{_ASKED.get(column.asked, 'is asked about')}{left}: {write}"
+
+
+def _of_kind(there: Compared, site: str, columns: Declared, classes: int) -> Iterator[str]:
+    """Yields that a site's kind, or its values, are others than those that are agreed on."""
+    own, kind, given = there.sites[site].column, there.kind, columns.schema.column(there.name)
+    known, agreed = given.values, given.values or there.values
+    mend = f"write {there.line(own.values, agreed)} {_INTO}" if own.values else "correct it"
+    if not own.kind:
+        yield f"holds too few values: write its kind {_INTO}, or leave it out"
+    elif plain_kind(own.kind) != kind:
+        here, others = _in_words(own.kind, own.values), _in_words(kind, agreed)
+        yield f"is {here}, and {others} at the other sites: {mend}, or leave it out"
+    elif kind == "category" and not known:
+        values = sorted({value for each in there.sites.values() for value in each.column.values})
+        named = f"{own.name}={one_line('|'.join(values) or 'A|B')}"
+        yield f"is text: set categories={named} for all sites"
+    elif strange := _strange(there, site, given, classes):
+        way = f"set schema='columns.{key(own.name)} = {{kind = \"number\"}}'"
+        way = f"set num-classes={max(map(int, own.values)) + 1}" if classes else way
+        way = "add it to categories" if known else way
+        yield f"has {few_names(strange)}, and other sites {few_names(agreed)}: {mend}, or {way}"
+
+
+def _in_words(kind: str, values: Sequence[str]) -> str:
+    return _WORDS.get(kind, kind) + (f" ({few_names(values[:3])})" if values else "")
+
+
+def _strange(there: Compared, site: str, given: Column, classes: int) -> Sequence[str]:
+    """Returns the values of a site that no site may have; of numbers all, which may be exchanged.
+
+    Args:
+        there: The column.
+        site: The site.
+        given: What settings say of it.
+        classes: Number of classes of a target, numbered from 0; 0 if that is not known.
+    """
+    values = there.sites[site].column.values
+    if given.values:
+        return [value for value in values if value not in given.values]
+    if classes:
+        return values if any(not v.isdecimal() or int(v) >= classes for v in values) else ()
+    return () if given.kind or len(values) > FEW or site in there.alike else values
 
 
 def _of_missing(
-    column: DescribedColumn, columns: Declared, rows: int, *, target: bool
+    column: DescribedColumn, columns: Declared, rows: int, *, is_target: bool
 ) -> Iterator[str]:
     count = f"is missing in {column.missing} of {rows} rows"
-    if column.missing and target:
+    if column.missing and is_target:
         yield f"{count}: a row needs its target; leave these rows out"
     elif column.missing and columns.schema.missing == "refuse":
         yield f"{count}: set missing=median or missing=indicator, or fill it in"
 
 
-def _of_scale(tables: Tables, site: str, name: str) -> Iterator[Finding]:
+def _of_unit(there: Compared, own: Column) -> Iterator[str]:
+    """Yields that a site has another unit than others, or says none where others do."""
+    units = Counter(c.column.unit for c in there.sites.values() if c.column.unit)
+    usual = one_line(max(units, key=lambda unit: units[unit], default=own.unit))
+    if own.unit != usual and own.kind in ("number", "whole"):
+        told = f"is in {one_line(own.unit)}" if own.unit else "says no unit"
+        unit = json.dumps(usual, ensure_ascii=False)
+        line = f"columns.{key(own.name)} = {{unit = {unit}, factor = ...}}"
+        yield f"{told}, and other sites are in {usual}: write {line} {_INTO}"
+
+
+def _of_scale(there: Compared, site: str) -> Iterator[str]:
     """Yields that a site's numbers lie apart from those of most others, as in another unit."""
-    each = {s: _ends(t.columns[name]) for s, t in tables.items() if name in t.columns}
+    each = {s: _ends(column) for s, column in there.sites.items()}
     others = [ends for other, ends in each.items() if ends and other != site]
     own = each[site]
     far = [ends.median for ends in others if own and _are_apart(own, ends)]
@@ -263,9 +353,9 @@ def _of_scale(tables: Tables, site: str, name: str) -> Iterator[Finding]:
     small, large = sorted((abs(own.median), abs(usual)))
     times = f"{large / small:.3g} times " if own.median * usual > 0 else ""
     where = "above" if own.median > usual else "below"
-    told = f"(median {own.median:g} against {usual:g})"
-    text = f"{_called(name)} lies {times}{where} the other sites' {told}: another unit?"
-    yield Finding(site, text, stops=False)
+    told = f"(median {own.median:.10g} against {usual:.10g})"
+    line = f"columns.{key(there.name)} = {{factor = ...}} {_INTO} converts it"
+    yield f"lies {times}{where} the other sites' {told}: another unit? {line}"
 
 
 class _Ends(NamedTuple):

@@ -5,68 +5,84 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 
-from federation.errors import Refused, brief, one_line
-from federation.files import parse_json
+from federation.data.schema.written import of_toml
+from federation.errors import Refused, brief
+from federation.files import parse_json, read_file
+from federation.schema import Column, Schema
 from federation.secure.masks import SEED, agreed, public_of
-from federation.settings.fields import in_words
-from federation.settings.files import read_settings
 
 MOST_VALUES: Final = 100
-"""Values of a column of text that are told."""
+"""Values of a column that are told."""
 
 LONGEST: Final = 100
 """Characters of a value that is told."""
 
+MOST_EDGES: Final = 100
+"""Edges between counts of a column that are told."""
+
 SCHEMA: Final = "schema.toml"
-"""A site's own schema in a client's folder: a table of TOML for each column."""
+"""A site's own schema, in a client's folder."""
 
 _PURPOSE: Final = b"engram table"
-_WRITTEN: Final = ("kind", "values", "unit", "missing-values")
-_MOST: Final = 2**22  # characters of a description
+_MOST: Final = 2**24  # characters of a description
 _COLUMNS: Final = 20_000
+_NAME: Final = 1000  # characters
 
-_Name = Annotated[str, Field(max_length=1000)]
-_Value = Annotated[str, Field(max_length=LONGEST)]
-_Values = Annotated[tuple[_Value, ...], Field(max_length=MOST_VALUES)]
+
+def _checked(column: Column) -> Column:
+    texts = (*column.values, column.unit, column.since)
+    if len(column.name) > _NAME or len(column.values) > MOST_VALUES:
+        raise ValueError("a column must have a short name, and few values")
+    if any(len(text) > LONGEST for text in texts):
+        raise ValueError(f"values must have at most {LONGEST} characters")
+    return column
+
+
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
+_Line = Annotated[str, Field(max_length=10 * LONGEST)]
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class DescribedColumn:
-    """A column of a site's table.
+    """A column of a site's table, with figures that enough of its rows share.
 
     Attributes:
-        name: Its name.
-        kind: ``number``, ``text``, or ``other`` of something else, such as dates.
-        values: Values that enough rows have, sorted; none of numbers that are not few and whole,
-            and of text where there are many. Or those that the site has written down.
-        unit: The unit of its numbers, as the site has written it down.
-        missing_values: Texts that stand for a missing value, likewise.
+        column: The column: its kind, or the proposal where that is asked about, empty where too few
+            rows have a value; its unit; and values that enough rows have, sorted, of numbers and
+            text of which there are few, or those that the site has written down.
+        asked: Name of the rule that asks about it; empty for none.
+        choices: Lines of a schema that answer, as far as they quote no cell of too few rows.
+        blanks: Whether cells have blanks around them, which are left out.
         missing: Number of rows without a value; None where that is not told.
         mean: Mean of the numbers, rounded; None where that is not told.
-        low: Number below which a tenth of the rows lies, rounded; None where that is not told.
+        deviation: Their standard deviation, likewise.
+        low: Number below which a tenth of the rows lies, likewise.
         median: Median, likewise.
         high: Number above which a tenth of the rows lies, likewise.
+        edges: Numbers, ascending, between which rows are counted.
+        counts: Rows below the first edge, from each edge to the next, and from the last one.
     """
 
-    name: _Name
-    kind: Literal["number", "text", "other"]
-    values: _Values = ()
-    unit: _Value = ""
-    missing_values: _Values = ()
+    column: Annotated[Column, AfterValidator(_checked)]
+    asked: Annotated[str, Field(max_length=LONGEST)] = ""
+    choices: Annotated[tuple[_Line, ...], Field(max_length=MOST_VALUES)] = ()
+    blanks: bool = False
     missing: _Count | None = None
     mean: _Number | None = None
+    deviation: _Number | None = None
     low: _Number | None = None
     median: _Number | None = None
     high: _Number | None = None
+    edges: Annotated[tuple[_Number, ...], Field(max_length=MOST_EDGES)] = ()
+    counts: Annotated[tuple[_Count, ...], Field(max_length=MOST_EDGES + 1)] = ()
 
 
 class DescribedTable(NamedTuple):
@@ -99,12 +115,14 @@ class DescribedTable(NamedTuple):
             rows, columns = found["rows"], _adapter().validate_python(found["columns"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"a table must be rows and columns, got {brief(text)}") from error
-        table = cls(rows, {column.name: column for column in columns})
-        counts = [column.missing or 0 for column in columns]
-        if type(rows) is not int or not 0 <= max([*counts, 0]) <= rows < 2**31:
+        table = cls(rows, {each.column.name: each for each in columns})
+        counts = [0, *(max(c.missing or 0, sum(c.counts)) for c in columns)]
+        if type(rows) is not int or not 0 <= max(counts) <= rows < 2**31:
             raise ValueError(f"rows must be a number of rows, got {brief(rows)}")
         if len(table.columns) < len(columns):
             raise ValueError("columns must have different names")
+        if any(c.counts and len(c.counts) != len(c.edges) + 1 for c in columns):
+            raise ValueError("columns must have a count between any two edges")
         return table
 
     def sealed(self, reader: bytes) -> bytes:
@@ -127,27 +145,18 @@ class DescribedTable(NamedTuple):
             raise ValueError("it is damaged, or sealed for another reader") from error
 
 
-def read_schema(folder: Path | None) -> dict[str, DescribedColumn]:
-    """Reads the columns that a person has written into a client's folder, if there is a file.
+def site_schema(folder: Path | None) -> Schema:
+    """Reads the schema that a person has written into a client's folder; empty without a file.
 
     Raises:
         Refused: The file cannot be read, or an entry is unknown or impossible.
     """
     if folder is None or not (path := folder / SCHEMA).exists():
-        return {}
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in read_settings(path).items():
-        name, _, entry = key.rpartition(".")
-        if entry not in _WRITTEN or not name:
-            raise Refused(f"{path}: {one_line(key)} must be {', '.join(_WRITTEN)} of a column")
-        found.setdefault(name, {"name": name, "kind": ""})[entry.replace("-", "_")] = value
+        return Schema()
     try:
-        columns = _adapter().validate_python([*found.values()])
-    except ValidationError as error:
-        (number, *entries), detail = error.errors()[0]["loc"], dict(error.errors()[0])
-        named = one_line(".".join(map(str, [list(found)[int(number)], *entries])))
-        raise Refused(f"{path}: {in_words(named, detail)}") from error
-    return {column.name: column for column in columns}
+        return of_toml(read_file(path), str(path))
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
 
 
 @cache

@@ -79,7 +79,7 @@ class Column:
     fill: float | str | None = field(default=None, compare=False)
     default: float | str | None = None
     role: Role = "input"
-    unit: str = ""
+    unit: str = field(default="", compare=False)
     since: str = ""
     low: float | None = field(default=None, compare=False)
     high: float | None = field(default=None, compare=False)
@@ -94,6 +94,23 @@ class Column:
     def is_category(self) -> bool:
         """Whether each of its values is an input of its own."""
         return self.kind == "category" or (not self.kind and bool(self.values))
+
+    def told(self) -> "Column":
+        """Returns the part that a node tells: nothing of its rows, nor of how they are written."""
+        told = self.name, self.kind, self.values, None, self.default
+        return Column(*told, self.role, self.unit, self.since)
+
+    def at_site(self, own: "Column") -> "Column":
+        """Returns the column as a site writes it, by the site's own schema."""
+        return replace(
+            own,
+            kind=self.kind or own.kind,
+            values=self.values,
+            default=self.default,
+            role=self.role,
+            unit=own.unit or self.unit,
+            since=self.since or own.since,
+        )
 
 
 @dataclass(frozen=True)
@@ -245,13 +262,21 @@ class Schema:
         found: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         return found
 
+    def public(self) -> Self:
+        """Returns the part that leaves a site: nothing of its rows, nor of how they are written."""
+        columns = tuple(column.told() for column in self.columns)
+        return replace(self, columns=columns, file=File())
+
     def told(self) -> str:
-        """Returns the part that a node tells, for ``from_json``: nothing of its rows."""
-        columns = (
-            Column(c.name, c.kind, c.values, None, c.default, c.role, c.unit, c.since)
-            for c in self.columns
-        )
-        return json.dumps(replace(self, columns=tuple(columns), file=File()).to_json())
+        """Returns ``public`` for ``from_json``."""
+        return json.dumps(self.public().to_json())
+
+    def at_site(self, own: "Schema") -> "Schema":
+        """Returns a federation's schema as a site writes its table, by the site's own schema."""
+        known = {c.name: self.by_name.get(c.name, Column(c.name)) for c in own.columns}
+        columns = self.by_name | {c.name: known[c.name].at_site(c) for c in own.columns}
+        file = self.file if own.file == File() else own.file
+        return replace(self, columns=tuple(columns.values()), file=file)
 
     @classmethod
     def from_json(cls, found: Any) -> "Schema":

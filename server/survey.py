@@ -52,6 +52,11 @@ class Survey(NamedTuple):
     absent: dict[int, str] | None = None
     approving: tuple[int, ...] = ()
 
+    @property
+    def named(self) -> dict[str, DescribedTable]:
+        """The tables by their sites' names, in the order of their clients."""
+        return {site_name(client): table for client, table in sorted(self.tables.items())}
+
     @classmethod
     def from_json(cls, text: str, private: bytes) -> "Survey":
         """Reads what ``survey`` returned, by the private half of its reader's key."""
@@ -68,6 +73,11 @@ class Survey(NamedTuple):
             except ValueError as error:
                 silent[client] = f"its description cannot be read: {error}"
         return cls(tables, silent, **given, approving=approving)
+
+
+def site_name(client: int) -> str:
+    """Returns the name of a client's folder."""
+    return f"client-{client}"
 
 
 def survey(

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from federation.data.schema.written import read_schema, to_toml
 from federation.errors import Refused, brief
 from federation.exported import Exported, load_model, read_exported
 from federation.files import read_json, replace_file
@@ -86,13 +87,12 @@ def given_model(folder: str | Path) -> Given:
 
 
 def _public(exported: Exported) -> Exported:
-    schema = exported.kind.schema
-    if schema is not None:
-        schema = schema.with_fills([None] * len(schema.columns))
-    settings = dict(exported.settings)
+    schema, settings = exported.kind.schema, dict(exported.settings)
     for key in ("data-dir", "out", "resume"):
         settings.pop(key, None)
-    kind = exported.kind._replace(schema=schema)
+    if written := settings.get("schema"):
+        settings["schema"] = to_toml(read_schema(written).public())
+    kind = exported.kind._replace(schema=schema and schema.public())
     return exported._replace(settings=settings, kind=kind, ranges=(), intervals=())
 
 

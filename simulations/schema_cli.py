@@ -161,8 +161,7 @@ def statistics(
 
     experiment = for_federation({}, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
-    tables = {f"client-{client}": table for client, table in sorted(found.tables.items())}
-    rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(tables)]
+    rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
     if as_csv:
@@ -179,8 +178,11 @@ def statistics(
 
 
 def _tell(told: "Sequence[Finding]") -> None:
+    sites = dict[str, list[str]]()
     for finding in told:
-        say(str(finding))
+        sites.setdefault(finding.text, []).append(finding.site)
+    for text, named in sites.items():
+        say(f"{few_names(named)}: {text}")
 
 
 def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
@@ -190,8 +192,8 @@ def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
     from federation.agreement import summary
 
     table = Table(title="columns", title_justify="left")
-    for heading in ("column", "type", "values, or medians of sites", "missing"):
+    for heading in ("column", "kind", "values, or medians of sites", "missing"):
         table.add_column(heading)
-    for row in summary(found.tables.values(), settings)[:_MOST_SHOWN]:
+    for row in summary(found.named, settings)[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)

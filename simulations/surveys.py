@@ -14,9 +14,9 @@ from federation.errors import Refused, RunStopped, few_names, one_line, say
 from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.secure.masks import SEED, public_of
-from federation.settings.data import DataSettings
+from federation.settings.data import DataSettings, with_schema
 from federation.settings.files import read_settings
-from server.survey import CHECK, READER, SURVEY, Survey
+from server.survey import CHECK, READER, SURVEY, Survey, site_name
 from simulations.deployed import Attempt
 
 SCHEMA: Final = "schema.toml"
@@ -109,34 +109,28 @@ def agreed(
     Raises:
         RunStopped: No site describes a table.
     """
-    wrong = [Finding(_site(client), why) for client, why in found.silent.items()]
+    wrong = [Finding(site_name(client), why) for client, why in found.silent.items()]
     if not found.tables:
         raise RunStopped("; ".join(map(str, wrong)) or "no node describes its table")
-    tables = {_site(client): table for client, table in sorted(found.tables.items())}
     known = {*DataSettings.all_keys(), "task"}
-    stays = {key: value for key, value in given.items() if key in known}
-    settings = proposed(tables, stays, targets, union=union)
-    return settings, [*findings(tables, settings, targets), *wrong]
+    stays = {key: value for key, value in with_schema(given).items() if key in known}
+    settings = proposed(found.named, stays, targets, union=union)
+    return settings, [*findings(found.named, settings, targets), *wrong]
 
 
 def checked(found: Survey, experiment: Experiment) -> list[Finding]:
     """Returns why sites cannot take part in a run, and what looks odd in their tables."""
-    tables = {_site(client): table for client, table in sorted(found.tables.items())}
-    absent = {_site(client): why for client, why in (found.absent or {}).items()}
+    absent = {site_name(client): why for client, why in (found.absent or {}).items()}
     settings = {
         key: v for key, v in experiment.to_config().items() if key in DataSettings.all_keys()
     }
     told = [
         finding._replace(stops=finding.site in absent)
-        for finding in findings(tables, settings)
+        for finding in findings(found.named, settings)
         if finding.site in absent or not finding.stops
     ]
     explained = {finding.site for finding in told if finding.stops}
     return told + [Finding(site, why) for site, why in absent.items() if site not in explained]
-
-
-def _site(client: int) -> str:
-    return f"client-{client}"
 
 
 def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:

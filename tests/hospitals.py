@@ -43,3 +43,36 @@ def write_hospitals(folder, *, mended=False):
         paths.append(folder / f"{site}.csv")
         d.to_csv(paths[-1], index=False)
     return paths
+
+
+GERMAN = {
+    "age": "Alter",
+    "bp": "Blutdruck",
+    "crea": "Kreatinin",
+    "sex": "Geschlecht",
+    "smoker": "Raucher",
+    "outcome": "Entlassung nach",
+    "days": "Tage",
+}
+WORDS = {
+    "sex": {"f": "weiblich", "m": "männlich"},
+    "smoker": {"never": "nie", "former": "früher", "current": "aktuell"},
+    "outcome": {"home": "Hause", "ward": "Station", "icu": "Intensiv"},
+}
+
+
+def write_german_hospitals(folder):
+    """Writes the files as German programs do; returns their paths, in the order of ``SITES``.
+
+    Semicolons, decimal commas, cp1252, German words; the south has the sexes as 1 and 2.
+    """
+    paths = write_hospitals(folder)
+    for path in paths:
+        d = pd.read_csv(path, dtype={"age": str})
+        d = d.assign(**{name: d[name].map(words) for name, words in WORDS.items()})
+        d["age"] = d.age.str.replace(".", ",")
+        if path.stem == "south":
+            d["sex"] = d.sex.map({"weiblich": 1, "männlich": 2})
+        d = d.rename(columns=GERMAN)
+        d.to_csv(path, index=False, sep=";", decimal=",", encoding="cp1252")
+    return paths

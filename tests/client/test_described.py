@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -21,10 +22,11 @@ from client.audit import AUDIT, Audit
 from client.sealed import new_key
 from federation.data.describing import describe_table
 from federation.data.source import Source
-from federation.described import DescribedTable, read_schema
+from federation.described import DescribedTable, site_schema
 from federation.errors import AWAITED, REFUSED, Refused
 from federation.flower import local_run, name_message, node_context, pack
 from federation.roster import read_entry
+from federation.schema import Schema
 from federation.secure.masks import public_of
 from federation.settings.data import DataSettings
 from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
@@ -130,14 +132,15 @@ def test_no_setting_of_a_server_changes_how_a_table_is_read(tmp_path):
             folder.mkdir()
             assert Site(folder).told(**{key: value}) == expected, (key, value)
     columns = expected.columns
-    assert [(n, c.kind, c.values, c.missing) for n, c in columns.items()] == [
-        ("name", "text", (), None),
-        ("number", "number", (), None),
-        ("ward", "text", ("north", "south"), None),
-        ("age", "number", (), None),
-        ("died", "number", ("0", "1"), None),
+    found = [(n, c.column.kind, c.column.values, c.asked) for n, c in columns.items()]
+    assert found == [
+        ("name", "identifier", (), "identifiers"),
+        ("number", "identifier", (), "identifiers"),
+        ("ward", "category", ("north", "south"), ""),
+        ("age", "number", (), ""),
+        ("died", "whole", ("0", "1"), ""),
     ]
-    assert columns["number"].median == 4e8
+    assert {c.missing for c in columns.values()} == {None}
     assert "rare" not in expected.told()
     assert "Miller" not in expected.told()
 
@@ -145,35 +148,80 @@ def test_no_setting_of_a_server_changes_how_a_table_is_read(tmp_path):
 def test_a_site_reads_its_table_by_the_schema_that_it_has_written(tmp_path):
     site = Site(tmp_path, wards().assign(code=["01", "02"] * 30, level=["-99"] * 6 + ["3"] * 54))
     (tmp_path / "schema.toml").write_text(
-        '[code]\nkind = "text"\nvalues = ["01", "02"]\n'
-        '[level]\nkind = "number"\nunit = "mmol/l"\nmissing-values = ["-99"]\n'
-        '[ward]\nkind = "text"\nvalues = ["north", "rare", "south"]\n[name]\nkind = "other"\n'
+        '[columns.code]\nkind = "category"\nvalues = ["01", "02"]\n'
+        '[columns.level]\nkind = "number"\nunit = "mmol/l"\nmissing = ["-99"]\nfactor = 2\n'
+        '[columns.ward]\nvalues = {north = "N", rare = "R", south = "S"}\n'
+        '[columns.name]\nkind = "ignored"\n'
+        '[columns.died]\nvalues = {0 = "1", 1 = "0"}\n'
     )
     columns = site.told().columns
-    assert columns["code"].values == ("01", "02")
-    assert columns["ward"].values == ("north", "rare", "south")  # a person has said so
+    assert columns["code"].column.values == ("01", "02")
+    assert columns["ward"].column.values == ("N", "R", "S")  # a person has said so
     level = columns["level"]
-    assert (level.unit, level.missing_values, level.missing) == ("mmol/l", ("-99",), 6)
-    assert (level.mean, level.median) == (3, 3)
-    assert columns["name"].kind == "other"
-    assert columns["died"].values == ("0", "1")
+    assert (level.column.unit, level.missing) == ("mmol/l", 6)
+    assert (level.mean, level.median) == (6, 6)
+    assert (columns["name"].column.kind, columns["name"].asked) == ("ignored", "")
+    assert columns["died"].column.values == ("0", "1")
+    assert "-99" not in site.told().told()
+
+
+ODD = {
+    "text among numbers": ("age", "?", [3], "mixed", "number"),
+    "a code": ("age", -99, range(6), "codes", "number"),
+    "a code of few rows": ("age", -99, range(3), "codes", "number"),
+    "a decimal comma": ("age", "1,5", range(60), "decorated", "number"),
+    "dates": ("age", "2024-03-01", range(60), "dates", "ignored"),
+}
+
+
+@pytest.mark.parametrize(("column", "cell", "rows", "rule", "kind"), ODD.values(), ids=ODD)
+def test_a_server_hears_that_a_column_is_asked_about_and_no_cells(
+    tmp_path, warnings_of_engram, column, cell, rows, rule, kind
+):
+    frame = wards().astype({column: object})
+    frame.loc[[*rows], column] = cell
+    site = Site(tmp_path, frame)
+    told = site.told().columns[column]
+    assert (told.asked, told.column.kind) == (rule, kind)
+    assert f"column {column} " in warnings_of_engram.text
+    assert str(cell) in warnings_of_engram.text
+    told_cells = rule == "codes" and len(rows) >= 5  # least-count
+    assert (str(cell) in site.told().told()) is told_cells
+    if not told.choices:
+        return
+    site.says("policy.toml", least_count=5)
+    (tmp_path / "schema.toml").write_text(told.choices[0])
+    told = site.told().columns[column]
+    assert (told.asked, told.column.kind) == ("", kind)
+    if rule == "codes":
+        there = wards().drop(index=[*rows, 3, 4]).age
+        assert told.median == pytest.approx(there.median(), abs=0.2)
+        assert told.missing == len(rows)  # and those that were missing lie among them
+
+
+def test_what_is_mended_is_asked_about_no_more(tmp_path):
+    frame = wards().astype({"age": object})
+    frame.loc[5, "age"] = "Miller"
+    site = Site(tmp_path, frame)
+    told = site.told()
+    assert told.columns["age"].asked == "mixed"
+    frame.loc[5, "age"] = 60.5  # of one row
+    site.write(frame)
+    again = site.told()
+    assert again.columns["age"] == replace(told.columns["age"], asked="")
 
 
 @pytest.mark.parametrize(
     ("schema", "cell", "column"),
     [
-        ('[ward]\nkind = "text"\nvalues = ["north", "south"]\n', "'rare' in row 7", "ward"),
-        ('[name]\nkind = "number"\n', "'Miller 0' in row 0", "name"),
-        ("", "'Miller' in row 5", "age"),
+        ('columns.ward = {kind = "category", values = ["north", "south"]}', "'rare' in", "ward"),
+        ('columns.name = {kind = "number"}', "'Miller 0' in row 0", "name"),
     ],
 )
 def test_a_server_hears_that_a_value_is_lacking_and_the_sites_log_which(
     tmp_path, warnings_of_engram, schema, cell, column
 ):
-    frame = wards().astype({"age": object})
-    if not schema:
-        frame.loc[5, "age"] = "Miller"
-    site = Site(tmp_path, frame)
+    site = Site(tmp_path)
     (tmp_path / "schema.toml").write_text(schema)
     expected = f"its log names a value of {column} that the schema lacks: correct one of them"
     assert site.refusal() == f"this node's data cannot be used: {expected}"
@@ -196,18 +244,17 @@ def test_a_run_whose_categories_lack_a_value_hears_no_more(tmp_path, warnings_of
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("age = 3", r"age must be kind, values, unit, missing-values of a column"),
-        ('[age]\nkind = "number"\nmean = 3', r"age\.mean must be kind, values, unit, .*"),
-        ('[age]\nunit = "years"', r"age\.kind must be 'number', 'text' or 'other', got ''"),
-        ('[age]\nkind = "text"\nvalues = "a"', r"age\.values must be a list, got 'a'"),
-        ('["a.b"]\nkind = "text"\nvalues = [3]', r"a\.b\.values\.0 must be a valid string, got 3"),
+        ("age = 3", r"age must be columns or file"),
+        ("[columns.age]\nmean = 3", r"columns\.age has an unknown entry mean.*"),
+        ('[columns.age]\nkind = "text!"', r"columns\.age\.kind must be '', 'number', .*"),
+        ('[columns.age]\nvalues = "a"', r"columns\.age\.values must be a list, got 'a'"),
         ("[age", r".* is not TOML: .*"),
     ],
 )
 def test_a_wrong_schema_is_refused_in_one_line(tmp_path, text, says):
     (tmp_path / "schema.toml").write_text(text)
     with pytest.raises(Refused, match=f"^.*{says}$"):
-        read_schema(tmp_path)
+        site_schema(tmp_path)
 
 
 # --- How many rows are behind it -------------------------------------------------------------
@@ -227,28 +274,41 @@ def test_whatever_is_told_is_of_enough_rows_on_either_side(tmp_path_factory, see
     frame = frame.mask(rng.random(frame.shape) < rng.choice([0.0, 0.05, 0.9], frame.shape[1]))
     path = tmp_path_factory.mktemp("rows") / "rows.csv"
     frame.to_csv(path, index=False)
-    table, hashes = describe_table(Source(f"csv:{path}"), {}, path.parent, least)
+    table, hashes, _ = describe_table(Source(f"csv:{path}"), Schema(), path.parent, least)
     assert (table.rows, len(hashes)) == (rows, rows)
     for name, column in table.columns.items():
         cells = frame[name].dropna()
         counts = {str(value): n for value, n in cells.value_counts().items()}
         missing = rows - len(cells)
         assert column.missing == (missing if least <= min(missing, len(cells)) else None)
-        assert column.kind == (
-            "other" if len(cells) < least else "text" if name == "ward" else "number"
-        )
+        if len(cells) < least:
+            assert column.column.kind == ""
+        elif name == "ward":
+            assert column.column.kind == "category"
         if name in ("ward", "grade") and len(cells) >= max(least, 8):
-            assert column.values == tuple(v for v in sorted(counts) if counts[v] >= least)
-        for quantile, figure in ((0.1, column.low), (0.5, column.median), (0.9, column.high)):
-            assert (figure is None) == (name == "ward" or len(cells) < 10 * least)
-            if figure is not None:
-                exact = np.quantile(cells.astype(float), quantile)
-                assert figure == float(f"{exact:.3g}")
-        if column.mean is not None:
-            numbers = cells.astype(float).sort_values()
-            assert column.mean == float(f"{numbers.mean():.3g}")
-            apart = sorted(abs(numbers - numbers.median()), reverse=True)
-            assert sum(apart[: least - 1]) <= sum(apart) / 2
+            assert column.column.values == tuple(v for v in sorted(counts) if counts[v] >= least)
+        if column.low is None:
+            assert name == "ward" or len(cells) < 10 * least
+            continue
+        numbers = cells.astype(float).sort_values()
+        low, median, high = numbers.quantile([0.1, 0.5, 0.9])
+        spread = high - low or numbers.std()
+        within = spread / 200 + 1e-9 * abs(numbers).max()  # half of a hundredth
+        figures = [column.low, column.median, column.high]
+        assert figures == pytest.approx([low, median, high], abs=within)
+        apart = sorted(abs(numbers - median), reverse=True)
+        for figure, exact, parts in (
+            (column.mean, numbers.mean(), apart),
+            (column.deviation, numbers.std(), [part**2 for part in apart]),
+        ):
+            assert figure is None or figure == pytest.approx(exact, abs=within)
+            share = sum(parts[: least - 1]) / (sum(parts) or 1)
+            assert (share > 0.5) == (figure is None) or share == pytest.approx(0.5)
+        if column.counts:
+            ends = [-np.inf, *column.edges, np.inf]
+            exact = pd.cut(numbers, ends, right=False).value_counts(sort=False)
+            assert list(column.counts) == exact.tolist()
+            assert min(column.counts) >= least
     few = pd.Series(frame["rare"].dropna().astype(float) > 0).sum()
     if 0 < few < least:  # the mean would be theirs alone
         assert table.columns["rare"].mean is None
@@ -258,11 +318,11 @@ def test_least_count_is_five_and_a_table_of_fewer_rows_is_not_described(tmp_path
     site = Site(tmp_path, pd.DataFrame({"ward": ["a"] * 4, "y": [0, 1, 0, 1]}))
     assert site.refusal() == "this node's data cannot be used: its log says why"
     site.write(pd.DataFrame({"ward": ["a"] * 5 + ["b"] * 4, "y": [0] * 9}))
-    assert site.told().columns["ward"].values == ("a",)
+    assert site.told().columns["ward"].column.values == ("a",)
     site.says("policy.toml", least_count=4)
-    assert site.told().columns["ward"].values == ("a",)  # no row has changed
+    assert site.told().columns["ward"].column.values == ("a",)  # no row has changed
     site.write(pd.DataFrame({"ward": ["a"] * 5 + ["b"] * 8, "y": [0] * 13}))
-    assert site.told().columns["ward"].values == ("a", "b")
+    assert site.told().columns["ward"].column.values == ("a", "b")
 
 
 # --- How often -------------------------------------------------------------------------------
@@ -288,7 +348,7 @@ def test_nothing_new_is_told_before_enough_rows_have_changed(tmp_path, least):
             assert told == last
         else:
             source = Source(f"csv:{site.table}")
-            assert told == describe_table(source, {}, tmp_path, least)[0]
+            assert told == describe_table(source, Schema(), tmp_path, least).table
             rounds, base = rounds + (told != last), frame.copy()
         assert site.rounds == rounds
         last = told
@@ -313,9 +373,9 @@ def test_what_a_person_writes_is_told_at_once_and_figures_are_not(tmp_path):
     figures = site.told()
     frame.loc[:3, "age"] = 99.0
     site.write(frame)
-    (tmp_path / "schema.toml").write_text('[age]\nkind = "number"\nunit = "years"\n')
+    (tmp_path / "schema.toml").write_text('columns.age = {kind = "number", unit = "years"}')
     told = site.told()
-    assert (told.columns["age"].unit, site.rounds) == ("years", 1)
+    assert (told.columns["age"].column.unit, site.rounds) == ("years", 1)
     assert told.columns["age"].median == figures.columns["age"].median
     site.says("policy.toml", secure=3)
     assert site.told().columns.keys() == {"age"}
@@ -328,9 +388,9 @@ def test_what_a_person_writes_is_told_at_once_and_figures_are_not(tmp_path):
 def test_a_policy_that_asks_for_more_rows_is_heeded_at_once(tmp_path):
     site = Site(tmp_path)
     site.says("policy.toml", least_count=1)
-    assert "rare" in site.told().columns["ward"].values
+    assert "rare" in site.told().columns["ward"].column.values
     site.says("policy.toml", least_count=5)
-    assert site.told().columns["ward"].values == ("north", "south")
+    assert site.told().columns["ward"].column.values == ("north", "south")
 
 
 def test_what_was_told_last_is_sealed_and_not_forgotten_by_accident(tmp_path, warnings_of_engram):
@@ -353,15 +413,16 @@ def test_where_answers_need_noise_or_company_only_the_written_schema_is_told(tmp
     site = Site(tmp_path)
     site.says("policy.toml", **rules)
     assert "lets no figure of its rows leave" in site.refusal()
-    schema = '[ward]\nkind = "text"\nvalues = ["north", "east"]\n[age]\nkind = "number"\n'
-    (tmp_path / "schema.toml").write_text(f'{schema}unit = "years"\n')
+    schema = 'columns.ward = {kind = "category", values = ["north", "east"]}\n'
+    schema += 'columns.age = {kind = "number", unit = "years", missing = ["-99"]}\n'
+    (tmp_path / "schema.toml").write_text(schema)
     told = site.told()
     site.table.write_text("nothing,of,the,kind\n")
     assert site.told() == told
     assert told.rows == 0
     assert json.loads(told.told())["columns"] == [
-        {"name": "ward", "kind": "text", "values": ["north", "east"]},
-        {"name": "age", "kind": "number", "unit": "years"},
+        {"column": {"name": "ward", "kind": "category", "values": ["north", "east"]}},
+        {"column": {"name": "age", "kind": "number", "unit": "years"}},
     ]
 
 
@@ -463,7 +524,9 @@ def test_no_run_asks_for_cells_where_no_figure_may_leave(tmp_path, rules):
     assert "categories of 'ward' must include those in the site's schema.toml" in told.pop()
     for line, word in (('missing = ["40"]', "missing-values"), ('values = ["40"]', "categories")):
         assert word in said(schema=f"columns.age = {{{line}}}")
-    written = '[ward]\nkind = "text"\nvalues = ["north", "south"]\nmissing-values = ["?"]\n'
+    told = {said(schema=f'columns.age = {{missing = ["{cell}"]}}') for cell in ("40", "41")}
+    assert len(told) == 1
+    written = 'columns.ward = {values = ["north", "south"], missing = ["?"]}\n'
     (tmp_path / "schema.toml").write_text(written)
     fits = {"categories": "ward=north|south|west", "missing_values": "?"}
     assert "schema.toml" not in said(**fits)

@@ -193,7 +193,9 @@ def test_a_client_of_few_rows_keeps_one_to_learn_from(tmp_path):
 
 
 def test_other_data_sets_are_refused():
-    with pytest.raises(DataError, match="dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: spa"):
+    with pytest.raises(
+        DataError, match="dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: spa"
+    ):
         read_table(Source("digits"), columns())
 
 

@@ -14,6 +14,7 @@ from federation.data.new_rows import read_new_rows
 from federation.data.source import Source
 from federation.described import DescribedColumn, DescribedTable
 from federation.errors import DataError
+from federation.schema import Column
 from federation.secure.masks import public_of
 from server.record import RunRecord
 from server.run import run as run_on
@@ -26,6 +27,7 @@ from tests.support import small
 
 FOUR = {"num_clients": 4, "clients_per_round": 4, "method": "fedavg", "protocol": "standard"}
 TARGETS = ["outcome", "days"]
+UNIT = "another unit? columns.crea = {factor = ...} into its schema.toml converts it"
 
 
 def asked(paths, state, *, check=False, **settings):
@@ -48,31 +50,32 @@ def test_all_faults_of_all_sites_are_named_at_once_and_once_mended_the_run_train
     found, _, _ = asked(raw, tmp_path, target_column="outcome")
     settings, told = agreed(found, {}, TARGETS)
     assert list(map(str, told)) == [
-        "client-1: crea lies 81.9 times above the other sites' (median 86 against 1.05): "
-        "another unit?",
-        "client-3: node 4 cannot serve this run: this node's data cannot be used: its log names a "
-        "value of age that the schema lacks: correct one of them",
+        f"client-1: crea lies 80.4 times above the other sites' (median 86 against 1.07): {UNIT}",
+        "client-3: age has text among numbers: its log has the cells, and the line to write",
     ]
     assert [finding.stops for finding in told] == [False, True]
-    assert "west.csv: column age has '?' in row 3 among numbers" in warnings_of_engram.text
+    line = "has '?' in row 3 among numbers: write columns.age = {missing = [\"?\"]}"
+    assert f"west.csv: column age {line}" in warnings_of_engram.text
     assert settings == {
         "input-columns": "age,bp,crea,sex,smoker",
         "categories": "outcome=home|icu|ward; sex=f|m; smoker=former|never|current",
         "missing": "median",
     }
 
-    paths = [*write_hospitals(tmp_path / "mended", mended=True)[:3], raw[3]]
-    schema = tmp_path / "node-4" / "schema.toml"
-    schema.write_text('[age]\nkind = "number"\nunit = "years"\nmissing-values = ["?"]\n')
-    found, _, _ = asked(paths, tmp_path, target_column="outcome")
-    _, told = agreed(found, {}, TARGETS)
-    assert list(map(str, told)) == [
-        "client-3: age has codes for missing values: set missing-values=? for all sites"
-    ]
-    settings, told = agreed(found, {"missing-values": "?"}, TARGETS)
-    assert told == []
+    # Each answers in its own schema, and its file stays as it is.
+    for node, schema in (
+        (2, f"columns.crea = {{factor = {1 / 88.4}}}"),
+        (4, line.split("write ")[1]),
+    ):
+        (tmp_path / f"node-{node}").mkdir(exist_ok=True)
+        (tmp_path / f"node-{node}" / "schema.toml").write_text(schema)
+    found, _, _ = asked(raw, tmp_path, target_column="outcome")
+    again, told = agreed(found, {}, TARGETS)
+    assert (again, told) == (settings, [])
+    south = pd.read_csv(raw[1]).crea / 88.4
+    assert found.tables[1].columns["crea"].median == pytest.approx(south.median(), abs=0.01)
     settings = {key.replace("-", "_"): value for key, value in settings.items()}
-    found, e, grid = asked(paths, tmp_path, check=True, target_column="outcome", **settings)
+    found, e, grid = asked(raw, tmp_path, check=True, target_column="outcome", **settings)
     assert (checked(found, e), found.absent) == ([], {})
     assert sum(found.rows.values()) == pytest.approx(0.6 * 0.8 * 740, abs=4)  # tested, validated
     results = run_on(grid, e, tmp_path / "run", engine="vectorized")
@@ -105,13 +108,13 @@ def test_a_check_says_of_every_site_what_keeps_it_out(tmp_path):
         *missing(0, "crea"),
         *missing(0, "smoker"),
         *missing(1, "crea"),
-        "client-1: crea lies 80.4 times above the other sites' (median 86 against 1.07): another "
-        "unit?",
+        f"client-1: crea lies 80.4 times above the other sites' (median 86 against 1.07): {UNIT}",
         *missing(1, "smoker"),
         "client-3: lacks bp (it has pressure besides): add or rename them, or leave them out by "
         "input-columns",
         *missing(3, "crea"),
-        "client-3: sex has x, which no site may have: correct it, or add it to categories (f, m)",
+        'client-3: sex has x, and other sites f, m: write columns.sex = {values = {"f" = "f", '
+        '"m" = "m", "x" = "..."}} into its schema.toml, or add it to categories',
         *missing(3, "smoker"),
         "client-2: no node hosts it",
     ]
@@ -169,13 +172,17 @@ def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys
 
 def test_names_and_notes_are_not_told(tmp_path):
     frame = pd.DataFrame({"name": [f"Miller {k}" for k in range(30)], "y": np.arange(30) % 2})
-    frame["age"] = np.arange(30)
+    frame["age"] = np.arange(30) * 2
     path = tmp_path / "a.csv"
     frame.to_csv(path, index=False)
     found, _, _ = asked([path] * 4, tmp_path)
     assert "Miller" not in str(found)
     settings, told = agreed(found, {}, ["y"])
-    assert (settings["input-columns"], told) == ("age", [])
+    assert settings["input-columns"] == "age"
+    asked_about = "name looks like identifiers, and is left out: write "
+    lines = 'columns.name = {kind = "identifier"}, or columns.name = {kind = "category"}'
+    assert {finding.text for finding in told} == {f"{asked_about}{lines} into its schema.toml"}
+    assert not any(finding.stops for finding in told)
 
 
 @pytest.mark.parametrize(
@@ -204,15 +211,32 @@ HOSTILE = {
     "no object": [],
     "no rows": {"columns": []},
     "a number for rows": {"rows": 1e300, "columns": []},
-    "fewer rows than cells": {"rows": 3, "columns": [AGE | {"missing": 4}]},
-    "another type": {"rows": 3, "columns": [AGE | {"kind": "date"}]},
-    "another entry": {"rows": 3, "columns": [AGE | {"more": 1}]},
-    "no number": {"rows": 3, "columns": [AGE | {"median": float("nan")}]},
-    "a long value": {"rows": 3, "columns": [AGE | {"values": ["x" * 101]}]},
-    "many values": {"rows": 300, "columns": [AGE | {"values": [*map(str, range(101))]}]},
-    "one name twice": {"rows": 3, "columns": [AGE, AGE]},
-    "many columns": {"rows": 3, "columns": [AGE | {"name": f"x{k}"} for k in range(20_001)]},
-    "no Unicode": {"rows": 3, "columns": [{"name": "\ud800", "kind": "number"}]},
+    "fewer rows than cells": {"rows": 3, "columns": [{"column": AGE, "missing": 4}]},
+    "more counts than rows": {
+        "rows": 3,
+        "columns": [{"column": AGE, "edges": [1], "counts": [2, 2]}],
+    },
+    "a count too few": {"rows": 3, "columns": [{"column": AGE, "edges": [1], "counts": [2]}]},
+    "many counts": {
+        "rows": 3,
+        "columns": [{"column": AGE, "edges": [1] * 101, "counts": [0] * 102}],
+    },
+    "another type": {"rows": 3, "columns": [{"column": AGE | {"kind": "color"}}]},
+    "another entry": {"rows": 3, "columns": [{"column": AGE, "more": 1}]},
+    "no number": {"rows": 3, "columns": [{"column": AGE, "median": float("nan")}]},
+    "a long value": {"rows": 3, "columns": [{"column": AGE | {"values": ["x" * 101]}}]},
+    "a long unit": {"rows": 3, "columns": [{"column": AGE | {"unit": "x" * 101}}]},
+    "a long line": {"rows": 3, "columns": [{"column": AGE, "choices": ["x" * 1001]}]},
+    "many values": {
+        "rows": 300,
+        "columns": [{"column": AGE | {"values": [*map(str, range(101))]}}],
+    },
+    "one name twice": {"rows": 3, "columns": [{"column": AGE}] * 2},
+    "many columns": {
+        "rows": 3,
+        "columns": [{"column": AGE | {"name": f"x{k}"}} for k in range(20_001)],
+    },
+    "no Unicode": {"rows": 3, "columns": [{"column": {"name": "\ud800", "kind": "number"}}]},
 }
 
 
@@ -223,8 +247,8 @@ def test_what_no_table_is_described_by_is_refused(found):
 
 
 def test_a_description_is_bounded():
-    with pytest.raises(ValueError, match="at most 4194304 characters"):
-        DescribedTable.from_json(" " * (2**22 + 1))
+    with pytest.raises(ValueError, match="at most 16777216 characters"):
+        DescribedTable.from_json(" " * (2**24 + 1))
 
 
 def test_one_schema_and_one_file_serve_networks_and_molar(tmp_path):
@@ -345,35 +369,109 @@ def test_optional_columns_that_cannot_be(tmp_path, settings, message):
 # --- Agreement -------------------------------------------------------------------------------
 
 
-def number(name, median=1.0, **more):
-    return DescribedColumn(name, "number", low=median / 2, median=median, high=2 * median, **more)
-
-
-def table(*columns):
-    return DescribedTable(9, {column.name: column for column in columns})
+def number(name, median=1.0, *, kind="number", values=(), unit="", **more):
+    figures = {"low": median / 2, "median": median, "high": 2 * median}
+    return DescribedColumn(Column(name, kind, values, unit=unit), **figures, **more)
 
 
 def text(name, *values, **more):
-    return DescribedColumn(name, "text", values, **more)
+    return DescribedColumn(Column(name, "category", values), **more)
 
 
+def table(*columns):
+    return DescribedTable(9, {each.column.name: each for each in columns})
+
+
+def mapped(name, **pairs):
+    each = ", ".join(f'"{value.strip("_")}" = "{meant}"' for value, meant in pairs.items())
+    return f"write columns.{name} = {{values = {{{each}}}}} into its schema.toml"
+
+
+CODES = {"kind": "whole", "values": ("0", "1")}
+SHIFTED = {"kind": "whole", "values": ("1", "2")}
 CASES = {
     "the same": ([], [], []),
-    "another type": (
-        [number("sex")],
-        [text("sex", "f", "m")],
-        ["client-2: sex is numbers, and text (f, m) at the other sites: correct it"],
+    "sex as numbers, and text elsewhere": (
+        [number("sex", **SHIFTED)],
+        [text("sex", "F", "M")],
+        ["client-2: sex is numbers (1, 2), and text (F, M) at the other sites: "
+         f"{mapped('sex', _1='...', _2='...')}, or leave it out"],
+    ),
+    "sex by other numbers": (
+        [number("sex", **SHIFTED)],
+        [number("sex", **CODES)],
+        [f"client-2: sex has 1, 2, and other sites 0, 1: {mapped('sex', _1='...', _2='...')}, or "
+         "set schema='columns.sex = {kind = \"number\"}'"],
+    ),
+    "a target by other numbers": (
+        [number("y", **SHIFTED)],
+        [number("y", **CODES)],
+        [f"client-2: y has 1, 2, and other sites 0, 1: {mapped('y', _1='...', _2='...')}, or "
+         "set num-classes=3"],
+    ),
+    "a target as text, and numbers elsewhere": (
+        [text("y", "no", "yes")],
+        [number("y", **CODES)],
+        ["client-2: y is text (no, yes), and numbers (0, 1) at the other sites: "
+         f"{mapped('y', no='...', yes='...')}, or leave it out"],
+    ),
+    "another spelling": (
+        [text("smoker", "No", "Yes")],
+        [text("smoker", "no", "yes")],
+        ["client-2: smoker has No, Yes, and other sites no, yes: "
+         f"{mapped('smoker', No='no', Yes='yes')}, or add it to categories"],
+    ),
+    "one value in another spelling": (
+        [text("smoker", "Yes", "no", "yes")],
+        [text("smoker", "no", "yes")],
+        ["client-2: smoker has Yes, and other sites no, yes: "
+         f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to categories"],
+    ),
+    "a value more, and one less": ([text("ward", "a", "b", "c")], [text("ward", "a", "b")], []),
+    "counts of something": (
+        [number("children", kind="whole", values=("0", "1", "2"))],
+        [number("children", kind="whole", values=("0", "1", "2", "3"))],
+        [],
+    ),
+    "blanks": (
+        [text("smoker", "no", "yes", blanks=True)],
+        [text("smoker", "no", "yes")],
+        ["client-2: smoker has blanks around values: they are left out"],
+    ),
+    "a unit": (
+        [number("dose", unit="g")],
+        [number("dose", unit="mg")],
+        ["client-2: dose is in g, and other sites are in mg: write columns.dose = "
+         '{unit = "mg", factor = ...} into its schema.toml'],
+    ),
+    "no unit": (
+        [number("dose")],
+        [number("dose", unit="mg")],
+        ["client-2: dose says no unit, and other sites are in mg: write columns.dose = "
+         '{unit = "mg", factor = ...} into its schema.toml'],
+    ),
+    "a code for missing values": (
+        [number("crp", asked="codes", choices=('columns.crp = {missing = ["-99"]}',))],
+        [number("crp")],
+        ["client-2: crp has codes far from its other numbers: write columns.crp = "
+         '{missing = ["-99"]} into its schema.toml'],
     ),
     "text among numbers": (
+        [number("bp", asked="mixed")],
+        [number("bp")],
+        ["client-2: bp has text among numbers: its log has the cells, and the line to write"],
+    ),
+    "text in place of numbers": (
         [text("bp", "high", "low")],
         [number("bp")],
-        ["client-2: bp is text (high, low) and numbers at the other sites: correct it, or leave "
-         "it out"],
+        ["client-2: bp is text (high, low), and numbers at the other sites: "
+         f"{mapped('bp', high='...', low='...')}, or leave it out"],
     ),
-    "dates": (
-        [DescribedColumn("seen", "other")],
+    "too few values": (
+        [DescribedColumn(Column("seen"))],
         [number("seen")],
-        ["client-2: seen holds too few values, or neither numbers nor text: leave it out"],
+        ["client-2: seen holds too few values: write its kind into its schema.toml, or leave it "
+         "out"],
     ),
     "a target that is missing": (
         [number("y", missing=2)],
@@ -395,19 +493,23 @@ CASES = {
         [number("heat", 98.6), number("age", 3)],
         [number("heat", 10), number("age", 1)],
         ["client-2: heat lies 9.86 times above the other sites' (median 98.6 against 10): another "
-         "unit?"],
+         "unit? columns.heat = {factor = ...} into its schema.toml converts it"],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("odd", "usual", "lines"), CASES.values(), ids=CASES)
 def test_each_fault_is_a_line(odd, usual, lines):
-    base = [number("dose")] + ([] if any(c.name == "y" for c in usual) else [number("y")])
+    there = {each.column.name for each in usual}
+    base = [number(name) for name in ("age", "y") if name not in there]
     tables = {client: table(*base, *(odd if client == 2 else usual)) for client in range(3)}
     settings, told = agreed(Survey(tables, {}), {}, ["y"])
     assert list(map(str, told)) == lines
-    assert "dose" in settings["input-columns"].split(",")
+    assert "age" in settings["input-columns"].split(",")
     assert settings["target-column"] == "y"
+    if not any(line.startswith("client-2: lacks") for line in lines):  # nothing is left out
+        names = {*settings["input-columns"].split(","), "y"}
+        assert names == {"age", "y", *(each.column.name for each in usual)}
 
 
 def test_classes_that_some_sites_lack_are_counted():

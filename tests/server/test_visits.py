@@ -41,6 +41,8 @@ def federation(tmp_path_factory):
         target_column="outcome", **COLUMNS,
     )  # fmt: skip
     grid = NodesGrid(e, [f"csv:{path}" for path in paths], folder)
+    (folder / "node-2").mkdir()
+    (folder / "node-2" / "schema.toml").write_text('columns.age = {missing = ["unread"]}')
     run_on(grid, e, folder / "run", engine="flower")
     places = [next((folder / f"node-{n}" / "memory").iterdir()) for n in range(1, 5)]
     for client in (0, 1):
@@ -85,6 +87,9 @@ def test_nothing_of_a_sites_rows_goes_to_other_sites_but_its_parameters(federati
     fills = [column.get("fill") for column in whole["kind"]["schema"]["columns"]]
     assert any(fill is not None for fill in fills)
     assert "fill" not in json.dumps(about)
+    assert "unread" in whole["settings"]["schema"]
+    assert "unread" in json.dumps(whole["kind"])
+    assert "unread" not in json.dumps(about)
     assert str(paths[1].parent) not in json.dumps(about)
 
 

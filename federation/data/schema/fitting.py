@@ -79,7 +79,7 @@ def fit(
             questions.append(question)
             (proposal,) = read_schema(question.choices[0]).columns
             column = replace(proposal, role=column.role)
-            cells = Cells.of(column, given)
+            cells = Cells.of(replace(written, columns=(column,)).column(name), given)
         columns.append(_completed(column, cells))
     return Fitted(replace(written, columns=tuple(columns)), questions, notes)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.schema.cells import CODE, NUMBER, Cells, number
+from federation.data.schema.cells import CODE, Cells, number
 from federation.data.schema.written import Question, line
 from federation.schema import Column, ColumnKind
 
@@ -154,7 +154,7 @@ def mixed(cells: Cells) -> Question | None:
     """Most cells, or most of the different ones, are numbers, and some are not."""
     if cells.numbers is not None:
         return None
-    numeric = np.array([bool(NUMBER.fullmatch(text)) for text in cells.texts], dtype=bool)
+    numeric = np.array([number(cells.column, t) is not None for t in cells.texts], dtype=bool)
     if not numeric.any() or any(map(CODE.fullmatch, cells.texts)):
         return None
     if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:
@@ -169,11 +169,13 @@ def codes(cells: Cells) -> Question | None:
     """Two rows or more have a number such as -99 or 999, far away from all others."""
     if cells.numbers is None or len(cells.numbers) < 3:
         return None
-    found = [code for code in CODES if _is_code(cells, code)]
-    if not found:
+    found = np.isin(cells.numbers, [code for code in CODES if _is_code(cells, code)])
+    if not found.any():
         return None
-    looks = f"has {cells.named(np.isin(cells.numbers, found))}, far from its other numbers"
-    choices = {"missing": (*map(str, found),)}, {"kind": kind_of(cells)}
+    written = cells.texts[found] if cells.texts.dtype.kind == "O" else cells.numbers[found]
+    listed = (code if isinstance(code, str) else f"{code:g}" for code in written)
+    looks = f"has {cells.named(found)}, far from its other numbers"
+    choices = {"missing": (*listed,)}, {"kind": kind_of(cells)}
     return _asks(cells, looks, *choices)._replace(cells=())
 
 

@@ -128,7 +128,7 @@ def to_toml(schema: Schema, questions: Sequence[Question] = ()) -> str:
         if (question := asked.get(column.name)) is not None:
             cells = ", ".join(map(json.dumps, question.cells))
             notes = [f"# It {question.looks} ({cells}). Or: {'; '.join(question.choices[1:])}"]
-        head = f"columns.{_key(column.name)}"
+        head = f"columns.{key(column.name)}"
         lines += _lines(head, column, notes)
     return "\n".join(lines) + "\n"
 
@@ -152,16 +152,17 @@ def _default(field: Any) -> Any:
 
 def line(column: str, entries: Mapping[str, Any]) -> str:
     """Returns the line of a schema that has these entries of a column."""
-    return f"columns.{_key(column)} = {_value(entries)}"
+    return f"columns.{key(column)} = {_value(entries)}"
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
+    """Returns a column's name as a key of TOML."""
     plain = name and all(c.isascii() and (c.isalnum() or c in "_-") for c in name)
     return name if plain else _value(name)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{key(k)} = {_value(v)}" for k, v in value.items()) + "}"
     text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")  # as TOML has it, beside what JSON escapes
