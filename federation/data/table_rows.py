@@ -47,7 +47,7 @@ def rows_of(table: RawTable, columns: Columns, targets: Targets, split: HeldOut)
     known: dict[str, Any] = {} if table.task is None else {"task": table.task}
     owner = np.unique(known["task"], return_inverse=True)[1] if known else None
     learned = ~split(kind, owner)
-    if schema.missing == "refuse":
+    if schema.missing == "refuse" and cells.isna().to_numpy().any():
         check_there(path, dict(cells.items()), "; ".join([DECLARE, *table.notes]))
     if schema.missing == "median":
         owner = np.zeros(len(y), dtype=np.intp) if owner is None else owner
