@@ -31,7 +31,7 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
     Raises:
         DataError: Values are missing where none may be; it names all of these columns.
     """
-    if schema.missing == "refuse":
+    if schema.missing == "refuse" and cells.isna().to_numpy().any():
         check_there(path, dict(cells.items()), _LACKING)
     fills = [_stand_in(column) for column in schema.columns] if fills is None else fills
     found = np.empty((len(cells), len(schema.inputs)))
