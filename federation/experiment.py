@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
-from engram.checks import Fault
+from engram.checks import Fault, must
 from federation.errors import Refused, brief, one_line
 from federation.methods import METHODS, Method, unknown_method
 from federation.methods.network import NetworkMethod
@@ -163,7 +163,13 @@ class Experiment(SharedSettings):
 
         Settings that the method does not read are ignored where they have their defaults, and so
         are those that follow from others then.
+
+        Raises:
+            Refused: As ``Experiment``; or the schema names a file, since machines open none that a
+                run names.
         """
+        if (schema := str(config.get("schema", ""))) and "=" not in schema:
+            raise Refused(must("schema", schema, "the lines of a schema, not a file, in a run config"))
         method = METHODS.get(str(config.get("method", FIRST)))
         foreign = default_config()
         for key in {*(_keys_of(method) if method else ())} - _FITTED:

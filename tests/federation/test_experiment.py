@@ -153,6 +153,14 @@ def test_a_setting_of_another_method_is_refused_by_its_name(settings, message):
     assert re.search(message, refusal(**settings))
 
 
+def test_no_machine_opens_a_file_that_a_run_names(tmp_path):
+    (path := tmp_path / "t.toml").write_text('columns.age = {kind = "number"}\n')
+    there = Experiment.from_config({"schema": str(path)})
+    assert Experiment.from_run_config(default_config() | {"schema": there.schema}) == there
+    with pytest.raises(Refused, match=r"schema must be the lines of a schema, not a file"):
+        Experiment.from_run_config(default_config() | {"schema": str(path)})
+
+
 def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
     config = default_config() | {"method": "fedavg", "fedavg.eta": 0.3}
     assert Experiment.from_run_config(config).of(FedAvg).eta == 0.3
