@@ -308,6 +308,8 @@ def check_a_new_task_is_refused_or_shared(model):
     model.fit(x, y, site)
     with pytest.raises(ValueError, match="task 'z' was not seen in fit"):
         model.predict(x[:2], ["z", "a"])
+    with pytest.raises(ValueError, match="task must"):
+        model.predict(x)
     model.set_params(unseen="shared").fit(x, y, site)
     units = x if model.scaling_ is None else model.scaling_.apply(x)
     expected = units[:1] @ model.shared_coef_ + model.shared_intercept_
