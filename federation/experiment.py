@@ -169,7 +169,7 @@ class Experiment(SharedSettings):
                 run names.
         """
         if (schema := str(config.get("schema", ""))) and "=" not in schema:
-            raise Refused(must("schema", schema, "the lines of a schema, not a file, in a run config"))
+            raise Refused(must("schema", schema, "lines of a schema, not a file, in a run config"))
         method = METHODS.get(str(config.get("method", FIRST)))
         foreign = default_config()
         for key in {*(_keys_of(method) if method else ())} - _FITTED:

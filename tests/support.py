@@ -22,12 +22,15 @@ from federation.wire import to_params
 from server.roster import query_roster
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
+from tests.tables import EIGHT
 
 DIM, K = 3, 5
 # Methods that need no batch norm in the network.
 ANY_NETWORK = [name for name in family("local") if METHODS[name].personal != "norm"]
 # Methods of which a mean over all clients can be bounded or replaced.
 PROTECTED = [name for name in ANY_NETWORK if not METHODS[name].each]
+# Those of the eight whose network needs no batch norm.
+SEVEN = [name for name in EIGHT if name in ANY_NETWORK]
 
 
 def quadratic(params, batch):

@@ -20,11 +20,11 @@ class Given(TypedDict, total=False):
     dataset: str
     """digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100,
     cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own npz:PATH,
-    npy:FOLDER, csv:PATH, images:FOLDER, parquet:PATH, arrow:PATH; of methods for tables:
-    npz:PATH, csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated); of
-    methods in which clients are classes of images: several of the first, with commas, or
-    permuted-NAME for other pixels; linear-groups, cosine-groups (simulated); csv:PATH, arms and
-    what they pay."""
+    npy:FOLDER, csv:PATH, xlsx:PATH (Excel), images:FOLDER, parquet:PATH, arrow:PATH; of methods
+    for tables: npz:PATH, csv:PATH, xlsx:PATH, or sparse-linear, sparse-logistic, sparse-poisson
+    (simulated); of methods in which clients are classes of images: several of the first, with
+    commas, or permuted-NAME for other pixels; linear-groups, cosine-groups (simulated);
+    csv:PATH, arms and what they pay."""
     test_fraction: float
     """share of the rows held out for testing, where the data set has no test rows of its
     own."""

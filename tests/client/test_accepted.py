@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import product
@@ -21,6 +22,7 @@ from federation.errors import Refused
 from federation.flower import local_run
 from federation.settings.fields import key_of
 from tests.client.test_policy import ask, refusal
+from tests.tables import entry
 
 STRICT = 'methods = ["fedavg"]\nsteps = 500\nhours = "20:00-06:00"\n'
 RULES = {  # of each rule, values from the loosest to the strictest
@@ -64,9 +66,8 @@ def test_each_rule_is_tightened_without_a_word_and_loosened_with_one():
             assert is_looser(rule, values[i], values[j]) is (i < j), (rule, values[i], values[j])
 
 
-@pytest.mark.parametrize(
-    ("rule", "new", "old"),
-    [
+def test_neither_value_includes_the_other():
+    for rule, new, old in [
         ("hours", "06:00-20:00", "20:00-06:00"),
         ("hours", "21:00-06:01", "20:00-06:00"),
         ("methods", ("*",), ("?",)),  # of which every name that new means is one letter
@@ -78,10 +79,9 @@ def test_each_rule_is_tightened_without_a_word_and_loosened_with_one():
         ("privacy", ("local",), ("example",)),
         ("unheard_of", 3, 2),  # a rule of which nothing is known here
         ("unheard_of", 2, 3),
-    ],
-)
-def test_neither_value_includes_the_other(rule, new, old):
-    assert is_looser(rule, new, old)
+    ]:
+        with entry(rule, new, old):
+            assert is_looser(rule, new, old)
 
 
 def test_patterns_and_hours_that_pass_as_tighter_let_nothing_in():
@@ -143,21 +143,21 @@ def test_a_policy_that_is_gone_opens_nothing_also_after_a_restart(tmp_path, how)
     assert answers(tmp_path) == first
 
 
-@pytest.mark.parametrize("length", range(len(STRICT)))
-def test_a_policy_that_is_cut_off_anywhere_lets_in_no_more(tmp_path, length):
+def test_a_policy_that_is_cut_off_anywhere_lets_in_no_more(tmp_path):
     """Whatever its first bytes are: an error, nothing, or some of its rules, tighter or looser."""
-    file = tmp_path / "policy.toml"
-    file.write_text(STRICT)
-    whole = keep_policy(tmp_path, tmp_path)
-    file.write_text(STRICT[:length])
-    try:
-        found = keep_policy(tmp_path, tmp_path)
-    except Refused:
-        return
-    assert not any(is_looser(n, getattr(found, n), getattr(whole, n)) for n in RULES)
-    assert (found.methods, found.hours) == (whole.methods, whole.hours)
     noon = datetime(2026, 3, 1, 12)
-    assert list(of_now(found, MessageType.TRAIN, 0, noon))
+    for length in range(len(STRICT)):
+        folder = tmp_path / str(length)
+        folder.mkdir()
+        file = folder / "policy.toml"
+        file.write_text(STRICT)
+        whole = keep_policy(folder, folder)
+        file.write_text(STRICT[:length])
+        with entry(length), suppress(Refused):
+            found = keep_policy(folder, folder)
+            assert not any(is_looser(n, getattr(found, n), getattr(whole, n)) for n in RULES)
+            assert (found.methods, found.hours) == (whole.methods, whole.hours)
+            assert list(of_now(found, MessageType.TRAIN, 0, noon))
 
 
 def test_a_change_that_loosens_waits_and_one_that_tightens_holds(tmp_path, warnings_of_engram):

@@ -12,6 +12,7 @@ from client.sealed import read_key
 from federation.errors import Refused
 from tests.client.test_memory import params
 from tests.support import assert_same
+from tests.tables import entry
 
 TRAINING = "0123456789abcdef"
 
@@ -56,9 +57,8 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
     assert (options["give_up"], options["max_message"]) == (60, 3 * 2**19)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_bad_input_is_one_line_and_starts_nothing(engram, folder, started):
+    for words, says in [
         (["--data", "npz:none.npz"], "the data none.npz are not there"),
         (["--data", "images:none"], "the data none are not there: name a file or folder"),
         (["--set", "data-dir=none"], "is not there: name the folder of the data"),
@@ -66,16 +66,15 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
         (["--set", "cpu-threads=many"], "cpu-threads must be a valid integer, got 'many'"),
         (["--memory-key", "none"], "the key none cannot be read"),
         (["--memory-limit", "-1"], "-1"),
-    ],
-)
-def test_bad_input_is_one_line_and_starts_nothing(engram, folder, started, words, says):
-    status, out, err = engram("node", folder, *words)
-    assert (status, out) == (2, "")
-    assert err.startswith("engram: ")
-    assert says in err
-    assert err.count("\n") == 1
-    assert not started
-    assert not (folder / "state").exists()
+    ]:
+        with entry(says):
+            status, out, err = engram("node", folder, *words)
+            assert (status, out) == (2, "")
+            assert err.startswith("engram: ")
+            assert says in err
+            assert err.count("\n") == 1
+            assert not started
+            assert not (folder / "state").exists()
 
 
 def test_an_insecure_federation_is_warned_of(engram, started):
@@ -151,22 +150,20 @@ def test_memories_from_before_the_key_are_encrypted(engram, folder):
     assert engram("memory", "show", *where)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_memories_that_are_not_there(engram, folder):
+    remember(folder)
+    for words, says in [
         (["list", "nowhere"], "nowhere/state is not there"),
         (["show", "fed/client-1", "0" * 16, "1"], "has no memory of client 1"),
         (["show", "fed/client-1", TRAINING, "5"], "has no memory of client 5"),
         (["forget", "fed/client-1", "0" * 16], "has no training"),
         (["forget", "fed/client-1", ""], "has no training ''"),
         (["forget", "fed/client-1", ".."], "has no training '..'"),
-    ],
-)
-def test_memories_that_are_not_there(engram, folder, words, says):
-    remember(folder)
-    status, out, err = engram("memory", *words)
-    assert (status, out) == (2, "")
-    assert says in err
+    ]:
+        with entry(says):
+            status, out, err = engram("memory", *words)
+            assert (status, out) == (2, "")
+            assert says in err
 
 
 def test_nothing_is_forgotten_under_a_running_node(engram, folder):

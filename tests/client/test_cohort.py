@@ -24,6 +24,7 @@ from tests.support import (
     train_clients,
     trainer,
 )
+from tests.tables import EIGHT, entry
 
 # Rows of 64 pixels. A client draws fewer rows than that (span), or more (plain); or its network
 # learns features, of which it draws few (features) or many (stacked).
@@ -106,7 +107,13 @@ def settings_of(settings):
     return small_of_any(**(steps | settings))
 
 
-@pytest.mark.parametrize(("way", "coordinates", "settings"), CASES)
+@pytest.mark.parametrize(
+    ("way", "coordinates", "settings"),
+    [
+        pytest.param(*case, marks=() if case[2]["method"] in EIGHT else pytest.mark.full)
+        for case in CASES
+    ],
+)
 def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")
@@ -144,13 +151,7 @@ def test_models_and_divergence_are_found_without_losses(settings, engine):
     assert list(lost.failures) == [3, 4]
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        *("local-moml", "pfedme", "local", "ditto", "apfl", "mr-mtl"),
-        *("fedrep", "lg-fedavg", "scaffold", "feddyn", "fedala", "fedem"),
-    ],
-)
+@pytest.mark.parametrize("method", ["local-moml", "ditto", "scaffold", "fedem", "fedala"])
 def test_memories_are_the_same_however_a_cohort_is_held(method):
     e = settings_of({"method": method, "memory": "carry"})
     kept = []
@@ -305,7 +306,13 @@ def large(monkeypatch):
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("settings", IN_SPANS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(own, marks=() if own["method"] in EIGHT else pytest.mark.full)
+        for own in IN_SPANS
+    ],
+)
 def test_large_networks_train_in_spans_as_step_by_step(settings, monkeypatch):
     e = settings_of(FEATURES | {"local_steps": 5} | settings)
     monkeypatch.setattr(in_spans, "Full", type("Never", (Exception,), {}))  # no step is taken twice
@@ -350,9 +357,8 @@ def test_a_large_network_that_breaks_in_a_span_says_when(eta):
     assert "at step 1" not in str(found)
 
 
-@pytest.mark.parametrize(
-    ("settings", "way"),
-    [
+def test_spans_are_for_few_rows_beside_a_large_layer():
+    for settings, way in [
         ({"method": "pfedme"}, "in-spans"),  # 15 gradients of 3 rows, beside a layer of 256 x 512
         ({"method": "pfedme", "batch_size": 10}, "in-turn"),
         ({"method": "pfedme", "inner_steps": 1, "batch_size": 10}, "in-spans"),
@@ -361,16 +367,14 @@ def test_a_large_network_that_breaks_in_a_span_says_when(eta):
         ({"method": "per-fedavg"} | EXACT, "in-spans"),
         ({"method": "per-fedavg", "hessian": "finite-difference"}, "in-turn"),
         ({"method": "fedavg"}, "dense"),
-    ],
-)
-def test_spans_are_for_few_rows_beside_a_large_layer(settings, way):
-    large = {"model": "cnn", "hidden": "512,256,256,256"}
-    assert trainer(settings_of(large | settings)).ways == (way,)
+    ]:
+        with entry(settings, way):
+            large = {"model": "cnn", "hidden": "512,256,256,256"}
+            assert trainer(settings_of(large | settings)).ways == (way,)
 
 
-@pytest.mark.parametrize(
-    ("settings", "count"),
-    [
+def test_gradients_of_a_step_are_counted():
+    for settings, count in [
         ({"method": "fedavg"}, 1),
         ({"method": "ditto"}, 2),
         ({"method": "pfedme", "inner_steps": 7}, 7),
@@ -378,10 +382,9 @@ def test_spans_are_for_few_rows_beside_a_large_layer(settings, way):
         ({"method": "local-moml"} | FIRST_ORDER, 2),
         ({"method": "scaffold"}, 1),
         ({"method": "fedrep"}, 1),
-    ],
-)
-def test_gradients_of_a_step_are_counted(settings, count):
-    assert trainer(settings_of(settings)).learner.gradients() == count
+    ]:
+        with entry(settings, count):
+            assert trainer(settings_of(settings)).learner.gradients() == count
 
 
 @pytest.mark.usefixtures("large")

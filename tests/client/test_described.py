@@ -31,6 +31,7 @@ from federation.secure.masks import public_of
 from federation.settings.data import DataSettings
 from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.support import small
+from tests.tables import entry
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PRIVATE = bytes(range(32))
@@ -241,20 +242,18 @@ def test_a_run_whose_categories_lack_a_value_hears_no_more(tmp_path, warnings_of
     assert "got 'rare' in row 7" in warnings_of_engram.text
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_a_wrong_schema_is_refused_in_one_line(tmp_path):
+    for text, says in [
         ("age = 3", r"age must be columns or file"),
         ("[columns.age]\nmean = 3", r"columns\.age has an unknown entry mean.*"),
         ('[columns.age]\nkind = "text!"', r"columns\.age\.kind must be '', 'number', .*"),
         ('[columns.age]\nvalues = "a"', r"columns\.age\.values must be a list, got 'a'"),
         ("[age", r".* is not TOML: .*"),
-    ],
-)
-def test_a_wrong_schema_is_refused_in_one_line(tmp_path, text, says):
-    (tmp_path / "schema.toml").write_text(text)
-    with pytest.raises(Refused, match=f"^.*{says}$"):
-        site_schema(tmp_path)
+    ]:
+        with entry(text, says):
+            (tmp_path / "schema.toml").write_text(text)
+            with pytest.raises(Refused, match=f"^.*{says}$"):
+                site_schema(tmp_path)
 
 
 # --- How many rows are behind it -------------------------------------------------------------

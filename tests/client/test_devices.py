@@ -12,11 +12,9 @@ from client.training.chunks import Asked, Chunk
 from client.training.rows import padded
 from client.training.served import ServedModels
 from engram.cohort import at_once, dense, in_turn
-from federation.methods import METHODS
-from federation.methods.network import NetworkMethod
 from tests.support import small_of_any, trainer
+from tests.tables import EIGHT
 
-METHOD_NAMES = [name for name, method in METHODS.items() if issubclass(method, NetworkMethod)]
 CLIENTS = [3, 4]
 
 
@@ -43,7 +41,7 @@ def unseen(monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["dense", "vmap", "in-turn"])
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("method", EIGHT)
 def test_clients_train_and_answer_on_their_device_alone(unseen, method, way):
     model = {"model": "resnet", "hidden": "4"} if method == "fedbn" else {"hidden": "8,6"}
     t = trainer(small_of_any(method=method, **model))

@@ -35,6 +35,7 @@ from tests.support import (
     trainer,
     write_npz,
 )
+from tests.tables import entry
 
 EXAMPLE = {"privacy": "example", "clip": 0.5, "noise_multiplier": 1.0}
 SUPPORTED = ["fedavg", "fedprox", "fedper", "fedrep", "lg-fedavg", "fedadam", "fedbabu"]
@@ -295,15 +296,19 @@ def test_a_damaged_or_deleted_ledger_forgets_no_step(tmp_path, deleted):
 # --- Refusals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", REFUSED_BY_NAME)
-def test_other_methods_are_refused_by_name(method):
-    with pytest.raises(Refused, match=f"none, local or central for {method}, whose clients look"):
-        settings_of(method)
+def test_other_methods_are_refused_by_name():
+    for method in REFUSED_BY_NAME:
+        with (
+            entry(method),
+            pytest.raises(
+                Refused, match=f"none, local or central for {method}, whose clients look"
+            ),
+        ):
+            settings_of(method)
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
+def test_settings_that_break_it_are_refused():
+    for settings, says in [
         ({"clip": 0.0}, "clip must be positive where privacy is example"),
         ({"epsilon": 3.0, "noise_multiplier": 1.0}, "follows from each client's rows"),
         ({"local_epochs": 1}, "set local-steps"),
@@ -313,11 +318,9 @@ def test_other_methods_are_refused_by_name(method):
         ({"aggregation": "secure"}, "none or central where aggregation is secure"),
         ({"sampling": "poisson"}, "fixed unless privacy is central"),
         ({"patience": 1}, "patience must be 0 where privacy is example"),
-    ],
-)
-def test_settings_that_break_it_are_refused(settings, says):
-    with pytest.raises(Refused, match=says):
-        settings_of(**settings)
+    ]:
+        with entry(settings, says), pytest.raises(Refused, match=says):
+            settings_of(**settings)
 
 
 def test_batch_norm_is_refused():

@@ -11,6 +11,7 @@ from client.fab import read_project, read_run_config
 from federation.errors import Refused
 from federation.experiment import default_config
 from federation.fingerprint import source_root
+from tests.tables import entry
 
 MIB = 2**20
 
@@ -40,9 +41,8 @@ def claims(data, size):
     return data[:at] + struct.pack("<I", size) + data[at + 4 :]
 
 
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
+def test_a_bundle_takes_no_more_room_than_it_may():
+    for made, says in [
         (lambda: bundle(b"#" * 99 * MIB), "has a pyproject.toml of more than 1048576 bytes"),
         (lambda: claims(bundle(b"#" * 99 * MIB), 10), "is not an archive with|of more than"),
         (lambda: bundle(b"#" * 50 * MIB, method=zipfile.ZIP_BZIP2), "neither stored nor deflated"),
@@ -51,22 +51,20 @@ def claims(data, size):
         (lambda: bundle(b"", name="setup.py"), "is not an archive with a pyproject.toml: KeyError"),
         (lambda: b"", "is not an archive with a pyproject.toml: BadZipFile"),
         (lambda: bundle(b"a = 1")[:-30], "is not an archive with a pyproject.toml: BadZipFile"),
-    ],
-)
-def test_a_bundle_takes_no_more_room_than_it_may(made, says):
-    data = made()
-    tracemalloc.start()
-    try:
-        with pytest.raises(Refused, match=says):
-            read_project(data)
-        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
-    finally:
-        tracemalloc.stop()
+    ]:
+        with entry(made, says):
+            data = made()
+            tracemalloc.start()
+            try:
+                with pytest.raises(Refused, match=says):
+                    read_project(data)
+                assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+            finally:
+                tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    "project",
-    [
+def test_a_project_that_cannot_be_read_is_refused_in_a_line():
+    for project in [
         b"x = " + b"[" * 5000,
         b"x = " + b"{a=" * 5000,
         b"\xff",
@@ -74,10 +72,11 @@ def test_a_bundle_takes_no_more_room_than_it_may(made, says):
         b"[tool.flwr.app]\nconfig = 3",
         b"[tool.flwr.app.config]\nx = [1]",
         b"",
-    ],
-)
-def test_a_project_that_cannot_be_read_is_refused_in_a_line(project):
-    with pytest.raises(Refused, match=r"the run's pyproject\.toml cannot be read") as caught:
-        read_run_config(project, {})
-    assert len(str(caught.value)) < 400
-    assert "\n" not in str(caught.value)
+    ]:
+        with entry(project):
+            with pytest.raises(
+                Refused, match=r"the run's pyproject\.toml cannot be read"
+            ) as caught:
+                read_run_config(project, {})
+            assert len(str(caught.value)) < 400
+            assert "\n" not in str(caught.value)

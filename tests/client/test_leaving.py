@@ -18,6 +18,7 @@ from federation.methods import METHODS, family
 from federation.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY, to_record
 from tests.client.budgets import LOCAL, ask
 from tests.support import initial_model, own_of, small_of_any, trainer
+from tests.tables import EIGHT, sampled
 
 SECTION = (
     (source_root() / "docs" / "privacy.md")
@@ -93,7 +94,7 @@ def listed_as(name, bounded):
     return "bounded metrics" if name in bounded else "other metrics"
 
 
-@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("method", sampled(family("local"), EIGHT))
 def test_each_method_sends_what_the_manual_lists(tmp_path, method):
     e = small_of_any(**settings_of(method))
     columns = e.network.columns(e, (COMMON, TUNED))

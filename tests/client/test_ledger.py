@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import product
 from threading import Thread
 
 import numpy as np
@@ -22,6 +23,7 @@ from federation.data.source import Source
 from federation.errors import Refused
 from federation.fingerprint import source_root
 from tests.client.budgets import DELTA, epsilon_of
+from tests.tables import entry
 
 LINE = {"kind": "train", "run": 1, "round": 1}
 DATA = "a" * 64
@@ -132,13 +134,19 @@ class Killed(BaseException):
     """The end of a process, which no code of it outlives."""
 
 
-@pytest.mark.parametrize("begun", [0, 2])
 @pytest.mark.parametrize("call", ["open", "fdopen", "fsync"])
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_node_that_is_killed_never_forgets(tmp_path, begun, call, after, number):
+def test_a_node_that_is_killed_never_forgets(tmp_path, call):
     """At each call by which it writes, before and after it."""
-    spend(tmp_path, *[0.1] * begun)
+    for begun, after, number in product((0, 2), (False, True), (1, 2, 3)):
+        with entry(begun, after, number):
+            folder = tmp_path / f"{begun}-{after}-{number}"
+            folder.mkdir()
+            check_kill(folder, begun, call, after, number)
+
+
+def check_kill(folder, begun, call, after, number):
+    """Kills a node at a call, and has it go on."""
+    spend(folder, *[0.1] * begun)
     real, calls, answered = getattr(os, call), [0], 0
 
     def dies(*args, **options):
@@ -154,17 +162,17 @@ def test_a_node_that_is_killed_never_forgets(tmp_path, begun, call, after, numbe
         patch.setattr(os, call, dies)
         try:
             for _ in range(3):
-                spend(tmp_path, 0.1)
+                spend(folder, 0.1)
                 answered += 1
         except Killed:
             pass
     assert calls[0] >= number
-    found = reread(tmp_path)
+    found = reread(folder)
     assert found.fault == ""
     known = round(found.total(DATA) / 0.1)
     assert begun + answered <= known <= begun + answered + 1
-    spend(tmp_path, 0.1)
-    assert reread(tmp_path).total(DATA) == pytest.approx(0.1 * (known + 1))
+    spend(folder, 0.1)
+    assert reread(folder).total(DATA) == pytest.approx(0.1 * (known + 1))
 
 
 @pytest.mark.parametrize("left", [1, 17, 200])

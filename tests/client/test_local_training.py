@@ -21,7 +21,7 @@ from tests.client.test_modules import (  # noqa: F401 - a fixture is used by bei
     experiment,
 )
 from tests.support import (
-    ANY_NETWORK,
+    SEVEN,
     assert_same,
     initial_model,
     run_rounds,
@@ -30,6 +30,7 @@ from tests.support import (
     train_clients,
     trainer,
 )
+from tests.tables import entry, sampled
 
 OPTIMIZERS = {
     "momentum": {"optimizer": "momentum"},
@@ -54,7 +55,8 @@ def both(e):
 
 STEPS = {"steps": {}, "epochs": EPOCHS | {"batch_size": 30}}
 # Each optimizer, with a state of either kind and without, along steps and along epochs. Two methods
-# go every way, and the others two of these each, of which one is of steps and one of epochs.
+# go every way, one of them in full only, and the others two of these each, of which one is of
+# steps and one of epochs.
 WAYS = [
     ("momentum", "kept", "steps"),
     ("clipped", "fresh", "epochs"),
@@ -68,14 +70,14 @@ EVERY_WAY = [
     for way in itertools.product(OPTIMIZERS, ("", "fresh", "kept"), STEPS)
     if bool(way[1]) == ("optimizer" in OPTIMIZERS[way[0]])
 ]
+TWO_WAYS = {name: (WAYS[i % 6], WAYS[(i + 3) % 6]) for i, name in enumerate(SEVEN)}
 TABLE = [
-    (method, *way)
-    for i, method in enumerate(ANY_NETWORK)
-    for way in (EVERY_WAY if method in EVERYWHERE else (WAYS[i % 6], WAYS[(i + 3) % 6]))
+    (name, *way) for name in SEVEN for way in (EVERY_WAY if name in EVERYWHERE else TWO_WAYS[name])
 ]
+QUICK = [(name, *way) for name, *way in TABLE if name == "fedavg" or tuple(way) in TWO_WAYS[name]]
 
 
-@pytest.mark.parametrize(("method", "name", "state", "steps"), TABLE)
+@pytest.mark.parametrize(("method", "name", "state", "steps"), sampled(TABLE, QUICK))
 def test_both_engines_compute_the_same(method, name, state, steps):
     own = OPTIMIZERS[name] | STEPS[steps]
     if state:
@@ -105,9 +107,8 @@ def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("settings", "way"),
-    [
+def test_fast_ways_are_taken_where_they_are_right():
+    for settings, way in [
         ({}, "dense"),
         ({"schedule": "step"}, "dense"),
         ({"optimizer": "momentum"}, "dense"),
@@ -117,17 +118,18 @@ def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch
         ({"gradient_clip": 0.1}, "vmap"),
         ({"local_epochs": 1}, "dense"),
         ({"local_epochs": 1, "weight_decay": 0.1}, "vmap"),
-    ],
-)
-def test_fast_ways_are_taken_where_they_are_right(settings, way):
-    for engine, expected in (("vectorized", way), ("sequential", "in-turn")):
-        assert trainer(small_of_any(method="fedavg", **settings), engine=engine).ways == (expected,)
+    ]:
+        with entry(settings, way):
+            for engine, expected in (("vectorized", way), ("sequential", "in-turn")):
+                assert trainer(small_of_any(method="fedavg", **settings), engine=engine).ways == (
+                    expected,
+                )
 
 
 # --- Epochs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ANY_NETWORK)
+@pytest.mark.parametrize("method", SEVEN)
 def test_an_epoch_has_every_row_once(method):
     t = trainer(small_of_any(method=method, **EPOCHS))
     clients = list(range(8))

@@ -21,6 +21,7 @@ from federation.roster import read_entry
 from federation.schema import Kind
 from federation.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.support import initial_model, small, trainer
+from tests.tables import entry
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -59,9 +60,8 @@ def test_a_policy_is_read_from_its_file_or_from_a_clients_folder(tmp_path):
     assert policy_file(tmp_path) == file
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_a_wrong_policy_is_refused_in_one_line(tmp_path):
+    for text, says in [
         ("stepz = 3", r"stepz is no rule \(did you mean steps\?\); rules are methods, plugins, .*"),
         ("steps = true", "steps must be a number, got True"),
         ("steps = 0\nmib = -1", "steps must be .* or equal to 1, got 0; mib must be .* got -1"),
@@ -72,14 +72,13 @@ def test_a_policy_is_read_from_its_file_or_from_a_clients_folder(tmp_path):
         ),
         ('hours = "8-9"', "hours must be HH:MM-HH:MM in UTC, such as 20:00-06:00, got '8-9'"),
         ("steps = ", ".* is not TOML: .*"),
-    ],
-)
-def test_a_wrong_policy_is_refused_in_one_line(tmp_path, text, says):
-    file = tmp_path / "policy.toml"
-    file.write_text(text)
-    with pytest.raises(Refused) as caught:
-        read_policy(tmp_path)
-    assert re.fullmatch(rf"{file}:? ?{says}", str(caught.value)), caught.value
+    ]:
+        with entry(text, says):
+            file = tmp_path / "policy.toml"
+            file.write_text(text)
+            with pytest.raises(Refused) as caught:
+                read_policy(tmp_path)
+            assert re.fullmatch(rf"{file}:? ?{says}", str(caught.value)), caught.value
 
 
 def test_a_policy_that_was_named_must_be_there(tmp_path):
@@ -87,9 +86,8 @@ def test_a_policy_that_was_named_must_be_there(tmp_path):
         read_policy(tmp_path / "policy.toml")
 
 
-@pytest.mark.parametrize(
-    ("hours", "time", "expected"),
-    [
+def test_hours_may_pass_midnight():
+    for hours, time, expected in [
         ("", "03:00", True),
         ("08:00-17:30", "08:00", True),
         ("08:00-17:30", "17:29", True),
@@ -99,10 +97,9 @@ def test_a_policy_that_was_named_must_be_there(tmp_path):
         ("20:00-06:00", "06:00", False),
         ("20:00-06:00", "12:00", False),
         ("09:00-09:00", "08:59", True),
-    ],
-)
-def test_hours_may_pass_midnight(hours, time, expected):
-    assert is_open(hours, datetime.fromisoformat(f"2026-03-01T{time}:00+00:00")) is expected
+    ]:
+        with entry(hours, time):
+            assert is_open(hours, datetime.fromisoformat(f"2026-03-01T{time}:00+00:00")) is expected
 
 
 # --- What it is against ------------------------------------------------------------------------
@@ -113,9 +110,8 @@ def against(policy, own=False, plugins=(), **settings):
     return list(of_settings(Policy(**policy), e, own=own, plugins=plugins))
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings", "says"),
-    [
+def test_settings_beyond_a_policy_are_named_with_what_it_allows():
+    for policy, settings, says in [
         ({"methods": ("molar", "fed*")}, {"method": "ditto"}, "method must be molar, fed* or x"),
         ({"methods": ()}, {}, "method must be none at all, got"),
         ({"datasets": ("npz:/srv/*",)}, {"dataset": "digits"}, "dataset must be npz:/srv/*, got"),
@@ -145,27 +141,24 @@ def against(policy, own=False, plugins=(), **settings):
             {"privacy": "central", "clip": 1, "epsilon": 9, "num_rounds": 3},
             "noise-multiplier must be at least 9, got ",
         ),
-    ],
-)
-def test_settings_beyond_a_policy_are_named_with_what_it_allows(policy, settings, says):
-    settings = {"adapt_steps": 1, **settings} if settings.get("method") != "molar" else settings
-    (found,) = against(policy, **settings)
-    assert says.replace("molar, fed* or x", "molar or fed*") in found
+    ]:
+        with entry(policy, settings, says):
+            own = {} if settings.get("method") == "molar" else {"adapt_steps": 1}
+            (found,) = against(policy, **own | settings)
+            assert says.replace("molar, fed* or x", "molar or fed*") in found
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings"),
-    [
+def test_settings_within_a_policy_are_let_in():
+    for policy, settings in [
         ({"methods": ("fed*",)}, {"method": "fedavg"}),
         ({"datasets": ("digits",)}, {"dataset": "digits"}),
         ({"steps": 10}, {"local_steps": 10}),
         ({"noise_multiplier": 1.0}, {}),  # there is no privacy, and the policy allows that
         ({"noise_multiplier": 1.0}, {"privacy": "local", "clip": 1}),
         ({"clip": 2.0}, {"clip": 2.0}),
-    ],
-)
-def test_settings_within_a_policy_are_let_in(policy, settings):
-    assert against(policy, **settings) == []
+    ]:
+        with entry(policy, settings):
+            assert against(policy, **settings) == []
 
 
 def test_a_nodes_own_data_are_none_that_a_run_names():
@@ -218,21 +211,19 @@ def test_updates_of_one_row_are_refused_unless_noise_hides_it():
     assert list(of_rows(Policy(), Experiment(method="molar"), {0: 1})) == []
 
 
-@pytest.mark.parametrize(
-    ("policy", "kind", "rounds", "says"),
-    [
+def test_the_time_and_the_rounds_of_a_day_count():
+    for policy, kind, rounds, says in [
         ({"hours": "20:00-06:00"}, "train", 0, ["hours are 20:00-06:00 UTC, and it is 12:00"]),
         ({"rounds_a_day": 3}, "train", 2, []),
         ({"rounds_a_day": 3}, "train", 3, ["rounds a day must be at most 3, and 3 were today"]),
         ({"rounds_a_day": 3}, ROSTER_QUERY, 3, ["rounds a day must be at most 3"]),
         ({"rounds_a_day": 3}, "evaluate", 3, []),
         ({"evaluate": False}, "evaluate", 0, []),
-    ],
-)
-def test_the_time_and_the_rounds_of_a_day_count(policy, kind, rounds, says):
-    found = list(of_now(Policy(**policy), kind, rounds, NOON))
-    assert len(found) == len(says)
-    assert all(text in line for text, line in zip(says, found, strict=True))
+    ]:
+        with entry(policy, kind, rounds, says):
+            found = list(of_now(Policy(**policy), kind, rounds, NOON))
+            assert len(found) == len(says)
+            assert all(text in line for text, line in zip(says, found, strict=True))
 
 
 def test_bytes_of_a_round_are_bounded():

@@ -27,6 +27,7 @@ from tests.support import (
     train_clients,
     trainer,
 )
+from tests.tables import EIGHT, sampled
 
 CLIENTS = [2, 3, 5, 12]
 LOCAL = {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.5}
@@ -59,7 +60,7 @@ def noise_of(**settings):
     return (in_rows(noisy) - in_rows(quiet)) / (0.05 * 0.5)
 
 
-@pytest.mark.parametrize("method", [name for name in PROTECTED if name != "local"])
+@pytest.mark.parametrize("method", sampled([n for n in PROTECTED if n != "local"], EIGHT))
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_each_client_is_clipped_by_itself(method, engine):
     free, model = trained(method=method)

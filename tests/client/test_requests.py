@@ -12,6 +12,7 @@ from federation.flower import local_run, name_message, recorddict_from_bytes, re
 from federation.methods.network import NetworkMethod
 from federation.wire import to_record
 from tests.support import initial_model, own_of, small, trainer
+from tests.tables import entry
 
 
 def request(**entries):
@@ -27,10 +28,10 @@ def test_the_first_round_where_nothing_is_said():
     assert round_of(request()) == 1
 
 
-@pytest.mark.parametrize("number", [-1, 10**6 + 1, 2**62, 0.5, True, "1"])
-def test_no_run_has_another_round(number):
-    with pytest.raises(EngramError, match="server-round must be a whole number"):
-        round_of(request(**{"server-round": number}))
+def test_no_run_has_another_round():
+    for number in [-1, 10**6 + 1, 2**62, 0.5, True, "1"]:
+        with entry(number), pytest.raises(EngramError, match="server-round must be a whole number"):
+            round_of(request(**{"server-round": number}))
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1])

@@ -145,20 +145,20 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_slot_that_is_not_as_declared_is_told_in_one_line(fault, engine, tmp_path):
+def test_a_slot_that_is_not_as_declared_is_told_in_one_line(fault, tmp_path):
     wrong, words = FAULTS[fault]
-
-    def tried():
-        registered(wrong)
-        simulate(small(method="mine", num_clients=4), tmp_path / "run", engine=engine)
-
     # What shows in phases alone is seen with the first client's rows, all else before a run.
-    with pytest.raises((ValueError, EngramError)) as told:
-        tried()
-    assert re.search(rf"method mine, client \d+: {words}", str(told.value)), told.value
-    assert "\n" not in str(told.value)
+    for engine in ("sequential", "vectorized"):
+
+        def tried(engine=engine):
+            registered(wrong)
+            simulate(small(method="mine", num_clients=4), tmp_path / "run", engine=engine)
+
+        with pytest.raises((ValueError, EngramError)) as told:
+            tried()
+        assert re.search(rf"method mine, client \d+: {words}", str(told.value)), told.value
+        assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("name", PHASES)

@@ -14,6 +14,7 @@ from simulations.front import load_run
 from tests.client.networks import CLIENTS, PERSONAL
 from tests.client.test_modules import experiment
 from tests.support import initial_model, small, trainer
+from tests.tables import entry
 
 CASE = "group norm"
 
@@ -107,9 +108,8 @@ def test_each_clients_steps_are_divided_between_the_parts():
     assert t.sampler.draw([2], 1).starts.tolist() == [[0, batches[2]]]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_settings_that_cannot_be_are_refused():
+    for settings, words in [
         (
             {"method": "fedrep", "local_steps": 1},
             "local-steps must be at least 2 for fedrep where local-epochs is 0, got 1",
@@ -120,11 +120,9 @@ def test_each_clients_steps_are_divided_between_the_parts():
         ),
         ({"method": "scaffold", "server_step": "universal"}, "server-step must be replace for sca"),
         ({"method": "fedadam", "server_step": "universal"}, "server-step must be replace for feda"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, words):
-    with pytest.raises(Refused, match=words):
-        small(**settings)
+    ]:
+        with entry(settings), pytest.raises(Refused, match=words):
+            small(**settings)
 
 
 _NO_BODY = "model must be a network that has parameters below its last layer, besides running stat"

@@ -18,7 +18,8 @@ from simulations.engine import simulate
 from simulations.tuning.runs import LockStep
 from tests.client.networks import Normed
 from tests.client.test_modules import EVERYWHERE
-from tests.support import ANY_NETWORK, small_of_any
+from tests.support import SEVEN, small_of_any
+from tests.tables import EIGHT
 
 ROUNDS = 2
 
@@ -38,12 +39,12 @@ NETWORKS = {
     "module": {"model": "StackedNet"},
     "features": {"model": "cnn", "hidden": "8", "local_steps": 2, "batch_size": 2},
 }
-# Every method trains a module, by vmap, and every other one a network with a way of its own.
-CASES = [(name, "module") for name in (*ANY_NETWORK, "fedbn")]
+# All train a module, by vmap, and every other method a network with a way of its own.
+CASES = [(name, "module") for name in EIGHT]
 CASES += [
     (name, network)
     for i, network in enumerate(("mlp", "wide", "features"))
-    for j, name in enumerate(ANY_NETWORK)
+    for j, name in enumerate(SEVEN)
     if name in EVERYWHERE or (i + j) % 6 == 0
 ]
 

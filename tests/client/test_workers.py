@@ -26,6 +26,7 @@ from engram.process import on_one_core
 from federation.errors import RunStopped
 from federation.noise import simulated_noise
 from tests.support import initial_model, own_of, small_of_any, train_clients, trainer
+from tests.tables import entry, sampled
 
 pytestmark = pytest.mark.skipif(workers.sys.platform != "linux", reason="forks on Linux only")
 CLIENTS = list(range(12))
@@ -108,8 +109,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("combine", "who"), [(10, "others"), (None, "hasty")])
-@pytest.mark.parametrize("name", CASES)
+WAYS = (10, "others"), (None, "hasty")
+TABLE = [(name, *way) for name in CASES for way in WAYS]
+QUICK = [(name, *WAYS[i % 2]) for i, name in enumerate(CASES)]
+
+
+@pytest.mark.parametrize(("name", "combine", "who"), sampled(TABLE, QUICK))
 def test_neither_the_number_of_processes_nor_who_trains_changes_a_bit(
     name, combine, who, given_way, request
 ):
@@ -390,24 +395,27 @@ def test_whoever_has_a_core_is_not_taken_for_starved(monkeypatch, used, starved)
     assert workers._Team._starved(team, 0, [1.0, 1.0], 5.0) is starved
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 10, 64, 100])
-@pytest.mark.parametrize("block", [1, 3, 18, 64, 134, 10**6])
-def test_chunks_are_all_clients_in_their_order(count, block):
-    clients = list(range(100, 100 + count))
-    groups = [clients[: count // 3], [], clients[count // 3 :]]
-    own = {"mine": torch.arange(count)}
-    chunks = deal(groups, own, block)
-    assert [c for chunk in chunks for c in chunk.clients] == clients
-    assert [n for chunk in chunks for n in chunk.numbers] == [0] * (count // 3) + [2] * (
-        count - count // 3
-    )
-    sizes = [len(chunk.clients) for chunk in chunks]
-    assert max(sizes, default=0) <= block
-    assert max(sizes, default=0) - min(sizes, default=0) <= 1
-    assert all(sizes)
-    assert (len(chunks) > 1) == (2 * count > block and count > 1)
-    if count:
-        assert torch.cat([chunk.own["mine"] for chunk in chunks]).tolist() == list(range(count))
+def test_chunks_are_all_clients_in_their_order():
+    for count in [0, 1, 2, 7, 10, 64, 100]:
+        for block in [1, 3, 18, 64, 134, 10**6]:
+            with entry(count, block):
+                clients = list(range(100, 100 + count))
+                groups = [clients[: count // 3], [], clients[count // 3 :]]
+                own = {"mine": torch.arange(count)}
+                chunks = deal(groups, own, block)
+                assert [c for chunk in chunks for c in chunk.clients] == clients
+                assert [n for chunk in chunks for n in chunk.numbers] == [0] * (count // 3) + [
+                    2
+                ] * (count - count // 3)
+                sizes = [len(chunk.clients) for chunk in chunks]
+                assert max(sizes, default=0) <= block
+                assert max(sizes, default=0) - min(sizes, default=0) <= 1
+                assert all(sizes)
+                assert (len(chunks) > 1) == (2 * count > block and count > 1)
+                if count:
+                    assert torch.cat([chunk.own["mine"] for chunk in chunks]).tolist() == list(
+                        range(count)
+                    )
 
 
 def test_an_arena_gives_what_was_put_in():

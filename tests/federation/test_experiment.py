@@ -157,7 +157,7 @@ def test_no_machine_opens_a_file_that_a_run_names(tmp_path):
     (path := tmp_path / "t.toml").write_text('columns.age = {kind = "number"}\n')
     there = Experiment.from_config({"schema": str(path)})
     assert Experiment.from_run_config(default_config() | {"schema": there.schema}) == there
-    with pytest.raises(Refused, match=r"schema must be the lines of a schema, not a file"):
+    with pytest.raises(Refused, match=r"schema must be lines of a schema, not a file"):
         Experiment.from_run_config(default_config() | {"schema": str(path)})
 
 

@@ -65,6 +65,13 @@ def run(federation, experiment, folder):
     return RunRecord.open(folder)
 
 
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Three resident nodes, for tests that leave them as they were."""
+    with LoopbackFederation(tmp_path_factory.mktemp("shared") / "fed", clients=CLIENTS) as shared:
+        yield shared
+
+
 @pytest.mark.parametrize(
     ("nodes", "insecure", "special"),
     [
@@ -235,18 +242,18 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, no
         assert abs(shared - 1) < 0.5
 
 
-def test_turns_of_a_bandit_are_those_of_one_process(tmp_path):
+def test_turns_of_a_bandit_are_those_of_one_process(tmp_path, federation):
     bandit = {"method": "meta-ban", "dataset": "linear-groups", "num-rounds": 10}
     experiment = settings(**bandit, **{"meta-steps": 2})
     simulate(experiment, tmp_path / "here")
-    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
-        record = run(federation, experiment, tmp_path / "there")
+    record = run(federation, experiment, tmp_path / "there")
     rows, expected = record.rows(), RunRecord.open(tmp_path / "here").rows()
     for key in ("served", "arm", "groups", "told", "regret"):
         assert [row[key] for row in rows] == [row[key] for row in expected], key
     assert all(row["left-out"] == 0 for row in rows)
     assert all(row["bytes-sent"] > 0 < row["bytes-received"] for row in rows)
-    own = tmp_path / "fed" / "client-2" / "state" / "memory" / record.config["training"]
+    state = federation.server.parent / "client-2" / "state"
+    own = state / "memory" / record.config["training"]
     theirs = [row["round"] for row in rows if row["served"] == 2]
     assert sorted(DiskStore(own).versions(2))[-1] == theirs[-1]
     assert_same(
@@ -291,10 +298,10 @@ def test_kills_cost_no_memory_and_no_round(tmp_path):
     assert sorted(outcome.kills) == ["client-2", "coordinator", "superlink"]
 
 
-def test_a_coordinator_killed_before_it_begins_costs_no_attempt(tmp_path):
+def test_a_coordinator_killed_before_it_begins_costs_no_attempt(tmp_path, federation):
     killed = []
 
-    def kill(federation):
+    def kill():
         superlink = psutil.Process(federation.processes["superlink"].pid)
         while not killed:
             for child in superlink.children(recursive=True):
@@ -303,41 +310,39 @@ def test_a_coordinator_killed_before_it_begins_costs_no_attempt(tmp_path):
                         child.kill()
                         killed.append(child.pid)
 
-    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
-        killer = threading.Thread(target=kill, args=(federation,), daemon=True)
-        killer.start()
-        there = run(federation, settings(), tmp_path / "there")
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    there = run(federation, settings(), tmp_path / "there")
     assert killed
     assert len(there.rows()) == 5
 
 
-def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path):
+def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path, federation):
     buffered = {"method": "ditto", "synchrony": "buffered"}
     whole = settings(**buffered, **{"buffer-size": CLIENTS})
     simulate(settings(method="ditto"), tmp_path / "here")
-    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
-        # A buffer for all of them makes synchronous rounds.
-        there = run(federation, whole, tmp_path / "whole")
-        here = RunRecord.open(tmp_path / "here")
-        assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
-        assert [row["staleness"] for row in there.rows() if row["round"]] == [0, 0, 0, 0]
+    # A buffer for all of them makes synchronous rounds.
+    there = run(federation, whole, tmp_path / "whole")
+    here = RunRecord.open(tmp_path / "here")
+    assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
+    assert [row["staleness"] for row in there.rows() if row["round"]] == [0, 0, 0, 0]
 
-        node = psutil.Process(federation.processes["client-1"].pid)
-        own = {"buffer-size": 2, "min-clients": 2, "num-rounds": 40, "eval-every": 40}
+    node = psutil.Process(federation.processes["client-1"].pid)
+    own = {"buffer-size": 2, "min-clients": 2, "num-rounds": 40, "eval-every": 40}
 
-        def on_round(row):
-            if row["round"] == 3:
-                node.suspend()
-            if row["round"] == 15:
-                node.resume()
+    def on_round(row):
+        if row["round"] == 3:
+            node.suspend()
+        if row["round"] == 15:
+            node.resume()
 
-        run_deployed(
-            settings(**buffered, **own),
-            tmp_path / "some",
-            federation.server,
-            control=federation.control,
-            on_round=on_round,
-        )
+    run_deployed(
+        settings(**buffered, **own),
+        tmp_path / "some",
+        federation.server,
+        control=federation.control,
+        on_round=on_round,
+    )
     rows = RunRecord.open(tmp_path / "some").rows()[1:]
     assert [row["round"] for row in rows] == list(range(1, 41))
     assert all(row["ms"] < 10_000 for row in rows)  # nobody waited for the one that was stopped

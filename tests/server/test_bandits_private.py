@@ -21,6 +21,7 @@ from server.run import run as run_on
 from server.spent import spent_by_client
 from simulations.grid import InProcessGrid
 from tests.server.test_bandits import COUNT, coefs, run, settings
+from tests.tables import entry
 
 PRIVATE = {"privacy": "example", "clip": 8.0}
 ADJACENT = "one of a client's turns is replaced by any other"
@@ -118,18 +119,15 @@ def test_later_choices_follow_from_what_was_sent(tmp_path):
         assert ((learned == own) | (learned == shared)).all()
 
 
-@pytest.mark.parametrize(
-    ("special", "says"),
-    [
+def test_what_has_no_noise_is_refused_by_name():
+    for special, says in [
         ({"privacy": "local"}, "privacy must be none or example for molar-bandit"),
         ({"clip": 0.0}, "clip must be positive where privacy is example"),
         ({"bandit_model": "P"}, "bandit-model must be C where privacy is example"),
         ({"history": "all"}, "history must be batch where privacy is example"),
-    ],
-)
-def test_what_has_no_noise_is_refused_by_name(special, says):
-    with pytest.raises(Refused, match=says):
-        settings(**PRIVATE | special)
+    ]:
+        with entry(special, says), pytest.raises(Refused, match=says):
+            settings(**PRIVATE | special)
 
 
 @pytest.mark.parametrize("method", ["molar", "molar-bandit"])

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from federation.launch import Launch
 from server import control
 from server.control import reason
+from tests.tables import entry
 
 LONG = "Connection to the SuperLink is unavailable. " * 3 + "See /etc/engram for its address."
 
@@ -23,9 +24,8 @@ def boxed(text, **options):
     return screen.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
+def test_the_reason_is_what_stands_in_the_last_box():
+    for said, expected in [
         (f"Using SuperLink: fed\n{boxed('no such file')}", "no such file"),
         (f"Usage: flwr run\n{boxed(LONG)}", LONG),
         (boxed(LONG, force_terminal=True, color_system="standard"), LONG),
@@ -34,11 +34,9 @@ def boxed(text, **options):
         ("+- Error -----+\n| no such     |\n| option      |\n+-------------+\n", "no such option"),
         ("Using SuperLink: fed\n\nit is full\n\n", "it is full"),
         ("", "it said nothing"),
-    ],
-    ids=("box", "wrapped", "colored", "blank", "last", "ascii", "plain", "nothing"),
-)
-def test_the_reason_is_what_stands_in_the_last_box(said, expected):
-    assert reason(said) == expected
+    ]:
+        with entry(said):
+            assert reason(said) == expected
 
 
 def test_a_reason_is_one_line_of_bounded_length():

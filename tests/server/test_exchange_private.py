@@ -10,6 +10,7 @@ from federation.calibration import noise_multiplier
 from federation.data.tables import table_data
 from federation.errors import Refused
 from tests.server.sites import SITES_THERE, run, settings
+from tests.tables import entry
 
 PRIVATE = {"privacy": "example", "clip": 100.0}
 
@@ -59,20 +60,17 @@ def test_each_answer_has_new_noise_and_a_node_tells_no_losses():
     assert all(np.isnan(told[f"loss-{name}"]) for name in ("own", "shared", "personal"))
 
 
-@pytest.mark.parametrize(
-    ("special", "says"),
-    [
+def test_what_has_no_noise_is_refused_by_name():
+    for special, says in [
         ({"privacy": "local"}, "privacy must be none or example for molar"),
         ({"privacy": "central"}, "privacy must be none or example for molar"),
         ({"clip": 0.0}, "clip must be positive where privacy is example"),
         ({"family": "logistic", "dataset": "sparse-logistic"}, "family must be linear where"),
         ({"sharing": "adaptive"}, "sharing must be median where privacy is example"),
         ({"missing": "median"}, "medians depend on each row"),
-    ],
-)
-def test_what_has_no_noise_is_refused_by_name(special, says):
-    with pytest.raises(Refused, match=says):
-        settings(**PRIVATE | special)
+    ]:
+        with entry(special, says), pytest.raises(Refused, match=says):
+            settings(**PRIVATE | special)
 
 
 def test_meta_ban_is_refused():

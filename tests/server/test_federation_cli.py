@@ -12,6 +12,7 @@ import pytest
 from federation.credentials import read_node, read_server
 from server import folders, registration
 from simulations.__main__ import main
+from tests.tables import entry
 
 FED, SERVER = Path("fed"), Path("fed/server")
 
@@ -62,9 +63,8 @@ def test_init_insecure(engram):
     assert read_server(SERVER).tls is None
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_init_refuses(engram):
+    for options, says in [
         ("", "--clients must say how many"),
         ("--clients -1", "clients must be at least 0, got -1"),
         ("--clients 1 --days 0", "days must be in 1..3650, got 0"),
@@ -76,11 +76,10 @@ def test_init_insecure(engram):
         ("--add-client --new-key 0", "--new-key cannot be used with --add-client"),
         ("--new-key 0", "fed is not a federation's folder"),
         ("--add-client", "fed is not a federation's folder"),
-    ],
-)
-def test_init_refuses(engram, options, says):
-    refused(engram(f"init-federation fed {options}"), says)
-    assert not list(Path().iterdir())
+    ]:
+        with entry(options, says):
+            refused(engram(f"init-federation fed {options}"), says)
+            assert not list(Path().iterdir())
 
 
 def test_add_client(engram):
@@ -130,25 +129,23 @@ def test_renew_with_another_address(engram):
     assert (node.superlink, node.former) == ("b.example.org:9443", "a.example.org:9092")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_renew_refuses(engram):
+    engram("init-federation fed --clients 1")
+    for options, says in [
         ("fed", "fed is not a server's folder: it has no federation.toml"),
         ("fed/server --days 0", "days must be in 1..3650, got 0"),
         ("fed/server --address here", "address must be HOST:PORT"),
         ("fed/client-0 --address here", "address must be HOST:PORT"),
         ("fed/client-0", "fed/client-0 is not a server's folder"),
         ("fed/client-0 --address a:1 --host b", "--host cannot be used with a client's folder"),
-    ],
-)
-def test_renew_refuses(engram, options, says):
-    engram("init-federation fed --clients 1")
-    before = (SERVER / "federation.toml").read_bytes(), (SERVER / "server.crt").read_bytes()
-    refused(engram(f"renew {options}"), says)
-    assert before == (
-        (SERVER / "federation.toml").read_bytes(),
-        (SERVER / "server.crt").read_bytes(),
-    )
+    ]:
+        with entry(options, says):
+            before = (SERVER / "federation.toml").read_bytes(), (SERVER / "server.crt").read_bytes()
+            refused(engram(f"renew {options}"), says)
+            assert before == (
+                (SERVER / "federation.toml").read_bytes(),
+                (SERVER / "server.crt").read_bytes(),
+            )
 
 
 def test_the_remedies_that_it_names_help(engram):

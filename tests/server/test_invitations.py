@@ -10,14 +10,13 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from federation.clock import now
 from federation.credentials import read_node, read_server
 from federation.registry import REGISTRY, keys_in
 from server import invitations
 from server.registration import known_keys, roll
 from tests.server.test_federation_cli import failure, refused
+from tests.tables import entry
 
 SERVER = Path("fed/server")
 
@@ -259,9 +258,10 @@ def test_an_invitation_ends(engram, monkeypatch):
     assert counted() == (1, {0})
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
+def test_an_invitation_that_cannot_be_makes_nothing(engram):
+    engram("init-federation fed --clients 1")
+    invited(engram)
+    for change, says in [
         ({"client": -5}, "must lie in 0..999999, got another"),
         ({"client": 10**6}, "must lie in 0..999999, got another"),
         ({"client": True}, "must be an invitation"),
@@ -271,13 +271,10 @@ def test_an_invitation_ends(engram, monkeypatch):
         ({"superlink": "here"}, "must be HOST:PORT"),
         ({"until": "2001-01-01"}, "is of an invitation that ended after '2001-01-01'"),
         ({"word": None}, "must be an invitation"),
-    ],
-)
-def test_an_invitation_that_cannot_be_makes_nothing(engram, change, says):
-    engram("init-federation fed --clients 1")
-    invited(engram)
-    refused(engram(f"init-federation north --join {changed('invitation', **change)}"), says)
-    assert not Path("north").exists()
+    ]:
+        with entry(change, says):
+            refused(engram(f"init-federation north --join {changed('invitation', **change)}"), says)
+            assert not Path("north").exists()
 
 
 def test_an_invitation_names_one_authority(engram):

@@ -23,6 +23,7 @@ from server.launch import (
     superlink_command,
     warnings,
 )
+from tests.tables import entry
 
 SERVER = Path("fed/server")
 
@@ -138,20 +139,18 @@ def test_flower_is_not_installed(monkeypatch):
         superlink_command(SERVER)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
+def test_impossible_addresses():
+    make()
+    for given, says in [
         ({"fleet": "9092"}, "fleet must be HOST:PORT"),
         ({"control": "8000"}, "control must be HOST:PORT"),
         ({"control": "127.0.0.1:9092"}, "fleet and control must have ports of their own, got 9092"),
         ({"control": "10.1.2.3:8000"}, "not for 10.1.2.3, the host of --control"),
-    ],
-)
-def test_impossible_addresses(given, says):
-    make()
-    with pytest.raises(Refused, match=says) as caught:
-        superlink_command(SERVER, **given)
-    assert "\n" not in str(caught.value)
+    ]:
+        with entry(given, says):
+            with pytest.raises(Refused, match=says) as caught:
+                superlink_command(SERVER, **given)
+            assert "\n" not in str(caught.value)
 
 
 def test_control_on_all_interfaces_is_reached_by_its_own_apps():

@@ -17,7 +17,7 @@ from simulations.reports.local import client_lines
 from simulations.rows import report_rows
 from tests.server.members import ROWS, SCRIPT, ScriptedFederation
 from tests.server.nodes import NodesGrid
-from tests.support import ANY_NETWORK, assert_same, small_of_any
+from tests.support import SEVEN, assert_same, small_of_any
 
 ROUNDS = 5
 
@@ -42,7 +42,7 @@ def on_nodes(method, folder, *, state, rounds=ROUNDS, first=0, **change):
     return RunRecord.open(folder)
 
 
-@pytest.mark.parametrize("method", ANY_NETWORK)
+@pytest.mark.parametrize("method", SEVEN)
 def test_a_simulation_replays_who_took_part(tmp_path, method):
     there = on_nodes(method, tmp_path / "there", state=tmp_path / "nodes")
     rows = there.rows()

@@ -23,6 +23,7 @@ from simulations.grid import InProcessGrid
 from strategies.meta_ban import MetaBanTurns
 from tests.server.members import ScriptedFederation
 from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
+from tests.tables import entry
 
 
 @pytest.mark.parametrize("nodes", [1, 4, COUNT])
@@ -226,9 +227,8 @@ def test_tables_that_cannot_be_played(tmp_path, columns, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("special", "error", "message"),
-    [
+def test_settings_that_cannot_be(tmp_path):
+    for special, error, message in [
         (
             {"dataset": "digits"},
             DataError,
@@ -241,9 +241,8 @@ def test_tables_that_cannot_be_played(tmp_path, columns, message):
         ({"gamma": 1.0}, Refused, "gamma must be less than 1"),
         ({"nu": 1.0}, Refused, "nu must be greater than 1"),
         ({"clip": 1.0}, Refused, "clip is not a setting of meta-ban"),
-    ],
-)
-def test_settings_that_cannot_be(tmp_path, special, error, message):
-    with pytest.raises(error, match=message):
-        run(tmp_path / "run", **special)
-    assert not (tmp_path / "run").exists()
+    ]:
+        with entry(special, error):
+            with pytest.raises(error, match=message):
+                run(tmp_path / "run", **special)
+            assert not (tmp_path / "run").exists()
