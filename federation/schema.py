@@ -103,13 +103,18 @@ class Column:
     def at_site(self, own: "Column") -> "Column":
         """Returns the column as a site writes it, by the site's own schema."""
         return replace(
-            own,
+            self,
             kind=self.kind or own.kind,
-            values=self.values,
-            default=self.default,
-            role=self.role,
             unit=own.unit or self.unit,
             since=self.since or own.since,
+            low=self.low if own.low is None else own.low,
+            high=self.high if own.high is None else own.high,
+            codes=own.codes,
+            missing=own.missing,
+            decimal=own.decimal,
+            thousands=own.thousands,
+            factor=own.factor,
+            format=own.format,
         )
 
 
@@ -227,23 +232,6 @@ class Schema:
             for c, f in pairs
         )
         return replace(self, columns=tuple(columns))
-
-    def written_as(self, other: "Schema") -> Self:
-        """Returns the schema of a table whose cells are written as in that of another schema."""
-        pairs = ((column, other.by_name.get(column.name, Column(""))) for column in self.columns)
-        columns = (
-            replace(
-                column,
-                codes=how.codes,
-                missing=how.missing,
-                decimal=how.decimal,
-                thousands=how.thousands,
-                factor=how.factor,
-                format=how.format,
-            )
-            for column, how in pairs
-        )
-        return replace(self, columns=tuple(columns), file=other.file)
 
     def unlike(self, other: "Schema") -> str:
         """Describes how its inputs differ from those of most nodes; empty if they do not."""

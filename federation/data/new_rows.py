@@ -1,6 +1,7 @@
 """Rows that a model has not seen, read as those were that it has learned from."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -107,8 +108,10 @@ def _of_file(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client:
     if tokenizer:
         found = _texts(path, frame, columns, tokenizer)
     else:
-        schema = kind.schema and kind.schema.written_as(columns.schema)
-        kind = kind._replace(schema=schema)
+        if learned := kind.schema:
+            known = tuple(c for c in columns.schema.columns if c.name in learned.by_name)
+            schema = learned.at_site(replace(columns.schema, columns=known))
+            kind = kind._replace(schema=schema)
         found = _table(path, frame, kind, columns.target, of_one_client)
     if text is None:
         return found

@@ -23,7 +23,7 @@ TYPES = "types of "
 """Before an array's name, where its rows were given in several types: the dtype of each, (n,)."""
 
 PART = "parts of rows"
-"""What rows are for, (n,): 0 learning, 1 testing, 2 validation, -1 the first two, as is drawn.
+"""The use of each row, (n,): 0 learning, 1 testing, 2 validation, -1 one of the first two, drawn.
 
 Where no row is for validation, some of those to learn from are drawn for it.
 """
