@@ -29,15 +29,20 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     """
     suffix = Path(data).suffix
     source = Source(f"{suffix.removeprefix('.')}:{data}" if suffix in _SUFFIXES else data)
-    columns = declare(DataSettings.model_validate(with_schema(overrides)))
+    known = declare(DataSettings.model_validate(with_schema(overrides)))
     cache = Path(Experiment().data_dir)
-    source, file = source if source.is_file else Source(data), columns.schema.file
+    source, file = source if source.is_file else Source(data), known.schema.file
     if source.kind == "csv":
         file = dialect(source.path, file)
         file = replace(file, separator=file.separator.removeprefix(","))
     frame = frame_of(source, cache, file)
-    target = columns.target if columns.target in frame else ""
-    if columns.text:  # the only input
-        frame = frame[[n for n in frame if n in (columns.text.name, target, columns.client)]]
-    found = fit(frame, columns.schema, target=target, others=[columns.client])
-    return to_toml(replace(found.schema, file=file), found.questions)
+    target = known.target if known.target in frame else ""
+    if known.text:  # the only input
+        frame = frame[[n for n in frame if n in (known.text.name, target, known.client)]]
+    found = fit(frame, known.schema, target=target, others=[known.client])
+    columns = found.schema.columns
+    marks = {column.decimal for column in columns if column.kind == "number"}
+    if marks == {","}:  # of all of the file
+        file = replace(file, decimal=",")
+        columns = tuple(replace(column, decimal="") for column in columns)
+    return to_toml(replace(found.schema, columns=columns, file=file), found.questions)

@@ -16,7 +16,7 @@ from federation.errors import Refused, few_names, one_line, say
 from federation.files import replace_file
 from simulations.console import err, out
 from simulations.deployed_cli import for_federation, for_server
-from simulations.options import SEE_SETTINGS, Config, Set, overrides_of
+from simulations.options import SEE_SETTINGS, Config, SchemaFile, Set, overrides_of
 
 if TYPE_CHECKING:
     from federation.agreement import Finding
@@ -80,6 +80,7 @@ def schema(
     ] = None,
     sets: Set = None,
     config: Config = None,
+    written: SchemaFile = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Do without sites that do not describe their tables.")
     ] = False,
@@ -104,7 +105,7 @@ def schema(
     The settings by which all of them are read alike are written into SERVER_FOLDER/schema.toml, and
     runs on the federation read them.
     """
-    overrides = overrides_of(config, sets)
+    overrides = overrides_of(config, sets, written)
     if not server.is_dir():
         from simulations.proposing import described
 
@@ -116,7 +117,7 @@ def schema(
         if save.exists():
             raise Refused(f"{save} is there already: give another name")
         replace_file(save, text.encode())
-        say(f"{save}: written; edit it, then: engram run --set schema={save}")
+        say(f"{save}: written; edit it, then: engram run --schema {save}")
         return
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:

@@ -10,16 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from federation.data.schema.csv_files import below_titles, dialect
 from federation.errors import DataError
-from federation.files import read_file
+from federation.files import open_file, read_file
 from federation.schema import File
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_BLOCK: Final = 2**24  # bytes that are read at once
 _END: Final = r"\r\n?|\n"
 
 
@@ -80,6 +81,30 @@ def read_text(path: Path, file: File) -> CsvText:
     else:
         del rows[0]
     return CsvText(file, end or "\n", header, [r for _, r, _ in rows], [n for n, _, _ in rows])
+
+
+def by_line(path: Path, file: File, frame: Any) -> Any:
+    """Returns the rows of a file called by the lines in which they begin; 1 is the first of all.
+
+    Args:
+        path: The file.
+        file: What is known of how it is written.
+        frame: All of its rows.
+
+    Raises:
+        DataError: As for ``read_csv``.
+    """
+    count, last = 0, b"\n"
+    try:
+        with open_file(path) as opened:
+            while some := opened.read(_BLOCK):
+                count, last = count + some.count(b"\n"), some[-1:]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    above = file.skip + (0 if file.names else 1)
+    if count + (last != b"\n") == above + len(frame):  # each row is a line
+        return frame.set_axis(range(above + 1, above + 1 + len(frame)))
+    return frame.set_axis(read_text(path, file).lines)
 
 
 def _joined(names: Sequence[str], separator: str) -> str:

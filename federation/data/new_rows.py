@@ -104,7 +104,6 @@ def _of_file(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client:
     file = columns.schema.file
     frame = read_rows(path, file)
     text = None if path.suffix in EXCEL else read_text(path, file)
-    frame = frame if text is None else frame.set_axis(text.lines)
     if tokenizer:
         found = _texts(path, frame, columns, tokenizer)
     else:

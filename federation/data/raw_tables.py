@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from engram.checks import Fault, must
 from federation.data.cells import check_columns, check_there
+from federation.data.csv_text import by_line
 from federation.data.declared import Declared, fault_of_values, name_order
 from federation.data.encoding import read_cells
 from federation.data.frames import is_frame
@@ -47,7 +48,8 @@ def of_file(path: Path, declared: Declared) -> dict[str, Any]:
         found = json.dumps(file.separator)
         where = path.with_name(f"{path.name} (separator {found})")
     numbers = [c.name for c in schema.columns if c.kind and is_plain(schema.column(c.name))]
-    table = of_frame(where, as_frame(read_csv(path, file, numbers), schema), declared)
+    frame = by_line(path, file, as_frame(read_csv(path, file, numbers), schema))
+    table = of_frame(where, frame, declared)
     if found:
         say_once(f"{path}: cells are parted by {found}: write file.separator = {found} to say so")
     return table

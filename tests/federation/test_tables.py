@@ -102,9 +102,9 @@ def test_targets_of_two_values(tmp_path, kind, died, declared, y, classes):
     [
         ("no yes maybe no no no", {}, "died must have two values, got maybe, no, yes"),
         ("yes yes yes yes yes yes", {}, "died must hold at least 2 classes, got one"),
-        ("no NA yes no no no", {}, "died is missing in row 1"),
+        ("no NA yes no no no", {}, "died is missing in row 3"),
         ("no yes yes no no no", {"alone": True, "drop": ("smoker",)}, "died is text, whose values"),
-        ("0 1 1 0 1 no", {}, "died has 'no' in row 5 among numbers"),
+        ("0 1 1 0 1 no", {}, "died has 'no' in row 7 among numbers"),
         ("no yes yes no no no", {"family": "linear"}, "text is a target of .* family=logistic"),
     ],
 )
@@ -173,14 +173,14 @@ def test_tables_that_cannot_be(tmp_path):
 
 def test_all_columns_that_are_no_numbers_are_named(tmp_path):
     data = frame().assign(age=["?", *"23x56"], dose=["b", *"12345"])
-    message = r"age has '\?' in row 0, 'x' in row 3 among numbers: .* dose has 'b' in row 0 among"
+    message = r"age has '\?' in row 2, 'x' in row 5 among numbers: .* dose has 'b' in row 2 among"
     with pytest.raises(DataError, match=message):
         read_table(Source(csv(tmp_path / "a.csv", data)), columns("pressure", "hospital"))
 
 
 def test_numbers_above_all_floats_are_infinite(tmp_path):
     path = csv(tmp_path / "a.csv", frame().assign(dose=[*"12", "9" * 400, *"345"]))
-    with pytest.raises(DataError, match="dose is infinite in row 2"):
+    with pytest.raises(DataError, match="dose is infinite in row 4"):
         read_table(Source(path), columns("pressure", "hospital"))
 
 

@@ -309,9 +309,9 @@ def test_texts_are_what_is_written(tmp_path):
 
 
 def test_a_missing_text_is_refused_or_empty(tmp_path):
-    with pytest.raises(DataError, match="text is missing in row 0: set missing=indicator"):
+    with pytest.raises(DataError, match="text is missing in row 2: set missing=indicator"):
         read(odd([None]), tmp_path)
-    with pytest.raises(DataError, match="text is missing in row 1"):
+    with pytest.raises(DataError, match="text is missing in row 3"):
         read(odd(["fine", "unknown"]), tmp_path, missing_values="unknown")
     found = read(odd([None, "unknown"]), tmp_path, missing_values="unknown", missing="indicator")
     there = [*found.train.x.texts, *found.test.x.texts]

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from federation.errors import brief, few_names
+from federation.errors import brief
 from federation.schema import Column
 
 NOTHING: Final = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>"})
@@ -53,7 +53,7 @@ def row_name(label: Any) -> str:
 
 
 def named_cells(given: Any, rows: npt.NDArray[np.int64], wrong: Sequence[int]) -> str:
-    """Returns different cells with the first row of each, and how many more rows have them.
+    """Returns three different cells with the first row of each, and how many more rows have such.
 
     Args:
         given: The column, as pandas has it.
@@ -62,10 +62,10 @@ def named_cells(given: Any, rows: npt.NDArray[np.int64], wrong: Sequence[int]) -
     """
     there = np.flatnonzero(np.isin(rows, wrong))
     first = there[np.sort(np.unique(rows[there], return_index=True)[1])]
-    shown = few_names(
-        f"{brief(str(given.iloc[row]))} in {row_name(given.index[row])}" for row in first
+    shown = ", ".join(
+        f"{brief(str(given.iloc[row]))} in {row_name(given.index[row])}" for row in first[:3]
     )
-    more = len(there) - len(first)
+    more = len(there) - len(first[:3])
     return f"{shown} and {more} more rows" if more else shown
 
 

@@ -40,6 +40,9 @@ _TIME = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp][Mm])?"
 DATE: Final = re.compile(rf"(({_DAY})([T ]{_TIME})?( ?(Z|UTC|[+-]\d\d:?\d\d))?|{_MONTH}|{_TIME})")
 """A date, a time, or both, as programs and people write them."""
 
+_DAYS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y%m%d", "%d.%m.%y")
+_FORMATS: Final = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S")]
+
 _MARKS: Final[Sequence[tuple[Any, Any]]] = (
     (".", ""),
     (",", ""),
@@ -80,9 +83,23 @@ def dates(cells: Cells) -> Question | None:
         written = cells.all(DATE.match)
     if not written:
         return None
-    return _asks(
-        cells, "looks like dates", {"kind": "ignored"}, {"kind": "date", "since": "2000-01-01"}
-    )
+    date = {"kind": "date", "since": "2000-01-01"}
+    found = _formats([*map(str, cells.texts)])
+    ways = [date if how == "ISO8601" else date | {"format": how} for how in found]
+    return _asks(cells, "looks like dates", {"kind": "ignored"}, *ways)
+
+
+def _formats(texts: Sequence[str]) -> list[str]:
+    """Returns the formats in which all texts are dates; of ISO 8601 that alone."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    def fits(how: str) -> bool:
+        return all(
+            pd.to_datetime(some, format=how, errors="coerce", utc=True).notna().all()
+            for some in (texts[:1], texts)
+        )
+
+    return ["ISO8601"] if fits("ISO8601") else [how for how in _FORMATS if fits(how)]
 
 
 def _is_day(text: str) -> bool:

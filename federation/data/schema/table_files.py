@@ -1,7 +1,7 @@
 """Tables in files: of text or, by the ending of their name, Excel's.
 
 A cell of Excel's becomes the text that stands for it in a file of text, and so is taken for what it
-would be there. Rows are called by the numbers that the sheet shows.
+would be there. Rows are called by the numbers that the sheet, or an editor, shows.
 """
 
 import warnings
@@ -13,6 +13,7 @@ from math import isnan
 from pathlib import Path
 from typing import IO, Any, Final
 
+from federation.data.csv_text import by_line
 from federation.data.npz import UNREADABLE
 from federation.data.schema.csv_files import check_names, read_csv
 from federation.errors import DataError, Refused, few_names, one_line
@@ -34,7 +35,7 @@ def read_rows(
         Refused: Excel's are not read here, since a package is missing.
     """
     if path.suffix.lower() not in EXCEL:
-        return read_csv(path, file, numbers, only).to_pandas()
+        return by_line(path, file, read_csv(path, file, numbers, only).to_pandas())
     if find_spec("openpyxl") is None:
         raise Refused(f"{path} needs one more package: pip install 'engram[excel]'")
     try:

@@ -116,13 +116,13 @@ REFUSED = {
         lambda t: t.assign(part=t.part.replace("test", "hold-out")),
         SCHEMA,
         {},
-        "column part must hold train, test or validation, got 'hold-out' in row 3 and 11 more rows",
+        "column part must hold train, test or validation, got 'hold-out' in row 5 and 11 more rows",
     ),
     "no part": (
         lambda t: t.assign(part=t.part.where(t.index != 4)),
         SCHEMA,
         {},
-        "column part must hold train, test or validation, got '' in row 4",
+        "column part must hold train, test or validation, got '' in row 6",
     ),
     "no column": (lambda t: t.drop(columns="part"), SCHEMA, {}, "has no column 'part'"),
     "event": (

@@ -108,7 +108,8 @@ def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp
     held = np.concatenate([np.asarray(split.x[:, :2]) for split in (data.train, data.test)])
     there = np.count_nonzero(cells == "3.5")
     assert sorted(map(tuple, held)) == [(0, 1)] * (N - there) + [(3.5, 0)] * there
-    with pytest.raises(DataError, match="v is missing in row 3"):
+    row = 5 if kind in ("csv", "node") else 3  # of a file, the line
+    with pytest.raises(DataError, match=f"v is missing in row {row}"):
         loaded(kind, cells, tmp_path, **how)
 
 

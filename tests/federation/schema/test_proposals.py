@@ -1,0 +1,68 @@
+"""Schemas that are proposed: an answer of a person's is read, and gives what pandas reads."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from federation.data.declared import declare
+from federation.data.raw_tables import of_file
+from federation.data.schema.written import read_schema
+from federation.errors import DataError
+from federation.settings.data import DataSettings
+from simulations.proposing import described
+
+DAYS = pd.date_range("2023-01-25", periods=40)
+
+
+def written(folder, frame, **how):
+    frame = frame.assign(died=np.arange(len(frame)) % 2)
+    frame.to_csv(path := folder / "t.csv", index=False, **how)
+    return path
+
+
+def read(path, schema):
+    settings = {"target-column": "died", "schema": schema}
+    return of_file(path, declare(DataSettings.model_validate(settings)))["x"]
+
+
+@pytest.mark.parametrize("how", ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y%m%d", "%d.%m.%y %H:%M"])
+def test_the_line_for_dates_reads_them(tmp_path, how):
+    path = written(tmp_path, pd.DataFrame({"seen": DAYS.strftime(how), "dose": np.arange(40) / 4}))
+    with pytest.raises(DataError, match="looks like dates") as asked:
+        read(path, "")
+    *_, line = str(asked.value).split(": write ")[-1].split(", or ")
+    found = read(path, line)["seen"]
+    assert (found == (DAYS - pd.Timestamp("2000-01-01")).days).all()
+
+
+def test_days_and_months_that_may_be_exchanged_are_two_choices(tmp_path):
+    days = pd.date_range("2023-01-01", periods=12)
+    path = written(tmp_path, pd.DataFrame({"seen": days.strftime("%d/%m/%Y"), "z": range(12)}))
+    text = described(str(path), {"target-column": "died"})
+    assert 'format = "%d/%m/%Y"' in text
+    assert 'format = "%m/%d/%Y"' in text
+
+
+def test_marks_of_all_numbers_are_the_files(tmp_path):
+    frame = pd.DataFrame(
+        {"dose": np.arange(40) / 4, "crp": np.arange(40) / 8, "k": [1, 2, 3, 1] * 10}
+    )
+    path = written(tmp_path, frame, sep=";", decimal=",")
+    schema = described(str(path), {"target-column": "died"})
+    known = read_schema(schema)
+    assert (known.file.separator, known.file.decimal) == (";", ",")
+    assert not any(column.decimal for column in known.columns)
+    assert "Or: \n" not in schema
+    found, right = read(path, schema), pd.read_csv(path, sep=";", decimal=",")
+    for name in ("dose", "crp"):
+        np.testing.assert_array_equal(found[name], right[name])
+
+
+@pytest.mark.parametrize("note", ['"two\nlines"', "plain"])
+def test_rows_are_called_by_the_lines_of_an_editor(tmp_path, note):
+    (path := tmp_path / "t.csv").write_text(
+        f"note,dose,died\n{note},1.5,0\n\nplain,2.5,1\nplain,many,0\n", encoding="utf-8"
+    )
+    line = 1 + path.read_text(encoding="utf-8").split("\n").index("plain,many,0")
+    with pytest.raises(DataError, match=f"dose must hold numbers, got 'many' in row {line}$"):
+        read(path, 'columns.dose = {kind = "number"}\ncolumns.note = {kind = "ignored"}')
