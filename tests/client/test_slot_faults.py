@@ -153,7 +153,7 @@ def test_a_slot_that_is_not_as_declared_is_told_in_one_line(fault, tmp_path):
 
         def tried(engine=engine):
             registered(wrong)
-            simulate(small(method="mine", num_clients=4), tmp_path / "run", engine=engine)
+            simulate(small(method="mine", num_clients=4), tmp_path / engine, engine=engine)
 
         with pytest.raises((ValueError, EngramError)) as told:
             tried()

@@ -33,6 +33,7 @@ from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.engram.methods.problem import NETWORK
 from tests.support import write_npz
+from tests.tables import entry
 
 ROOT = source_root()
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
@@ -72,12 +73,20 @@ def blocks(page, language):
 
 
 def examples(language):
-    """Returns each block of a language once, as parameters that are named for their pages."""
+    """Returns each block of a language once, and a name for it, of its page."""
     found = {}
     for page in PAGES:
         for number, block in enumerate(blocks(page, language), start=1):
             found.setdefault(block, f"{name_of(page)}-{number}")
-    return [pytest.param(block, id=name) for block, name in found.items()]
+    return found
+
+
+def sample_of(examples):
+    """Returns parameters of examples, all but every fourth of which run in full only."""
+    return [
+        pytest.param(block, id=name, marks=pytest.mark.full if i % 4 else ())
+        for i, (block, name) in enumerate(examples.items())
+    ]
 
 
 def commands():
@@ -100,8 +109,13 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_what_a_page_names_is_there(page):
+def test_what_pages_name_is_there():
+    for page in PAGES:
+        with entry(name_of(page)):
+            check_names(page)
+
+
+def check_names(page):
     text = text_of(page)
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
         path, _, anchor = link.partition("#")
@@ -146,20 +160,24 @@ def test_pages_list_every_method():
     assert {path.stem for path in (ROOT / "docs" / "methods").iterdir()} == set(METHODS)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_methods_page_has_its_rule_and_gets_its_settings(method):
-    page = text_of(ROOT / "docs" / "methods" / f"{method}.md")
-    for part in (f"# {method}\n", "## Update rule\n", "## When to use it\n", "## Try it\n"):
-        assert part in page
-    assert listed_settings(TOOL.settings(method)) == written(METHODS[method].defaults())
-    assert METHODS[method].source in TOOL.described(method)
+def test_a_methods_page_has_its_rule_and_gets_its_settings():
+    for method, own in METHODS.items():
+        with entry(method):
+            page = text_of(ROOT / "docs" / "methods" / f"{method}.md")
+            for part in (f"# {method}\n", "## Update rule\n", "## When to use it\n", "## Try it\n"):
+                assert part in page
+            assert listed_settings(TOOL.settings(method)) == written(own.defaults())
+            assert own.source in TOOL.described(method)
 
 
-@pytest.mark.parametrize(
-    "method", [name for name, each in METHODS.items() if issubclass(each, NetworkMethod)]
-)
-def test_a_methods_page_has_the_columns_of_its_models(method):
-    own = METHODS[method]
+def test_a_methods_page_has_the_columns_of_its_models():
+    for method, own in METHODS.items():
+        if issubclass(own, NetworkMethod):
+            with entry(method):
+                check_columns(method, own)
+
+
+def check_columns(method, own):
     network = NETWORK._replace(running=frozenset({"dense0.bias"} if own.personal == "norm" else ()))
     made = build(own().settings, Context(network, WITHOUT_DATA, 3, 4, torch.Generator))
     shapes = shapes_of(Contract(method, made, network.initial))
@@ -199,7 +217,7 @@ def written(defaults):
 
 
 @pytest.mark.usefixtures("plug_ins")
-@pytest.mark.parametrize("block", examples("python"))
+@pytest.mark.parametrize("block", sample_of(examples("python")))
 def test_the_python_runs(block, request, tmp_path, monkeypatch):
     if re.search("torchvision|transformers", block):
         torchvision()  # which fails without this beside a torch for CPUs
@@ -214,14 +232,15 @@ def test_the_python_runs(block, request, tmp_path, monkeypatch):
 POLICY = "approval"  # a rule of a site's policy, which is no setting of a run
 
 
-@pytest.mark.parametrize("block", examples("toml"))
-def test_the_settings_are_valid(block, tmp_path):
+def test_the_settings_are_valid(tmp_path):
     path = tmp_path / "settings.toml"
-    path.write_text(block)
-    if POLICY in {line.partition(" ")[0] for line in block.splitlines()}:
-        assert read_policy(path) != USUAL
-    else:
-        Experiment.from_config(read_settings(path))
+    for block, name in examples("toml").items():
+        with entry(name):
+            path.write_text(block)
+            if POLICY in {line.partition(" ")[0] for line in block.splitlines()}:
+                assert read_policy(path) != USUAL
+            else:
+                Experiment.from_config(read_settings(path))
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +252,7 @@ def own_data(tmp_path_factory):
 
 
 @pytest.mark.usefixtures("plug_ins")
-@pytest.mark.parametrize("line", commands(), ids=str)
+@pytest.mark.parametrize("line", sample_of({line: line for line in commands()}))
 def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
     command, *words = shlex.split(line)
     if command == "make":
@@ -257,30 +276,29 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_commands_for_other_machines_are_valid():
+    lines = [
         line.removeprefix("$ engram ")
         for page in PAGES
         for block in blocks(page, "console")
         for line in block.splitlines()
         if line.startswith("$ engram ")
     ]
-    + [line for page in TUTORIALS for line in commands_of(page)]
-    + re.findall("`engram (.+?)`", text_of(ROOT / "docs" / "papers.md")),
-    ids=str,
-)
-def test_commands_for_other_machines_are_valid(line):
-    parse(shlex.split(line))
+    lines += [line for page in TUTORIALS for line in commands_of(page)]
+    lines += re.findall("`engram (.+?)`", text_of(ROOT / "docs" / "papers.md"))
+    for line in lines:
+        with entry(line):
+            parse(shlex.split(line))
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
-def test_a_tutorial_says_what_it_is_about_and_can_be_read(tutorial):
+def test_a_tutorial_says_what_it_is_about_and_can_be_read():
     """It runs when the site is built, where a cell that fails is a failure."""
-    source = tutorial.read_text(encoding="utf-8")
-    compile(source, tutorial.name, "exec")
-    assert source.startswith("# %% [markdown]\n# # ")
-    assert re.findall(r"\]\(\.\./[\w-]+\.md", source), "no page to go on with"
+    for tutorial in TUTORIALS:
+        with entry(tutorial.name):
+            source = tutorial.read_text(encoding="utf-8")
+            compile(source, tutorial.name, "exec")
+            assert source.startswith("# %% [markdown]\n# # ")
+            assert re.findall(r"\]\(\.\./[\w-]+\.md", source), "no page to go on with"
 
 
 def test_the_server_answers_with_probabilities(tmp_path, monkeypatch, own_data):

@@ -9,6 +9,7 @@ import pytest
 
 import engram as library
 from federation.errors import Refused
+from tests.tables import entry
 
 
 @pytest.fixture
@@ -29,9 +30,10 @@ def in_python(command, **given):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("command", "given", "message"),
-    [
+def test_python_and_the_command_line_refuse_alike(engram):
+    Path("full").mkdir()
+    Path("full/thesis.tex").touch()
+    for command, given, message in [
         ("run", {"engine": "gpu-magic"}, "engine must be vectorized or sequential, got gpu-magic"),
         ("run", {"engine": "ray"}, "engine must be vectorized or sequential (Ray runs what"),
         ("run", {"engine": ""}, "engine must be vectorized or sequential, got "),
@@ -69,28 +71,26 @@ def in_python(command, **given):
             "seeds must be greater than or equal to 1, got 0; trials must be greater than or equal "
             "to 1, got 0; minutes must be greater than or equal to 0, got -1; fedavg.eta must be",
         ),
-    ],
-)
-def test_python_and_the_command_line_refuse_alike(engram, command, given, message):
-    Path("full").mkdir()
-    Path("full/thesis.tex").touch()
-    arguments = ("engine", "out", "resume", "seeds", "trials", "minutes", "search", "ray")
-    words = [
-        word
-        for key, value in given.items()
-        for word in ([f"--{key}", value] if key in arguments else ["--set", f"{key}={value}"])
-    ]
-    status, out, err = engram(command, "fedavg", *words)
-    assert (status, out) == (2, "")
-    told = in_python(command, **given).replace("'", "")
-    assert told.startswith(message)
-    assert err.removeprefix("engram: ").replace("--", "").replace("'", "") == told + "\n"
-    assert [str(path) for path in Path().rglob("*")] == ["full", "full/thesis.tex"]
+    ]:
+        with entry(command, given):
+            arguments = ("engine", "out", "resume", "seeds", "trials", "minutes", "search", "ray")
+            words = [
+                word
+                for key, value in given.items()
+                for word in (
+                    [f"--{key}", value] if key in arguments else ["--set", f"{key}={value}"]
+                )
+            ]
+            status, out, err = engram(command, "fedavg", *words)
+            assert (status, out) == (2, "")
+            told = in_python(command, **given).replace("'", "")
+            assert told.startswith(message)
+            assert err.removeprefix("engram: ").replace("--", "").replace("'", "") == told + "\n"
+            assert [str(path) for path in Path().rglob("*")] == ["full", "full/thesis.tex"]
 
 
-@pytest.mark.parametrize(
-    ("command", "given", "message"),
-    [
+def test_types_that_only_python_has_are_refused():
+    for command, given, message in [
         ("run", {"engine": 3}, "engine must be vectorized or sequential, got 3"),
         ("run", {"out": 5}, "out must be a path, got 5"),
         ("run", {"resume": 5}, "resume must be a path, got 5"),
@@ -102,11 +102,10 @@ def test_python_and_the_command_line_refuse_alike(engram, command, given, messag
         ("compare", {"seeds": None}, "seeds must be a valid integer, got None"),
         ("tune", {"search": 5}, "search must be text, or a list of texts, got 5"),
         ("tune", {"ray": 5}, "ray must be a valid string, got 5"),
-    ],
-)
-def test_types_that_only_python_has_are_refused(command, given, message):
-    assert re.match(message, in_python(command, **given))
-    assert not list(Path().iterdir())
+    ]:
+        with entry(command, given):
+            assert re.match(message, in_python(command, **given))
+            assert not list(Path().iterdir())
 
 
 def test_what_a_run_gives_is_asked_for_alike(engram, rows):

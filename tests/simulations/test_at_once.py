@@ -22,6 +22,7 @@ from server.record import RunRecord
 from simulations.options import data_name, new_folder
 from tests.simulations.interleaved import interleave
 from tests.support import small
+from tests.tables import entry
 
 COUNT = 8
 
@@ -87,17 +88,15 @@ def test_names_are_of_the_method_the_data_and_the_day():
         assert one != other
 
 
-@pytest.mark.parametrize(
-    ("dataset", "name"),
-    [
+def test_no_name_is_cut_or_a_digest():
+    for dataset, name in [
         (Source("memory:6d98c1", {}), "data"),
         ("csv:place/mine.csv", "mine"),
         (f"csv:{'very-' * 20}long.csv", "csv"),
         ("digits", "digits"),
-    ],
-)
-def test_no_name_is_cut_or_a_digest(dataset, name):
-    assert data_name(SimpleNamespace(source=Source.of(dataset))) == name
+    ]:
+        with entry(dataset, name):
+            assert data_name(SimpleNamespace(source=Source.of(dataset))) == name
 
 
 def test_one_folder_is_one_calls():

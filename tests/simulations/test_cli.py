@@ -19,6 +19,7 @@ from server.record import RunRecord
 from simulations import terminal
 from tests.simulations.words import SETS, let
 from tests.support import write_plug_in
+from tests.tables import entry
 
 PRESETS = source_root() / "simulations" / "presets"
 
@@ -304,40 +305,41 @@ def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
 STRANGE = "\x1b[31m\u202e"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "app {}",
-        "app",
-        "new {}",
-        "run {}",
-        "run fedavg --out {} --set num-rounds=1",
-        "run fedavg --set {}=1",
-        "init-federation {} --clients 1",
-        "init-federation {0} --clients 1; init-federation {0} --add-client",
-        "init-federation {0} --clients 1; init-federation {0} --new-key 0",
-        "init-federation {0} --clients 1; renew {0}/server",
-        "init-federation {0} --clients 1; memory list {0}/client-0",
-        "init-federation {0} --clients 1; memory forget {0}/client-0",
-        "init-federation {0} --clients 1; approve {0}/client-0",
-        "init-federation {0} --clients 1; ledger {0}/client-0",
-        "init-federation {0} --clients 1; log {0}/client-0 --check",
-        "init-federation {0} --clients 1; doctor {0}/client-0",
-        "memory new-key {}",
-        "runs {}",
-        "show {}",
-        "status {}",
-        "methods {}",
-        "export {} --client 0",
-        "predict {} rows.csv",
-        "board {}",
-        "{}",
-    ],
-)
-def test_whatever_a_command_is_given_moves_no_cursor(engram, monkeypatch, tmp_path, words):
-    monkeypatch.chdir(tmp_path)
-    for each in words.format(STRANGE).split("; "):
-        _, out, err = engram(*each.split())
-        assert out + err
-        shown = [line for line in (out + err).split("\n") if not line.isprintable()]
-        assert not shown
+def test_whatever_a_command_is_given_moves_no_cursor(engram, monkeypatch, tmp_path):
+    for number, words in enumerate(
+        [
+            "app {}",
+            "app",
+            "new {}",
+            "run {}",
+            "run fedavg --out {} --set num-rounds=1",
+            "run fedavg --set {}=1",
+            "init-federation {} --clients 1",
+            "init-federation {0} --clients 1; init-federation {0} --add-client",
+            "init-federation {0} --clients 1; init-federation {0} --new-key 0",
+            "init-federation {0} --clients 1; renew {0}/server",
+            "init-federation {0} --clients 1; memory list {0}/client-0",
+            "init-federation {0} --clients 1; memory forget {0}/client-0",
+            "init-federation {0} --clients 1; approve {0}/client-0",
+            "init-federation {0} --clients 1; ledger {0}/client-0",
+            "init-federation {0} --clients 1; log {0}/client-0 --check",
+            "init-federation {0} --clients 1; doctor {0}/client-0",
+            "memory new-key {}",
+            "runs {}",
+            "show {}",
+            "status {}",
+            "methods {}",
+            "export {} --client 0",
+            "predict {} rows.csv",
+            "board {}",
+            "{}",
+        ]
+    ):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        for each in words.format(STRANGE).split("; "):
+            with entry(each):
+                _, out, err = engram(*each.split())
+                assert out + err
+                shown = [line for line in (out + err).split("\n") if not line.isprintable()]
+                assert not shown

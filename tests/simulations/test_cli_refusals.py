@@ -12,13 +12,18 @@ from federation.checksums import Journal
 from server.record import RunRecord
 from tests.simulations.words import SETS, let
 from tests.support import write_npz
+from tests.tables import entry
 
 FEW = ("protocol=few-shot", "adapt-shots=30")  # of a client's 30 test rows or 16
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
+def test_bad_input_is_one_line_and_nothing_is_written(engram):
+    write_npz(Path("wrong.npz"), a=np.ones(3))
+    write_npz(Path("rows.npz"), x=np.ones((600, 3)), y=np.tile([0, 1], 300))
+    Path("full").mkdir()
+    Path("full/thesis.tex").touch()
+    before = sorted(Path().rglob("*"))
+    for args, message in [
         (
             let("num-round=3", "bta=1", "eta=x"),
             r"num-round is not a setting \(did you mean num-rounds\?\); bta is not a setting "
@@ -85,26 +90,21 @@ FEW = ("protocol=few-shot", "adapt-shots=30")  # of a client's 30 test rows or 1
             "num-clients must be at most the number of",
         ),
         (let("rows-per-class=1000000"), "partition halves needs .*: lower rows-per-class"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
-    write_npz(Path("wrong.npz"), a=np.ones(3))
-    write_npz(Path("rows.npz"), x=np.ones((600, 3)), y=np.tile([0, 1], 300))
+    ]:
+        with entry(args):
+            for command in ("run", "compare"):
+                status, out, err = engram(command, *args)
+                assert status == 2
+                assert out == ""
+                assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+                assert len(err) < 2100
+                assert sorted(Path().rglob("*")) == before
+
+
+def test_what_commands_refuse(engram):
     Path("full").mkdir()
-    Path("full/thesis.tex").touch()
-    before = sorted(Path().rglob("*"))
-    for command in ("run", "compare"):
-        status, out, err = engram(command, *args)
-        assert status == 2
-        assert out == ""
-        assert re.fullmatch(rf"engram: .*{message}.*\n", err)
-        assert len(err) < 2100
-        assert sorted(Path().rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
+    Path("file").touch()
+    for args, message in [
         (
             ["compare", "fedavg", *let("pfedme.eta=1", "nu=3", "beta=2", "seed=-1")],
             "pfedme.eta is for a method that does not take part: pfedme; nu is for a method that "
@@ -193,15 +193,12 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["show", "x" * 5000], "x: File name too long"),
         (["status", "x" * 5000], "x/config.json: File name too long"),
         (["x" * 100_000], "No such command 'xxx"),
-    ],
-)
-def test_what_commands_refuse(engram, args, message):
-    Path("full").mkdir()
-    Path("file").touch()
-    status, out, err = engram(*args)
-    assert (status, out) == (2, "")
-    assert re.fullmatch(rf"engram: .*{message}.*\n", err)
-    assert sorted(path.name for path in Path().rglob("*")) == ["file", "full"]
+    ]:
+        with entry(args):
+            status, out, err = engram(*args)
+            assert (status, out) == (2, "")
+            assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+            assert sorted(path.name for path in Path().rglob("*")) == ["file", "full"]
 
 
 def test_a_damaged_run_is_named(engram):

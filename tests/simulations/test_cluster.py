@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import closing
+from itertools import cycle, product
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from simulations.cluster import Cluster
 from simulations.crew import Crew, Outcome
 from simulations.engine import simulate
 from tests.support import assert_same, initial_model, own_of, small, small_of_any, trainer
+from tests.tables import sampled
 
 CLIENTS = list(range(12))
 CASES = {
@@ -139,8 +141,10 @@ def assert_alike(found, expected):
             assert_same(found[1][client], memory, atol=1e-5)
 
 
-@pytest.mark.parametrize("combine", [10, None])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "combine"),
+    sampled(product(CASES, (10, None)), list(zip(CASES, cycle((10, None)), strict=False))),
+)
 def test_workers_elsewhere_train_what_one_process_trains(name, combine, monkeypatch):
     e = small_of_any(**ALIKE, **CASES[name])
     crew(monkeypatch)

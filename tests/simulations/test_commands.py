@@ -20,6 +20,7 @@ from federation.settings.fields import Float, Int, Settings, range_of
 from federation.settings.shared import GROUPS, SharedSettings
 from simulations import cli, methods_cli, options
 from simulations.cli import COMMANDS, app
+from tests.tables import entry
 
 HEAVY = ["torch", "sklearn", "numba", "matplotlib", "pandas", "flwr", "numpy", "grpc", "ray"]
 LIGHT = [  # words, exit status
@@ -141,13 +142,18 @@ def test_help_is_one_screen_of_groups(engram):
     assert places == sorted(places)
 
 
-EXAMPLES = [(name, line) for name, one in COMMANDS.items() for line in cli.examples_of(one)]
+def test_examples_are_in_the_help_and_are_commands(engram):
+    for name, command in COMMANDS.items():
+        assert len(command.examples) == 2
+        shown = engram(name, "--help")[1]
+        for line in cli.examples_of(command):
+            with entry(line):
+                assert line in shown
+                check_command(line)
 
 
-@pytest.mark.parametrize(("name", "line"), EXAMPLES)
-def test_examples_are_in_the_help_and_are_commands(engram, name, line):
-    assert len(COMMANDS[name].examples) == 2
-    assert line in engram(name, "--help")[1]
+def check_command(line):
+    """Reads a command as `engram` would, which refuses what it does not know."""
     program, *words = line.rpartition(" && ")[2].split()
     if program != "engram":  # what starts what this command has made
         return
@@ -155,7 +161,7 @@ def test_examples_are_in_the_help_and_are_commands(engram, name, line):
     while hasattr(command, "resolve_command"):
         context = command.make_context("", words, parent=context, resilient_parsing=True)
         _, command, words = command.resolve_command(context, words)
-    command.make_context("", words, parent=context)  # refuses what it does not know
+    command.make_context("", words, parent=context)
 
 
 def test_the_version_is_printed_with_those_of_what_computes(engram):
@@ -209,20 +215,21 @@ def test_a_method_shows_where_its_settings_are_searched(engram):
     assert "engram tune searches adapt-lr, too: 0.001..1:log.\n" in engram("methods", "fedbabu")[1]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_shows_its_settings(engram, name):
-    status, out = engram("methods", name, "--json")
-    method, found = METHODS[name], json.loads(out.splitlines()[-1])
-    assert status == 0
-    assert out.startswith(f"{name}: {method.meaning}\nSource: {method.source}\n")
-    assert {row["setting"]: row["default"] for row in found["settings"]} == {
-        f"{name}.{key}": value for key, value in method.defaults().items()
-    }
-    for key, default in method.defaults().items():
-        assert re.search(rf"│ {key} +│ {re.escape(json.dumps(default))} ", out), key
-    assert len(found["not-read"]) == len(method.unread & SharedSettings.model_fields.keys())
-    for key in found["not-read"]:
-        assert key in out
+def test_a_method_shows_its_settings(engram):
+    for name in METHODS:
+        with entry(name):
+            status, out = engram("methods", name, "--json")
+            method, found = METHODS[name], json.loads(out.splitlines()[-1])
+            assert status == 0
+            assert out.startswith(f"{name}: {method.meaning}\nSource: {method.source}\n")
+            assert {row["setting"]: row["default"] for row in found["settings"]} == {
+                f"{name}.{key}": value for key, value in method.defaults().items()
+            }
+            for key, default in method.defaults().items():
+                assert re.search(rf"│ {key} +│ {re.escape(json.dumps(default))} ", out), key
+            assert len(found["not-read"]) == len(method.unread & SharedSettings.model_fields.keys())
+            for key in found["not-read"]:
+                assert key in out
 
 
 def test_an_unknown_method_is_refused_with_the_nearest(monkeypatch, capsys):

@@ -13,6 +13,7 @@ from simulations.board.shelf import Shelf
 from simulations.entries import entries
 from simulations.pages.page import page
 from tests.support import small
+from tests.tables import entry
 
 DEEP = '{"runs": ' + "[" * 100_000
 
@@ -38,9 +39,10 @@ def states(folder):
     return listed
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_damaged_comparison_is_a_row_that_says_so(runs, engram):
+    run_in(runs.parent / "elsewhere")
+    (runs / "plan").mkdir()
+    for text in [
         '{"engine": "", "runs": 3}',
         '{"engine": "", "runs": {"a\\u0000": {"method": "ditto"}}}',
         '{"engine": "", "runs": {"../../elsewhere": {"method": "ditto"}}}',
@@ -51,15 +53,12 @@ def states(folder):
         '{"runs": {}}',
         "[]",
         DEEP,
-    ],
-)
-def test_a_damaged_comparison_is_a_row_that_says_so(runs, text, engram):
-    run_in(runs.parent / "elsewhere")
-    (runs / "plan").mkdir()
-    (runs / "plan" / "comparison.json").write_text(text)
-    assert "is damaged" in states(runs)["plan"]
-    status, _, err = engram("show", runs / "plan")
-    assert (status, err.count("\n")) == (2, 1)
+    ]:
+        with entry(text):
+            (runs / "plan" / "comparison.json").write_text(text)
+            assert "is damaged" in states(runs)["plan"]
+            status, _, err = engram("show", runs / "plan")
+            assert (status, err.count("\n")) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -201,25 +200,23 @@ def test_a_damaged_trial_is_one_line(runs, engram):
     assert err.endswith("trials.jsonl is damaged: line 1 is no trial\n")
 
 
+OF_A_RUN = [
+    "show both/old",
+    "show both",
+    "report both/old",
+    "report both",
+    "status both/old",
+    "track both/old --to tensorboard",
+    "export both/old --client 0",
+    "export both/old --common",
+    "adapt both/old --data rows.csv",
+    "run --resume both/old",
+    "compare --resume both",
+]
+
+
 @pytest.mark.parametrize("number", [None, 1, 3])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["show", "both/old"],
-        ["show", "both"],
-        ["report", "both/old"],
-        ["report", "both"],
-        ["status", "both/old"],
-        ["track", "both/old", "--to", "tensorboard"],
-        ["export", "both/old", "--client", "0"],
-        ["export", "both/old", "--common"],
-        ["adapt", "both/old", "--data", "rows.csv"],
-        ["run", "--resume", "both/old"],
-        ["compare", "--resume", "both"],
-    ],
-    ids=" ".join,
-)
-def test_a_run_of_another_version_is_refused_in_one_line(words, number, engram, tmp_path):
+def test_a_run_of_another_version_is_refused_in_one_line(number, engram, tmp_path):
     old = run_in(tmp_path / "both" / "old").folder
     config = {
         k: v for k, v in json.loads((old / "config.json").read_text()).items() if k != "crc32"
@@ -230,9 +227,10 @@ def test_a_run_of_another_version_is_refused_in_one_line(words, number, engram, 
     plan = {"engine": "vectorized", "runs": {"old": config["settings"]}}
     (tmp_path / "both" / "comparison.json").write_text(json.dumps(plan))
     (tmp_path / "rows.csv").write_text("x,y\n1,0\n")
-    with chdir(tmp_path):
-        status, _, err = engram(*words)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "both/old was written by another version of Engram, whose runs this one neither" in err
+    for words in OF_A_RUN:
+        with entry(words), chdir(tmp_path):
+            status, _, err = engram(*words.split())
+            assert (status, err.count("\n")) == (2, 1)
+            assert "both/old was written by another version of Engram, whose runs this " in err
     (row,) = (row for row in entries(tmp_path / "both") if row.name == "old")
     assert "was written by another version of Engram" in row.state

@@ -25,6 +25,7 @@ import engram.online
 from engram.networks import NETWORKS
 from federation.errors import DataError, Refused, RunStopped
 from simulations.terminal import show_found
+from tests.tables import entry
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
 
@@ -39,11 +40,12 @@ def clients(count=4, rows=40, seed=0):
     return found
 
 
-@pytest.mark.parametrize("name", sorted({*engram.__all__}))
-def test_names_come_when_they_are_looked_at(name):
-    assert name in dir(engram)
-    room, *_ = getattr(engram, name).__module__.split(".")
-    assert room in {"engram", "federation", "simulations", "pydantic"}
+def test_names_come_when_they_are_looked_at():
+    for name in sorted({*engram.__all__}):
+        with entry(name):
+            assert name in dir(engram)
+            room, *_ = getattr(engram, name).__module__.split(".")
+            assert room in {"engram", "federation", "simulations", "pydantic"}
 
 
 @pytest.mark.parametrize("package", [engram.molar, engram.online, engram.bandits, engram.meta])
@@ -400,9 +402,8 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
             engram.simulate(**{"data": clients(), "resume": folder, "progress": False} | given)
 
 
-@pytest.mark.parametrize(
-    ("function", "given", "message"),
-    [
+def test_impossible_arguments_are_refused_in_one_line(tmp_path):
+    for function, given, message in [
         (
             engram.simulate,
             {"dataset": "digits"},
@@ -448,13 +449,12 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
             {"seeds": 0, "trials": 0.5},
             "seeds must be .*, got 0; trials must be a valid integer, .*got 0.5",
         ),
-    ],
-)
-def test_impossible_arguments_are_refused_in_one_line(tmp_path, function, given, message):
-    methods = {} if function is engram.simulate else {"methods": ["fedavg"]}
-    with pytest.raises(Refused, match=f"^{message}[^\n]*$"):
-        function(clients(), out=tmp_path / "out", **methods | QUICK | given)
-    assert not (tmp_path / "out").exists()
+    ]:
+        with entry(function, given):
+            methods = {} if function is engram.simulate else {"methods": ["fedavg"]}
+            with pytest.raises(Refused, match=f"^{message}[^\n]*$"):
+                function(clients(), out=tmp_path / "out", **methods | QUICK | given)
+            assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):

@@ -12,6 +12,7 @@ import engram
 from engram.tasks import LOSSES
 from federation.errors import Refused
 from server.record import RunRecord
+from tests.tables import entry
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 
@@ -60,9 +61,8 @@ def test_a_metric_that_has_been_registered_keeps_its_range():
     assert (kept.name, kept.better, kept.meaning) == ("squares", "lower", "Mean of squares")
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_what_is_impossible_is_refused_in_one_line(tmp_path):
+    for settings, words in [
         ({"metrics": lambda o, y: o - y}, "name of a metric must be small letters"),
         ({"metrics": [squares, 3]}, "metrics must be one of .* got '3'"),
         ({"schedule": lambda number: -1.0}, "schedule <lambda> must be a finite number, 0 or more"),
@@ -79,13 +79,12 @@ def test_a_metric_that_has_been_registered_keeps_its_range():
         ({"loss": lambda o, y: o.mean() * torch.rand(())}, "loss <lambda> must be the same for"),
         ({"loss": nn.PReLU()}, "must take|must have no parameters of its own"),
         ({"optimizer": "adm"}, "optimizer must be one of .* a function, in Python.*got 'adm'"),
-    ],
-)
-def test_what_is_impossible_is_refused_in_one_line(settings, words, tmp_path):
-    with pytest.raises(Refused, match=words) as refused:
-        run(**settings)
-    assert "\n" not in str(refused.value)
-    assert not (tmp_path / "runs").exists()
+    ]:
+        with entry(settings):
+            with pytest.raises(Refused, match=words) as refused:
+                run(**settings)
+            assert "\n" not in str(refused.value)
+            assert not (tmp_path / "runs").exists()
 
 
 def test_a_metric_that_is_not_one_number_is_refused_by_its_name():

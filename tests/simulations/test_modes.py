@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.simulations.doors import DOORS
+from tests.tables import sampled
 
 pytestmark = pytest.mark.usefixtures("drawn", "plug_ins")
 
@@ -157,7 +158,9 @@ def plain(tmp_path_factory):
     return {name: act(name, 1, place / str(at)) for at, name in enumerate(DOORS)}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", sampled(MODES, ("double", "device", "inference_mode", "numpy", "surroundings"))
+)
 def test_a_call_gives_the_same_under_a_mode(mode, plain, tmp_path):
     wrong = []
     for at, name in enumerate(DOORS):

@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
 from simulations.multiples import Curve, curve_of, draw_differences, draw_multiples
+from tests.tables import entry
 
 X = [1, 50, 100]
 LABELS = ("round", "regret")
@@ -100,19 +101,17 @@ def test_a_difference_has_color_where_its_interval_excludes_zero():
     }
 
 
-@pytest.mark.parametrize(
-    ("x", "ticks"),
-    [
+def test_ticks_end_where_the_rounds_do():
+    for x, ticks in [
         ([10, 40], [0, 10, 20, 30, 40]),
         ([0, 1], [0, 1]),
         ([5, 37], [0, 10, 20, 30, 37]),
         ([3], [0, 1, 2, 3]),
-    ],
-)
-def test_ticks_end_where_the_rounds_do(x, ticks):
-    curve = Curve("one", x, np.ones(len(x)))
-    (axes,) = panels(draw_multiples({"": [curve]}, LABELS, own="mean"))
-    assert axes.get_xticks().tolist() == ticks
+    ]:
+        with entry(x, ticks):
+            curve = Curve("one", x, np.ones(len(x)))
+            (axes,) = panels(draw_multiples({"": [curve]}, LABELS, own="mean"))
+            assert axes.get_xticks().tolist() == ticks
 
 
 def test_titles_do_not_run_into_each_other():

@@ -12,6 +12,7 @@ from federation.fingerprint import source_root
 from server.record import RunRecord
 from tests.federation.test_plugins import write
 from tests.support import assert_same
+from tests.tables import entry
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 
@@ -114,14 +115,24 @@ def test_settings_of_a_project_that_cannot_be_are_refused(engram, table, words):
     assert not Path("run").exists()
 
 
-@pytest.mark.parametrize("name", ["a-b", "1x", "Big", "class", "x", "", "../x", "n" * 33])
-def test_a_name_that_is_none_is_refused(engram, name):
-    refused(engram, name, "NAME must be a Python name, 2 to 32 small letters, digits and _, got ")
+def test_a_name_that_is_none_is_refused(engram):
+    for name in ["a-b", "1x", "Big", "class", "x", "", "../x", "n" * 33]:
+        with entry(name):
+            refused(
+                engram,
+                name,
+                "NAME must be a Python name, 2 to 32 small letters, digits and _, got ",
+            )
 
 
-@pytest.mark.parametrize("name", ["client", "engram", "json", "torch", "tests", "lib"])
-def test_a_name_that_hides_something_is_refused(engram, name):
-    refused(engram, name, "NAME must be one that hides no module, and no folder of a project, got")
+def test_a_name_that_hides_something_is_refused(engram):
+    for name in ["client", "engram", "json", "torch", "tests", "lib"]:
+        with entry(name):
+            refused(
+                engram,
+                name,
+                "NAME must be one that hides no module, and no folder of a project, got",
+            )
 
 
 def test_a_folder_that_is_there_is_refused(engram):

@@ -13,6 +13,7 @@ from federation.errors import Refused
 from simulations.compared import compare, load_comparison
 from simulations.drawing import draw_files, sheet_of
 from simulations.published import WIDTHS
+from tests.tables import entry
 
 QUICK = {"num_rounds": 2, "eval_every": 1, "clients_per_round": 2, "local_steps": 1, "hidden": "4"}
 NAMES = ["park", "hill & lake", "down_town", "100 %"]
@@ -225,18 +226,18 @@ def test_a_style_leaves_matplotlib_as_it_was(found):
     assert dict(mpl.rcParams) == before
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_is_not_known_is_refused_in_one_line(found, engram):
+    for words, said in [
         (["--format", "jpg"], "--format must be one of pdf, png, svg, got 'jpg'"),
         (["--width", "three"], "--width must be one or two, the columns of a paper, got 'three'"),
-        (["--style", "no.mplstyle"], "--style must be a file of matplotlib's style, or the name of "
-         "one, got 'no.mplstyle'"),
+        (
+            ["--style", "no.mplstyle"],
+            "--style must be a file of matplotlib's style, or the name of one, got 'no.mplstyle'",
+        ),
         (["--csv", "--json"], "--csv, --latex and --json exclude each other"),
-    ],
-)  # fmt: skip
-def test_what_is_not_known_is_refused_in_one_line(found, engram, words, said):
-    assert engram("show", found.folder, *words) == (2, "", f"engram: {said}\n")
+    ]:
+        with entry(said):
+            assert engram("show", found.folder, *words) == (2, "", f"engram: {said}\n")
 
 
 def test_a_comparison_is_loaded_again(found):

@@ -14,6 +14,7 @@ from simulations.engine import simulate
 from simulations.exports.predicting import predict
 from tests.client import mixed
 from tests.support import write_npz
+from tests.tables import sampled
 
 CLIENTS, TRAIN, TEST = 3, 20, 8
 
@@ -93,7 +94,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("engine", sampled(("vectorized", "sequential"), ("vectorized",)))
 @pytest.mark.parametrize("case", CASES)
 def test_rows_reach_a_module_as_they_are(case, engine, tmp_path):
     shape, make = CASES[case]

@@ -13,43 +13,44 @@ from simulations.tuning.runs import LockStep
 from simulations.tuning.search import Search, search
 from simulations.tuning.space import Dimension, space_of
 from tests.support import small
+from tests.tables import entry
 
 TRAINED = family(NetworkMethod.plug_in)
 
 # --- Spaces ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_defaults_lie_where_they_are_searched(name):
-    for dimension in space_of(name, {}):
-        assert isinstance(dimension.within, Range)
-        assert dimension.within.low <= dimension.default <= dimension.within.high
+def test_defaults_lie_where_they_are_searched():
+    for name in TRAINED:
+        for dimension in space_of(name, {}):
+            with entry(name, dimension):
+                assert isinstance(dimension.within, Range)
+                assert dimension.within.low <= dimension.default <= dimension.within.high
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_both_ends_of_a_range_are_possible(name):
-    for key, field in METHODS[name].model_fields.items():
-        if (found := searched_range(field)) is not None:
-            for value in (found.low, found.high):
-                METHODS[name].model_validate({key_of(key): value})
+def test_both_ends_of_a_range_are_possible():
+    for name in TRAINED:
+        for key, field in METHODS[name].model_fields.items():
+            if (found := searched_range(field)) is not None:
+                for value in (found.low, found.high):
+                    with entry(name, key, value):
+                        METHODS[name].model_validate({key_of(key): value})
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
+def test_what_the_literature_tunes_is_searched():
+    for name, key in [
         *(("fedrep", "personal-share"), ("fedalt", "personal-share"), ("fedpac", "head-share")),
         *(("fedala", "weight-share"), ("knn-per", "k"), ("ifca", "clusters")),
         *(("fedem", "components"), ("pfedhn", "embedding"), ("pfedme", "inner-steps")),
         *(("fedadagrad", "beta1"), ("fedadam", "beta1"), ("fedadam", "beta2")),
         ("fedyogi", "beta2"),
-    ],
-)
-def test_what_the_literature_tunes_is_searched(name, key):
-    (dimension,) = (d for d in space_of(name, {}) if d.key == key)
-    proposed = propose((dimension,), [], 8, seed=0, higher=True)
-    kind = type(METHODS[name].defaults()[key])
-    assert len({each[key] for each in proposed}) > 3
-    assert {type(each[key]) for each in proposed} == {kind}
+    ]:
+        with entry(name, key):
+            (dimension,) = (d for d in space_of(name, {}) if d.key == key)
+            proposed = propose((dimension,), [], 8, seed=0, higher=True)
+            kind = type(METHODS[name].defaults()[key])
+            assert len({each[key] for each in proposed}) > 3
+            assert {type(each[key]) for each in proposed} == {kind}
 
 
 def test_only_who_fine_tunes_searches_its_step_size():

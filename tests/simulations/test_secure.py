@@ -23,6 +23,7 @@ from federation.wire import config_of, to_params
 from server.record import RunRecord
 from simulations.engine import simulate
 from tests.support import PROTECTED, small
+from tests.tables import EIGHT, entry, sampled
 
 CLIP = 0.3
 
@@ -138,7 +139,7 @@ def test_below_the_threshold_the_run_stops_in_one_line(tmp_path, stage):
     assert "the last good checkpoint, of round 0" in text
 
 
-@pytest.mark.parametrize("method", PROTECTED)
+@pytest.mark.parametrize("method", sampled(PROTECTED, EIGHT))
 def test_every_method_whose_merge_sees_a_mean_learns_the_same(tmp_path, method):
     special = {"num_rounds": 2, "clients_per_round": 4, "method": method}
     if METHODS[method].personal == "norm":
@@ -414,21 +415,17 @@ def test_a_survivor_that_is_said_to_be_gone_signs_nothing_and_nobody_tells_both_
     assert all(len(r.content.config_records["secure"]["parties"]) == 20 for r in told)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
+def test_what_needs_more_than_a_sum_is_refused_by_name():
+    for settings, told in [
         ({"clip": 0.0}, "clip must be positive where aggregation is secure, got 0"),
         ({"merge": "median"}, "merge must be mean where aggregation is secure"),
         ({"privacy": "local"}, "privacy must be none or central where aggregation is secure"),
         ({"clients_per_round": 1}, "clients-per-round must be 2 or more where aggregation"),
         ({"method": "fedfomo"}, "aggregation must be plain for fedfomo, whose server sees every"),
         ({"secure_threshold": 0.4}, "secure-threshold must be"),
-    ],
-    ids=str,
-)
-def test_what_needs_more_than_a_sum_is_refused_by_name(settings, told):
-    with pytest.raises(Refused, match=told):
-        experiment(**{"aggregation": "secure"} | settings)
+    ]:
+        with entry(settings, told), pytest.raises(Refused, match=told):
+            experiment(**{"aggregation": "secure"} | settings)
 
 
 def test_central_noise_comes_in_shares_of_the_sites(tmp_path):

@@ -25,26 +25,31 @@ from engram.testing import check_method
 from engram.tree import multiplied
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.methods import METHODS, family
+from federation.methods import METHODS
 from tests.client.test_modules import EVERYWHERE
 from tests.support import ANY_NETWORK
+from tests.tables import EIGHT
 
 TABLES = {
     "meta-ban": {"dataset": "linear-groups"},
     "molar": {"dataset": "sparse-linear"},
     "molar-bandit": {"dataset": "sparse-linear"},
 }
+QUICK = (*EIGHT, *TABLES)
 
 
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        # Others' modules are stacked, and compared, in tests/client/test_local_training.py.
-        *((name, {} if name in EVERYWHERE else {"model": "mlp"}) for name in ANY_NETWORK),
-        ("fedbn", {"model": "resnet", "hidden": "4"}),
-        *((name, TABLES[name]) for name in METHODS if name not in family("local")),
-        ("local-moml", {"memory": "carry", "model": "linear"}),
-        ("fedavg", {"personal": "dense1.*", "model": "mlp"}),
+        pytest.param(name, settings, marks=() if name in QUICK else pytest.mark.full)
+        for name, settings in (
+            # Others' modules are stacked, and compared, in tests/client/test_local_training.py.
+            *((name, {} if name in EVERYWHERE else {"model": "mlp"}) for name in ANY_NETWORK),
+            ("fedbn", {"model": "resnet", "hidden": "4"}),
+            *TABLES.items(),
+            ("local-moml", {"memory": "carry", "model": "linear"}),
+            ("fedavg", {"personal": "dense1.*", "model": "mlp"}),
+        )
     ],
     ids=str,
 )

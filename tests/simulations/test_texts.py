@@ -35,6 +35,7 @@ from simulations.proposing import described
 from simulations.tuning.runs import LockStep
 from tests.engram.test_text import library
 from tests.server.nodes import NodesGrid
+from tests.tables import entry
 
 DESKS = 6
 TOPICS = {
@@ -393,20 +394,17 @@ def test_a_numbers_column_is_no_text():
         engram.simulate((frame, np.arange(40) % 2), text_column="text", task_column="desk")
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
+def test_settings_that_do_not_go_with_texts(csv):
+    for settings, why in [
         ({"privacy": "local", "clip": 1.0}, "tokenizer must be a file where privacy is local"),
         ({"input_columns": "a,b"}, "input-columns must be empty where text-column is text"),
         ({"missing": "median"}, "missing must be refuse, or indicator"),
         ({"dataset": "digits"}, "dataset must be csv:PATH, .* for text-column"),
         ({"target_column": "text"}, "text-column must be another than those of targets"),
         ({"task": "next-token"}, "task must be another for text-column"),
-    ],
-)
-def test_settings_that_do_not_go_with_texts(csv, settings, why):
-    with pytest.raises(Refused, match=why):
-        Experiment(**SETTINGS | {"dataset": csv} | settings)
+    ]:
+        with entry(settings, why), pytest.raises(Refused, match=why):
+            Experiment(**SETTINGS | {"dataset": csv} | settings)
 
 
 def test_rows_of_privacy_are_held_out_by_their_texts(tmp_path):

@@ -22,6 +22,7 @@ from server.record import RunRecord
 from simulations.tuning.folder import Tuning, _search_one
 from simulations.tuning.record import read_trials
 from simulations.tuning.runs import LockStep
+from tests.tables import entry
 
 QUICK = "num-rounds=8 clients-per-round=4 local-steps=2 hidden=8 eval-every=8"
 SETS = [word for pair in QUICK.split() for word in ("--set", pair)]
@@ -222,9 +223,8 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_bad_input_is_one_line_and_nothing_is_written(engram):
+    for words, message in [
         ((), "METHOD must be some that train networks (`engram methods` lists them), got none"),
         (("nonsense",), "method must be one of"),
         (("molar",), "tune takes methods that train networks, got molar"),
@@ -273,13 +273,12 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
             ("fedavg", "--ray", "127.0.0.1:1"),
             "ray must be the address of a cluster that answers, got '127.0.0.1:1'",
         ),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(engram, words, message):
-    status, _, err = engram("tune", *words)
-    assert status == 2
-    assert message in err.splitlines()[-1]
-    assert not list(Path().iterdir())
+    ]:
+        with entry(words):
+            status, _, err = engram("tune", *words)
+            assert status == 2
+            assert message in err.splitlines()[-1]
+            assert not list(Path().iterdir())
 
 
 def test_without_optuna_a_line_says_how_to_get_it(engram, monkeypatch):

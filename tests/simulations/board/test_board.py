@@ -36,6 +36,7 @@ from simulations.board.trials import trials
 from simulations.pages.repeat import repeating
 from tests.network.support import free_port
 from tests.support import small
+from tests.tables import entry
 
 TOKEN = "a token of some length"
 
@@ -120,9 +121,8 @@ def test_gains_are_differences_of_the_same_clients_scores(folder):
     )
 
 
-@pytest.mark.parametrize(
-    ("page", "query", "told"),
-    [
+def test_each_page_says_what_it_is_for(folder):
+    for page, query, told in [
         (one_run, {"name": ["alone"]}, ["communication round", "ditto.eta", "6 clients"]),
         (one_run, {"name": ["both/ditto-seed0"], "metric": ["loss"]}, ["its comparison, both"]),
         (one_run, {"name": ["tables"]}, ["Results"]),
@@ -137,12 +137,11 @@ def test_gains_are_differences_of_the_same_clients_scores(folder):
         (holdings, {"name": ["alone"]}, ["6 clients hold", "class 9"]),
         (holdings, {"name": ["both/ditto-seed0"]}, ["The rows are with the clients"]),
         (trials, {"name": ["search"]}, ["eta", "validation", "fedavg"]),
-    ],
-)
-def test_each_page_says_what_it_is_for(folder, page, query, told):
-    text = said(page(Shelf(folder), query))
-    for words in told:
-        assert words in text
+    ]:
+        with entry(page, query, told):
+            text = said(page(Shelf(folder), query))
+            for words in told:
+                assert words in text
 
 
 def test_a_clients_page_tells_methods_apart_and_begins_after_round_0(folder):
@@ -396,23 +395,21 @@ def test_over_tls_the_token_opens_the_board(app, tmp_path):
         thread.join(10)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+def test_what_the_command_refuses(engram, tmp_path):
+    for words, told in [
         (["{none}"], "FOLDER must be a folder of runs"),
         (["--listen", "0.0.0.0:0"], "--listen must be HOST:PORT with a port in 1..65535"),
         (["--key", "x"], "--certificate and --key must be given together"),
         (["--token-file", "{none}"], "cannot be read"),
         (["--federation", "{none}"], "is not there: engram init-federation makes such folders"),
-    ],
-)
-def test_what_the_command_refuses(engram, tmp_path, words, told):
-    words = [word.replace("{none}", str(tmp_path / "none")) for word in words]
-    folder = [] if words[0].startswith(str(tmp_path)) else [str(tmp_path)]
-    status, _, err = engram("board", *folder, *words)
-    assert status == 2
-    assert told in err
-    assert len(err.strip().splitlines()) == 1
+    ]:
+        with entry(told):
+            given = [word.replace("{none}", str(tmp_path / "none")) for word in words]
+            folder = [] if given[0].startswith(str(tmp_path)) else [str(tmp_path)]
+            status, _, err = engram("board", *folder, *given)
+            assert status == 2
+            assert told in err
+            assert len(err.strip().splitlines()) == 1
 
 
 def test_a_port_in_use_and_a_short_token_are_refused(engram, tmp_path):

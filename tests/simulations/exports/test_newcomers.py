@@ -19,6 +19,7 @@ from federation.exported import load_model
 from simulations.exports.newcomers import adapted, adapted_into, cross_validated, newcomer_of
 from simulations.exports.predicting import predict
 from simulations.front import load_run
+from tests.tables import EIGHT, sampled
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "adapt_steps": 4}
 
@@ -46,7 +47,7 @@ ADAPTING = ["fedavg", "fedper", "knn-per", "ifca", "fedem", "pfedhn", "ditto", "
 ADAPTING += ["fedpac", "feddbe", "gpfl", "local", "scaffold", "fedproto"]
 
 
-@pytest.mark.parametrize("method", ADAPTING)
+@pytest.mark.parametrize("method", sampled(ADAPTING, EIGHT))
 @pytest.mark.parametrize("protocol", ["standard", "few-shot"])
 def test_a_newcomer_is_served_as_the_protocol_scores_unseen_clients(method, protocol, tmp_path):
     own = {"initial_batch_size": 3} if method == "local-moml" else {}

@@ -18,6 +18,7 @@ from simulations.studies import command
 from simulations.studies.command import STUDIES, app, command_of
 from simulations.studies.settings import StudySettings, argument, flag_of, option, option_of
 from simulations.studies.study import Report, Study
+from tests.tables import entry
 
 
 @dataclass(frozen=True)
@@ -139,18 +140,19 @@ def test_a_plan_out_of_range_is_refused():
         Coins(tosses=100)
 
 
-@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
-def test_every_field_is_an_option_with_its_meaning(study):
-    text = " ".join(
-        CliRunner().invoke(app, [study.name, "--help"], terminal_width=300).output.split()
-    )
-    assert study.settings.__doc__.splitlines()[0] in text
-    for each in dataclasses.fields(study.settings):
-        told = option_of(each)
-        assert told.help
-        if not told.positional:
-            assert (told.flags or (f"--{flag_of(each)}",))[0] in text
-    assert ("--resume" in text) == ("--ray" in text) == (not study.whole)
+def test_every_field_is_an_option_with_its_meaning():
+    for study in STUDIES:
+        with entry(study):
+            text = " ".join(
+                CliRunner().invoke(app, [study.name, "--help"], terminal_width=300).output.split()
+            )
+            assert study.settings.__doc__.splitlines()[0] in text
+            for each in dataclasses.fields(study.settings):
+                told = option_of(each)
+                assert told.help
+                if not told.positional:
+                    assert (told.flags or (f"--{flag_of(each)}",))[0] in text
+            assert ("--resume" in text) == ("--ray" in text) == (not study.whole)
 
 
 def test_help_waits_for_no_study():

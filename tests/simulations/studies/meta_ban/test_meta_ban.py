@@ -24,6 +24,7 @@ from simulations.studies.meta_ban.methods import META_BAN, METHODS, runs_at_once
 from simulations.studies.meta_ban.regrets import said, simplest_first, summarize, summarize_runs
 from simulations.studies.meta_ban.study import recovery_lines
 from simulations.studies.meta_ban.trials import choose, run_trial
+from tests.tables import entry
 
 COLUMNS = ("user", "item", "rating")
 
@@ -282,9 +283,8 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     assert without_times(part) == without_times(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
         (["moon"], f"world must be one of {', '.join(ENVIRONMENTS)}, got 'moon'"),
         (["digits", "mnist"], "digits takes no sources, got mnist"),
         (["classes"], "classes takes one or more data sets"),
@@ -297,8 +297,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
         (["--seeds", "0"], r"seeds must be at least 1, got 0"),
         (["--ablation", "eta"], "ablation must be one of nu, got 'eta'"),
         (["-m", "club", "--ablation", "nu"], "an ablation is of meta-ban"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
-    assert message in refusal(tmp_path / "run", *arguments)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        with entry(arguments):
+            assert message in refusal(tmp_path / "run", *arguments)
+            assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,7 @@ from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.one_shot_tasks import OneShot
 from simulations.studies.meta_learning.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
 from simulations.studies.meta_learning.sweep import Sweep, SweepRun, run_sweep
+from tests.tables import entry
 
 WAYS, EACH, PIXELS = 3, 8, 12
 SPLIT = Split(training=4, test=2)
@@ -204,19 +205,16 @@ def test_refuses_data_that_are_too_few(data, given, message):
         OneShot(data, SPLIT, **{"lr": 0.05} | given)
 
 
-@pytest.mark.parametrize(
-    ("split", "given", "message"),
-    [
+def test_refuses_numbers_out_of_range():
+    for split, given, message in [
         (Split(4, 0), {}, r"number of training and test tasks must be at least 1, got \(4, 0\)"),
         (SPLIT, {"query": 0}, "query must be at least 1, got 0"),
         (SPLIT, {"episodes": 0}, "episodes must be at least 1, got 0"),
         (SPLIT, {"lr": 0.0}, "adapt-lr must be positive, got 0"),
         (SPLIT, {"steps": -1}, "adapt-steps must be at least 0, got -1"),
-    ],
-)
-def test_refuses_numbers_out_of_range(split, given, message):
-    with pytest.raises(ValueError, match=message):
-        OneShot(noise(), split, **{"lr": 0.05} | given)
+    ]:
+        with entry(split, given), pytest.raises(ValueError, match=message):
+            OneShot(noise(), split, **{"lr": 0.05} | given)
 
 
 def test_refuses_batches_that_lack_a_class():

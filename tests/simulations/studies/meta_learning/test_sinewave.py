@@ -14,6 +14,7 @@ from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINE
 from simulations.studies.meta_learning.settings import SinewaveSettings
 from simulations.studies.meta_learning.sweep import run_sweep
 from simulations.studies.study import write_plan
+from tests.tables import entry
 
 REGRESSIONS = [name for name in METHODS if name != "protonet"]
 
@@ -148,9 +149,8 @@ def test_a_run_that_diverged_is_said_so():
     assert row["test-error-std"] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
         (["moml"], "method must be one of maml, bsgd"),
         (["maml", "maml"], "methods must be named once each, got maml, maml"),
         (
@@ -165,13 +165,12 @@ def test_a_run_that_diverged_is_said_so():
         (["--tune", "--published"], "--tune and --published exclude each other"),
         (["--published", "--hessian", "exact"], "--published is first-order"),
         (["protonet"], "method must be one of maml, bsgd"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
-    result = invoke(tmp_path / "run", *arguments)
-    assert isinstance(result.exception, Refused), result.output
-    assert message in str(result.exception)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        with entry(arguments):
+            result = invoke(tmp_path / "run", *arguments)
+            assert isinstance(result.exception, Refused), result.output
+            assert message in str(result.exception)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_resuming_what_is_no_reproduction_is_refused(tmp_path):

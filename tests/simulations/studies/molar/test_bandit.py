@@ -11,6 +11,7 @@ from simulations.cli import app
 from simulations.studies.molar import bandit_trials
 from simulations.studies.molar.bandit import summarize
 from simulations.studies.molar.bandit_trials import ACTIVATION, POLICIES, SHOWN, regrets, worlds
+from tests.tables import entry
 
 
 def invoke(*arguments):
@@ -98,20 +99,18 @@ def test_a_ratio_to_nothing_is_none():
     assert row["of-ols"] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
         (["--horizon", 0], "horizon must be at least 1, got 0"),
         (["--trials", 0], "trials must be at least 1, got 0"),
         (["--horizon", 10**8], "trials of 100000000 rounds, 1 at once, needs"),
         (["--resume", "nowhere"], "no run 'nowhere'"),
         (["--resume", ".", "--trials", 2], "give nothing else"),
         (["--resume", "."], "has no plan.json"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
-    assert message in refusal(*arguments)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        with entry(arguments):
+            assert message in refusal(*arguments)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_others_and_damaged_ones_are_refused(tmp_path):

@@ -23,6 +23,7 @@ from simulations.studies.molar.contenders import GRID, molar
 from simulations.studies.molar.preparation import complete, independent
 from simulations.studies.molar.scores import comparison, comparison_table, failures, remarks
 from simulations.studies.verdict import in_words, paired
+from tests.tables import entry
 
 HALF = Shares(0.5, 0.25)
 
@@ -231,20 +232,17 @@ def test_a_table_without_holes_stays_as_it_is():
     assert complete(table, "linear", indicators=True) is table
 
 
-@pytest.mark.parametrize(
-    ("change", "family", "message"),
-    [
+def test_tables_that_cannot_be_completed():
+    for change, family, message in [
         ({}, "linear", "missing in age, dose, load, first in row 1, of task 'a': --missing ind"),
         ({"y": np.array([1, 2, np.nan, 3])}, "linear", "numbers .* got nan in row 2, of task 'b'"),
         ({"y": np.array([1, 0, 2.0, 0])}, "logistic", "0 or 1 for .* got 2 in row 2, of task 'b'"),
         ({"y": np.array([1, 0, 2.0, -1])}, "poisson", "0 or more .* got -1 in row 3, of task 'b'"),
         ({"y": np.ones(4)}, "linear", "the target is 1 in all rows"),
         ({"x": np.ones((4, 0)), "columns": []}, "linear", "4 rows and 0 features"),
-    ],
-)
-def test_tables_that_cannot_be_completed(change, family, message):
-    with pytest.raises(DataError, match=message):
-        complete(holed()._replace(**change), family, indicators=False)
+    ]:
+        with entry(change, family), pytest.raises(DataError, match=message):
+            complete(holed()._replace(**change), family, indicators=False)
 
 
 def test_tasks_that_lack_something_are_named():

@@ -18,6 +18,7 @@ from simulations.studies.online import universal
 from simulations.studies.online.matches import METHODS, SETTINGS, run_match
 from simulations.studies.online.settings import UniversalSettings
 from simulations.studies.online.universal import exponent, summarize, tables
+from tests.tables import entry
 
 FEW = ["logistic", "linear", "bilinear-honest"]
 
@@ -86,12 +87,13 @@ def test_a_match_has_all_methods_and_scales():
 # --- Reports ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0, -0.25, 0.0])
-def test_the_exponent_of_a_power(power):
-    rounds = np.unique(np.geomspace(1, 5000, 40).round())
-    # Only the last tenfold counts.
-    regret = np.where(rounds >= 500, 3 * rounds**power, 100.0)
-    assert exponent(rounds, regret) == pytest.approx(power, abs=1e-12)
+def test_the_exponent_of_a_power():
+    for power in [0.5, 1.0, -0.25, 0.0]:
+        with entry(power):
+            rounds = np.unique(np.geomspace(1, 5000, 40).round())
+            # Only the last tenfold counts.
+            regret = np.where(rounds >= 500, 3 * rounds**power, 100.0)
+            assert exponent(rounds, regret) == pytest.approx(power, abs=1e-12)
 
 
 def test_the_exponent_by_hand():
@@ -223,20 +225,18 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
         (["quadratic"], "setting must be one of strongly-convex, logistic, squared"),
         (["linear", "linear"], "settings must be named once each, got linear, linear"),
         (["--horizon", 0], "horizon must be at least 1, got 0"),
         (["--seeds", 0], "seeds must be at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
-    result = invoke(tmp_path / "run", *arguments)
-    assert isinstance(result.exception, Refused), result.output
-    assert message in str(result.exception)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        with entry(arguments):
+            result = invoke(tmp_path / "run", *arguments)
+            assert isinstance(result.exception, Refused), result.output
+            assert message in str(result.exception)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_all_that_was_asked_for_is_there():
