@@ -61,7 +61,8 @@ def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
 
 
 def _where(table: Table, row: int) -> str:
-    return f"in row {row}, of task {shown(table.labels[row])}"
+    called = row if table.inputs is None else table.inputs.index[row]
+    return f"in row {called}, of task {shown(table.labels[row])}"
 
 
 def independent(table: Table) -> tuple[Table, list[str]]:
