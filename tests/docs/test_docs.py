@@ -371,13 +371,14 @@ def write_own_data(folder):
     data = data.assign(patient=np.arange(600), hospital=task, died=y)
     data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
     data.to_csv(folder / "mine.csv", index=False)
-    roles = {
-        "patient": 'kind = "identifier"',
-        "hospital": 'role = "client"',
-        "died": 'role = "target"',
-    }
-    lines = (f"[columns.{name}]\n{role}\n" for name, role in roles.items())
-    (folder / "columns.toml").write_text("".join(lines))
+    for file, target in (("columns.toml", "died"), ("pressure.toml", "pressure")):
+        roles = {
+            "patient": 'kind = "identifier"',
+            "hospital": 'role = "client"',
+            target: 'role = "target"',
+        }
+        lines = (f"[columns.{name}]\n{role}\n" for name, role in roles.items())
+        (folder / file).write_text("".join(lines))
     new = data[data["hospital"] == 4].drop(columns="hospital")
     new.to_csv(folder / "new_hospital.csv", index=False)
     new.drop(columns=["died", "pressure"]).to_csv(folder / "rows.csv", index=False)

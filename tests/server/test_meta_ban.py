@@ -215,7 +215,7 @@ def test_clients_choose_between_rows_of_their_tables(tmp_path):
     ("columns", "message"),
     [
         ({"y": 2.0}, "y must be in .0, 1. in every row"),
-        ({"y": np.nan}, "y must be in .0, 1. in every row"),
+        ({"y": np.nan}, "y is missing in row 2: a row needs one"),
         ({"x1": np.nan}, "its rows have NaN or infinity"),
         ({"x1": 60.0}, "must have a length of at most 2, got 60: scale the columns"),
     ],

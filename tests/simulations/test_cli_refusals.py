@@ -147,7 +147,7 @@ def test_what_commands_refuse(engram):
         ),
         (
             ["run", "molar"],
-            "dataset must be csv:PATH, npz:PATH, or simulated: sparse-linear, .*, got 'digits'",
+            "dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: sparse-linear, .*, got 'digits'",
         ),
         (
             ["run", "molar-bandit"],
