@@ -132,7 +132,7 @@ def test_what_commands_refuse(engram):
         ),
         (
             ["reproduce", "molar-table", "t.txt", "--task", "y", "--target", "y"],
-            r"TABLE must be a \.csv or an \.npz file, got t\.txt; --task and --target must be dif",
+            r"TABLE must be a \.csv, \.xlsx or \.npz file, got t\.txt; --task and --target must",
         ),
         (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
         (["run", "--resume", "full", "--out", "other"], "exclude each other"),
@@ -147,7 +147,7 @@ def test_what_commands_refuse(engram):
         ),
         (
             ["run", "molar"],
-            "dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: sparse-linear, .*, got 'digits'",
+            "dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: .*, got 'digits'",
         ),
         (
             ["run", "molar-bandit"],
