@@ -216,7 +216,7 @@ def test_what_is_mended_is_asked_about_no_more(tmp_path):
     ("schema", "cell", "column"),
     [
         ('columns.ward = {kind = "category", values = ["north", "south"]}', "'rare' in", "ward"),
-        ('columns.name = {kind = "number"}', "'Miller 0' in row 0", "name"),
+        ('columns.name = {kind = "number"}', "'Miller 0' in row 2", "name"),
     ],
 )
 def test_a_server_hears_that_a_value_is_lacking_and_the_sites_log_which(
@@ -239,7 +239,7 @@ def test_a_run_whose_categories_lack_a_value_hears_no_more(tmp_path, warnings_of
     reply = app(message, node_context(1, 7, site.config, e.to_config()))
     expected = "its log names a value of ward that the schema lacks: correct one of them"
     assert reply.error.reason == f"this node's data cannot be used: {expected}"
-    assert "got 'rare' in row 7" in warnings_of_engram.text
+    assert "got 'rare' in row 9" in warnings_of_engram.text
 
 
 def test_a_wrong_schema_is_refused_in_one_line(tmp_path):

@@ -55,7 +55,7 @@ def test_all_faults_of_all_sites_are_named_at_once_and_once_mended_the_run_train
         "client-3: age has text among numbers: its log has the cells, and the line to write",
     ]
     assert [finding.stops for finding in told] == [False, True]
-    line = "has '?' in row 3 among numbers: write columns.age = {missing = [\"?\"]}"
+    line = "has '?' in row 5 among numbers: write columns.age = {missing = [\"?\"]}"
     assert f"west.csv: column age {line}" in warnings_of_engram.text
     assert settings == {
         "input-columns": "age,bp,crea,sex,smoker",
