@@ -19,6 +19,7 @@ from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 from simulations.engine import simulate
 from tests.support import own_of, size_of, small_of_any, trainer
+from tests.tables import entry
 
 HUGE = (2**31, 2**63, 2**64 - 1, 1e308, -1, 0, nan, inf)
 LARGER = {"seed": 2**32}  # than a million: the root of random streams, and no count
@@ -49,11 +50,12 @@ def numbers():
 NUMBERS = list(numbers())
 
 
-@pytest.mark.parametrize(("name", "field", "info", "low", "high"), NUMBERS)
-def test_every_number_has_a_range_that_a_node_can_bear(name, field, info, low, high):
-    assert isfinite(low)
-    assert low >= 0
-    assert high <= LARGER.get(field, 10**6 if info.annotation is int else 1e30)
+def test_every_number_has_a_range_that_a_node_can_bear():
+    for name, field, info, low, high in NUMBERS:
+        with entry(name, field):
+            assert isfinite(low)
+            assert low >= 0
+            assert high <= LARGER.get(field, 10**6 if info.annotation is int else 1e30)
 
 
 def settings(name, field, value):
@@ -62,30 +64,31 @@ def settings(name, field, value):
     return {"method": method, "num_rounds": 1, **more, **NEEDED.get(field, {}), field: value}
 
 
-@pytest.mark.parametrize(("name", "field", "info", "low", "high"), NUMBERS)
-def test_a_number_out_of_its_range_is_refused_in_one_line_that_names_it(
-    name, field, info, low, high
-):
-    key = f"{name}.{key_of(field)}" if name else key_of(field)
-    strict = {bound for m in info.metadata for bound in ("gt", "lt") if hasattr(m, bound)}
-    for value in HUGE:
-        above = low < value if "gt" in strict else low <= value
-        below = value < high if "lt" in strict else value <= high
-        if above and below:
-            continue
-        with pytest.raises(Refused) as caught:
-            Experiment.from_config({"method": name or "fedavg", key: value})
-        assert "\n" not in str(caught.value)
-        assert key_of(field) in str(caught.value)
+def test_a_number_out_of_its_range_is_refused_in_one_line_that_names_it():
+    for name, field, info, low, high in NUMBERS:
+        key = f"{name}.{key_of(field)}" if name else key_of(field)
+        strict = {bound for m in info.metadata for bound in ("gt", "lt") if hasattr(m, bound)}
+        for value in HUGE:
+            above = low < value if "gt" in strict else low <= value
+            below = value < high if "lt" in strict else value <= high
+            if above and below:
+                continue
+            with entry(key, value):
+                with pytest.raises(Refused) as caught:
+                    Experiment.from_config({"method": name or "fedavg", key: value})
+                assert "\n" not in str(caught.value)
+                assert key_of(field) in str(caught.value)
 
 
 def extremes():
     """The largest value of each number of methods of networks, but for numbers of steps."""
-    for name, field, info, _, high in NUMBERS:
+    for k, (name, field, info, _, high) in enumerate(NUMBERS):
         unread = {"num_clients", "num_rounds", "cpu_threads"}  # which the test sets, or cost time
         if (name or "fedavg") in family("local") and field not in STEPS | unread:
             top = high if high > 1 else 0.999
-            yield pytest.param(name, field, info.annotation(top), id=f"{name}.{field}")
+            marks = pytest.mark.full if k % 6 else ()
+            value = info.annotation(top)
+            yield pytest.param(name, field, value, id=f"{name}.{field}", marks=marks)
 
 
 @pytest.mark.parametrize(("name", "field", "value"), extremes())
