@@ -150,9 +150,13 @@ def overrides_of(
         key, equals, value = text.partition("=")
         if not (key.strip() and equals):
             raise Refused(f"--set must be KEY=VALUE, got {brief(text)}")
-        overrides[key.strip()] = value.strip().strip("\"'")
+        overrides[key.strip()] = _unquoted(value.strip())
     overrides |= {} if schema is None else {"schema": schema}
     return overrides | ({"strict": False} if yes else {})
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] in "\"'" else value
 
 
 def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:

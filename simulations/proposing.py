@@ -9,12 +9,17 @@ from federation.data.declared import declare
 from federation.data.describing import frame_of
 from federation.data.schema.csv_files import dialect
 from federation.data.schema.fitting import fit
+from federation.data.schema.table_files import EXCEL, TEXTS
 from federation.data.schema.written import to_toml
 from federation.data.source import Source
 from federation.experiment import Experiment
 from federation.settings.data import DataSettings, with_schema
 
-_SUFFIXES: Final = (".csv", ".xlsx", ".npz", ".parquet", ".arrow")
+_KINDS: Final = {
+    **dict.fromkeys(TEXTS, "csv"),
+    **dict.fromkeys(EXCEL, "xlsx"),
+    **{f".{kind}": kind for kind in ("npz", "parquet", "arrow")},
+}
 
 
 def described(data: str, overrides: Mapping[str, Any]) -> str:
@@ -27,11 +32,12 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     Raises:
         Refused: It cannot be read, or is no table with names of columns.
     """
-    suffix = Path(data).suffix
-    source = Source(f"{suffix.removeprefix('.')}:{data}" if suffix in _SUFFIXES else data)
+    source, kind = Source(data), _KINDS.get(Path(data).suffix.lower())
+    if kind and not source.is_file:
+        source = Source(f"{kind}:{data}")
     known = declare(DataSettings.model_validate(with_schema(overrides)))
     cache = Path(Experiment().data_dir)
-    source, file = source if source.is_file else Source(data), known.schema.file
+    file = known.schema.file
     if source.kind == "csv":
         file = dialect(source.path, file)
         file = replace(file, separator=file.separator.removeprefix(","))

@@ -19,7 +19,7 @@ from engram.models.losses import (
     squared_error,
 )
 from engram.models.units import in_units, standardized_loss, with_units
-from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
+from engram.networks import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
 
 __all__ = [
     "Model",
@@ -108,3 +108,6 @@ def _check(name: str, example: Inputs) -> None:
     if name in BUILT_IN:
         single = isinstance(example, Tensor)
         require(single, "inputs of a built-in network", "several tensors", "one tensor")
+    if name in FLAT and isinstance(example, Tensor):
+        wanted = f"numbers or images ({', '.join((*TEXTS, *CHARACTERS))} take tokens)"
+        require(example.dtype != torch.int64, f"inputs of {name}", "tokens", wanted)

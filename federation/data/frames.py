@@ -100,10 +100,21 @@ def _unite(frames: Sequence[Any], name: str) -> None:
 
 
 def hashed(frame: Any) -> bytes:
-    """Returns what differs if a cell does, whatever rows are called."""
+    """Returns what differs if a cell does, whatever rows are called.
+
+    Raises:
+        DataError: A cell holds several values, as a list does.
+    """
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
-    return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    try:
+        return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    except TypeError as error:
+        odd = (
+            (n, c) for n, given in frame.items() for c in given if not pd.api.types.is_hashable(c)
+        )
+        name, cell = next(odd)
+        raise DataError(must(f"column {name}", cell, "one value in each cell")) from error
 
 
 def targets_in(frame: Any) -> dict[str, npt.NDArray[Any]]:

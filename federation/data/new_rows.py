@@ -73,7 +73,7 @@ def read_new_rows(
     Raises:
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
     """
-    if path.suffix in TABLES:
+    if path.suffix.lower() in TABLES:
         found = _of_file(path, kind, settings, of_one_client)
     elif kind.units.text:
         raise DataError(f"{path} must be a .csv or .xlsx file, since the model takes texts")
@@ -103,7 +103,7 @@ def _of_file(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client:
     columns, tokenizer = declare(DataSettings.model_validate(own)), kind.units.text
     file = columns.schema.file
     frame = read_rows(path, file)
-    text = None if path.suffix in EXCEL else read_text(path, file)
+    text = None if path.suffix.lower() in EXCEL else read_text(path, file)
     if tokenizer:
         found = _texts(path, frame, columns, tokenizer)
     else:

@@ -76,7 +76,7 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     if y is None:
         return newcomer
     name = CLASS if "file" in found.others else "y"
-    if path.suffix in TABLES:
+    if path.suffix.lower() in TABLES:
         name = e.target_column
         column = fit(y.to_frame(), declare(e).schema).schema.column(name)
         y = labels_of(path, column, y)

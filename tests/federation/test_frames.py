@@ -182,6 +182,10 @@ FAULTS = {
         ),
         "age is missing in row 3 of client east, smoker is missing in row 2 of client east: set",
     ),
+    "lists": (
+        lambda _, x: x.assign(scan=[[1, 2]] * len(x)),
+        r"column scan must be one value in each cell, got \[1, 2\]",
+    ),
     "the clients twice": (lambda _, x: x.assign(task=0), "must name the clients of rows once"),
 }
 

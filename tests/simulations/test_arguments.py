@@ -9,6 +9,7 @@ import pytest
 
 import engram as library
 from federation.errors import Refused
+from simulations.options import overrides_of
 from tests.tables import entry
 
 
@@ -147,3 +148,9 @@ def test_what_is_accepted_is_recorded(engram, engine, rows):
     library.simulate(**rows, method="fedavg", engine=engine, out=Path("two"), progress=False)
     engines = [json.loads(Path(run, "config.json").read_text())["engine"] for run in ("one", "two")]
     assert engines == [engine, engine]
+
+
+def test_quotes_around_a_value_are_taken_off_and_others_stay():
+    lines = ['schema=file.encoding = "cp1252"', "method='ditto'", 'model="cnn"', "eta='"]
+    values = ['file.encoding = "cp1252"', "ditto", "cnn", "'"]
+    assert [*overrides_of(None, lines).values()] == values

@@ -407,6 +407,11 @@ def test_settings_that_do_not_go_with_texts(csv):
             Experiment(**SETTINGS | {"dataset": csv} | settings)
 
 
+def test_a_network_for_numbers_is_refused_with_those_for_texts(csv):
+    with pytest.raises(Refused, match=r"inputs of mlp must be numbers .* \(text-mean, .* tokens"):
+        engram.simulate(progress=False, **SETTINGS | {"dataset": csv, "model": "mlp"})
+
+
 def test_rows_of_privacy_are_held_out_by_their_texts(tmp_path):
     (tmp_path / "words.txt").write_text("\n".join(COMMON))
     own = {"privacy": "example", "clip": 1.0, "optimizer": "sgd", "noise_multiplier": 1.0}

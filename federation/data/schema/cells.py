@@ -63,7 +63,7 @@ def named_cells(given: Any, rows: npt.NDArray[np.int64], wrong: Sequence[int]) -
     there = np.flatnonzero(np.isin(rows, wrong))
     first = there[np.sort(np.unique(rows[there], return_index=True)[1])]
     shown = ", ".join(
-        f"{brief(str(given.iloc[row]))} in {row_name(given.index[row])}" for row in first[:3]
+        f"{brief(_text(given.iloc[row]))} in {row_name(given.index[row])}" for row in first[:3]
     )
     more = len(there) - len(first[:3])
     return f"{shown} and {more} more rows" if more else shown
@@ -185,7 +185,7 @@ class Cells(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether all cells are whole numbers."""
-        return self.numbers is not None and bool(np.all(self.numbers % 1 == 0))
+        return self.numbers is not None and bool(np.all(np.trunc(self.numbers) == self.numbers))
 
     def all(self, test: Callable[[str], object]) -> bool:
         """Whether a test holds for every cell, of which there is one."""

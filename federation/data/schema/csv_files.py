@@ -174,16 +174,22 @@ def _not_utf8(path: Path, some: bytes) -> DataError:
 
 
 def _records(text: str, separator: str) -> list[list[str]]:
-    """Returns the first records, without the last one, which may be cut off."""
-    found: list[list[str]] = []
+    return [record for _, record in _by_line(text, separator)]
+
+
+def _by_line(text: str, separator: str) -> list[tuple[int, list[str]]]:
+    """Returns the first records with the line of each, without the last, which may be cut off."""
+    found, line = list[tuple[int, list[str]]](), 1
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
-        for record in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
-            found.append(record)
+        for record in reader:
+            found.append((line, record))
+            line = reader.line_num + 1
             if len(found) > _RECORDS:
                 break
     except csv.Error:  # a cell that is longer than any
         pass
-    whole = [record for record in found if record]
+    whole = [(line, record) for line, record in found if record]
     return whole[:-1] if len(text) >= _HEAD and len(whole) > 1 else whole
 
 
@@ -203,18 +209,33 @@ def _separated(path: Path, text: str, file: File) -> File:
         raise DataError(
             f"{path} may be read with several separators: write {choices} into the schema"
         )
-    if not found and max(map(len, _records(text, ",")), default=0) > 1:
-        raise DataError(f"{path} is no table: {_ragged(text, ',')}")
+    if not found and (ragged := _ragged(text, file.skip)):
+        raise DataError(f"{path} is no table: {ragged}")
     return replace(file, separator=found[0] if found else ",")
 
 
-def _ragged(text: str, separator: str) -> str:
-    records = _records(text, separator)
-    for number, record in enumerate(records):
-        if len(record) != len(records[0]):
-            line = number + 1
-            return f"its line {line} has {len(record)} cells, and its first one {len(records[0])}"
-    return "its lines have different numbers of cells"
+def _ragged(text: str, skip: int) -> str:
+    """Returns where a record has another number of cells; "" of lines without separators."""
+    below = [(line, mark) for mark in SEPARATORS if (line := _below_titles(text, mark))]
+    named = [mark for mark in SEPARATORS if len(_records(text, mark)[0]) > 1]
+    line, separator = min(below, default=(0, (*named, ",")[0]))
+    records = _by_line(text, separator)
+    first = len(records[0][1])
+    for at, record in records:
+        if len(record) != first:
+            told = f"its line {skip + at} has {len(record)} cells, and its first one {first}"
+            title = f"; if the lines above line {skip + line} are titles, write file.skip = "
+            return told + (f"{title}{skip + line - 1} into the schema" if line else "")
+    return ""
+
+
+def _below_titles(text: str, separator: str) -> int:
+    """Returns the line from which on most records are as long as the last; 0 if none is."""
+    records = _by_line(text, separator)
+    lengths = [len(record) for _, record in records]
+    odd = [k for k, length in enumerate(lengths) if length != lengths[-1]]
+    begin = odd[-1] + 1 if odd and lengths[-1] > max(lengths[: odd[-1] + 1]) else 0
+    return records[begin][0] if 0 < begin <= len(records) / 2 else 0
 
 
 def _names(path: Path, text: str, file: File) -> list[str]:

@@ -22,7 +22,8 @@ from federation.machine import check_rows
 from federation.schema import File
 
 EXCEL: Final = (".xlsx", ".xlsm")
-TABLES: Final = (".csv", *EXCEL)
+TEXTS: Final = (".csv", ".tsv", ".txt")
+TABLES: Final = (*TEXTS, *EXCEL)
 """Endings of the names of files with a line of names, and a row in each other one."""
 
 

@@ -126,9 +126,9 @@ def to_toml(schema: Schema, questions: Sequence[Question] = ()) -> str:
     for column in schema.columns:
         notes = []
         if (question := asked.get(column.name)) is not None:
-            cells = ", ".join(json.dumps(cell, ensure_ascii=False) for cell in question.cells)
-            others = "; ".join(question.choices[1:])
-            notes = [f"# It {question.looks} ({cells}).{others and f' Or: {others}'}"]
+            shown = ", ".join(json.dumps(cell, ensure_ascii=False) for cell in question.cells)
+            cells, others = shown and f" ({shown})", "; ".join(question.choices[1:])
+            notes = [f"# It {question.looks}{cells}.{others and f' Or: {others}'}"]
         head = f"columns.{key(column.name)}"
         lines += _lines(head, column, notes)
     return "\n".join(lines) + "\n"

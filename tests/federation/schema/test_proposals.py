@@ -6,6 +6,7 @@ import pytest
 
 from federation.data.declared import declare
 from federation.data.raw_tables import of_file
+from federation.data.schema.cells import named_cells
 from federation.data.schema.written import read_schema
 from federation.errors import DataError
 from federation.settings.data import DataSettings
@@ -66,3 +67,25 @@ def test_rows_are_called_by_the_lines_of_an_editor(tmp_path, note):
     line = 1 + path.read_text(encoding="utf-8").split("\n").index("plain,many,0")
     with pytest.raises(DataError, match=f"dose must hold numbers, got 'many' in row {line}$"):
         read(path, 'columns.dose = {kind = "number"}\ncolumns.note = {kind = "ignored"}')
+
+
+@pytest.mark.parametrize("name", ["t.csv", "csv:t.csv", "T.CSV", "t.tsv", "csv:t.data"])
+def test_a_file_of_text_goes_by_its_name_or_kind(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"dose": np.arange(40) / 4, "sex": ["f", "m"] * 20})
+    frame.to_csv(name.removeprefix("csv:"), sep="\t", index=False)
+    assert [c.kind for c in read_schema(described(name, {})).columns] == ["number", "category"]
+
+
+@pytest.mark.parametrize("code", [-99.0, 999])
+def test_codes_are_called_as_they_are_written(tmp_path, code):
+    dose = pd.Series([*np.linspace(1, 9, 38).round(2), code, code], dtype=object)
+    path = written(tmp_path, pd.DataFrame({"dose": dose}))
+    comment = f"# It has '{code}' in row 40 and 1 more rows, far from its other numbers. Or: "
+    assert comment in described(str(path), {"target-column": "died"})
+    with pytest.raises(DataError, match="dose is missing in row 40"):
+        read(path, f'columns.dose = {{missing = ["{code}"]}}')
+
+
+def test_whole_numbers_are_called_so_whatever_their_type():
+    assert named_cells(pd.Series([1.5, 999.0]), np.arange(2), [1]) == "'999' in row 1"
