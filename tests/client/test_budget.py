@@ -201,10 +201,10 @@ def test_an_error_quotes_no_row(tmp_path, monkeypatch, warnings_of_engram, answe
 def test_a_server_cannot_weigh_clients_by_rows(tmp_path):
     """Weights 1 / 2 each give noise of deviation z C / sqrt(2), whatever rows they have."""
     policy(tmp_path, epsilon=1000.0)
-    node = {"num-partitions": 1}
-    content = content_of((2, 12))
+    node, wide = {"num-partitions": 1}, {"hidden": "256"}  # whose numbers tell 1 / 2 from 2 / 3
+    content = content_of((2, 12), **wide)
     content[CONFIG]["most-examples"] = 10**6
-    reply = ask(tmp_path, "train", content, node=node, noise_multiplier=1000.0)
+    reply = ask(tmp_path, "train", content, node=node, noise_multiplier=1000.0, **wide)
     assert reply.content[METRICS]["num-examples"] == 2
     assert reply.content[CLIENTS]["examples"] == [1, 1]
     drawn = numbers(reply) / (0.5 * 1000.0 / math.sqrt(2))

@@ -179,6 +179,10 @@ def test_impossible_terms_are_refused():
             {"parties-asked": [0], "clients-asked": [1]},
             "sums must be of 3 sites or more, and 1 of 1",
         ),
+        (
+            {"parties-asked": [0, 1, 2], "clients-asked": [1, 1, 1]},  # of whom one may be lost
+            "sums must be of 3 sites or more, and 2 of 3",
+        ),
         ({"clients-asked": [1, 1, 1]}, "clients-asked must be of the 4 parties, got 3"),
         ({"clients-asked": [1, 1, 1, 0]}, "clients must be 1 or more of each party"),
         ({"clients-asked": [1, 1, 1, 2**20]}, "clients must be in 1..65536"),
@@ -192,7 +196,7 @@ def test_impossible_terms_are_refused():
     ]:
         with entry(config, told):
             host = MaskingHost(
-                host_of(Opening(secure(), RamStore())),
+                host_of(Opening(secure(secure_threshold=0.5), RamStore())),
                 Parties(*of_key(ec.generate_private_key(ec.SECP256R1()))),
                 least=3,
             )

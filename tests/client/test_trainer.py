@@ -23,6 +23,7 @@ from federation.streams import Stream, generator
 from tests.support import (
     SEVEN,
     assert_same,
+    draw,
     initial_model,
     run_rounds,
     scores_of,
@@ -62,6 +63,23 @@ def test_a_client_does_not_see_who_else_takes_part(method, engine):
     together, _ = run_rounds(trainer(e, engine=engine), [[5, 2, 7]])
     alone, _ = run_rounds(trainer(e, engine=engine), [[2]])
     assert_same(over_slots(lambda leaf: leaf[1:2], together.slots), alone.slots, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_clients_of_other_memories_receive_their_own_slots(engine):
+    # Client 2 has an optimizer's state, so that the others train apart from it.
+    e = small_of_any(method="pfedhn", optimizer="adam", optimizer_state="kept")
+    sent = []
+    for cohort in ([5, 2, 7], [2]):
+        t = trainer(e, engine=engine)
+        for server_round, clients in enumerate(([2], cohort), start=1):
+            common, own = t.method.server.send(t.method.server.start, clients)
+            own = over_slots(lambda leaf, of=clients: leaf + draw(0, 20, *leaf.shape[1:])[of], own)
+            when = {"server_round": server_round, "durable": 0}
+            trained = train_clients(t, common, clients, own=own, **when)
+        at = trained.clients.index(2)
+        sent.append(over_slots(lambda leaf, at=at: leaf[at], trained.slots))
+    assert_same(*sent, atol=1e-6)
 
 
 @pytest.mark.parametrize(("method", "memory"), CASES)

@@ -76,6 +76,7 @@ def told(run, runs, client):
 PERSONAL = ("fedavg", "fedem", "pfedhn", "ifca", "knn-per", "feddbe")  # and layers of its own
 TABLE = [(method, "") for method in family("local")] + [(name, "dense1.*") for name in PERSONAL]
 QUICK = [(method, personal) for method, personal in TABLE if method in EIGHT]
+QUICK += [("knn-per", ""), ("feddbe", "")]  # what is served with votes, or a shift
 
 
 @pytest.mark.parametrize(("method", "personal"), sampled(TABLE, QUICK))
