@@ -23,6 +23,7 @@ from federation.data.schema.cells import number
 from federation.data.schema.csv_files import as_frame, dialect, read_csv
 from federation.data.schema.fitting import fit
 from federation.data.schema.roles import parts_of
+from federation.data.schema.rules import classes
 from federation.data.schema.table_files import EXCEL, read_rows
 from federation.data.schema.typed import is_plain, typed
 from federation.data.shaping import CLASSES, PART, say_once
@@ -85,11 +86,13 @@ def of_frame(
         task = labels_of(path, fit(frame[[client]], Schema()).schema.columns[0], frame[client])
     there = [name for name in (*names, target) if name in frame]
     fitted = fit(frame[there], declared.schema, target=target, is_written=declared.is_known)
+    # Whether numbers are classes is for the run's task to say, and for no proposal.
+    asked = [q for q in fitted.questions if declared.strict or q.rule == classes.__name__]
     for note in (*fitted.notes, *map(str, () if declared.strict else fitted.questions)):
         say_once(f"{path}: {note}")
-    if fitted.questions and declared.strict:
-        asked = [Fault((), str(each), (each.column,)) for each in fitted.questions]
-        raise DataError(asked[0]._replace(text=f"{path}: {asked[0].text}"), *asked[1:])
+    if asked:
+        faults = [Fault((), str(each), (each.column,)) for each in asked]
+        raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
     found = {"y": labels_of(path, column, frame[target]) if y is None else y}
     known = y is None and (

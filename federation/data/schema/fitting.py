@@ -85,7 +85,9 @@ def fit(
 
 
 def _completed(column: Column, cells: Cells) -> Column:
-    kind = column.kind or kind_of(cells)
+    kind = column.kind or (
+        "number" if column.unit else kind_of(cells)
+    )  # what has a unit is measured
     values = column.values
     if not values and kind in ("category", "ordered"):
         keys = cells.texts if cells.numbers is None else cells.numbers

@@ -288,7 +288,8 @@ def classes(cells: Cells) -> Question | None:
         return None
     looks = f"is {many} different whole numbers{' with gaps' if gaps else ''}, to predict"
     looks += " as classes or, by task=regression, as numbers"
-    return _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
+    asks = _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
+    return asks._replace(rule=classes.__name__)
 
 
 def _asks(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:

@@ -44,6 +44,14 @@ def test_days_and_months_that_may_be_exchanged_are_two_choices(tmp_path):
     assert 'format = "%m/%d/%Y"' in text
 
 
+def test_no_proposal_makes_classes_of_ages(tmp_path):
+    frame = pd.DataFrame({"died": np.arange(80) % 67, "dose": np.arange(80) / 4})
+    frame.to_csv(path := tmp_path / "t.csv", index=False)
+    given = {"target-column": "died", "strict": False}
+    with pytest.raises(DataError, match=r"67 different whole numbers, to predict .*regression"):
+        of_file(path, declare(DataSettings.model_validate(given)))
+
+
 def test_marks_of_all_numbers_are_the_files(tmp_path):
     frame = pd.DataFrame(
         {"dose": np.arange(40) / 4, "crp": np.arange(40) / 8, "k": [1, 2, 3, 1] * 10}
